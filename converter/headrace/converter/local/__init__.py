@@ -1,1 +1,1 @@
-"""Convert on this machine without Spark: a thread a core, and a shuffle in bounded memory."""
+"""Convert on this machine without Spark, with a thread per core, and shuffle in limited memory."""

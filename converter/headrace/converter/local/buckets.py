@@ -1,7 +1,7 @@
-"""Samples scattered over buckets by the highest bits of their keys, in a spill file.
+"""Scatter samples over buckets by the highest bits of their keys, in a temporary file.
 
-A key is a permutation of the number of a sample, drawn by a seed, so keys differ and samples in
-the order of their keys are in a random one.
+A key is a seeded permutation of the sample's number, so keys are distinct, and sorting by key gives
+a random order.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 
 
 class Keys:
-    """Permutes the numbers of samples by a seed: two rounds of SplitMix64's mixer.
+    """Permute the numbers of samples by a seed, with two rounds of SplitMix64's mixer.
 
     Source: Steele, Lea and Flood, "Fast splittable pseudorandom number generators" (2014).
     """
@@ -36,7 +36,7 @@ class Keys:
         self._second = _mixed(self._first + _GOLDEN)
 
     def of(self, ids: Ids) -> Ids:
-        """Return the keys of samples, ``(n,)``; different ones for different ids."""
+        """Return the keys of samples, ``(n,)``; distinct for distinct ids."""
         return _mixed(_mixed(ids ^ self._first) + self._second)
 
 
@@ -52,9 +52,9 @@ class Bucket:
     """Samples whose keys start with the same bits.
 
     Attributes:
-        sample_count: How many samples there are.
-        raw_bytes: As `sample_bytes` counts them, so it depends on nothing but the samples.
-        chunks: First byte and length of its parts in the spill file.
+        sample_count: The number of samples.
+        raw_bytes: Their size according to `sample_bytes`, which depends only on the samples.
+        chunks: The first byte and the length of its parts in the temporary file.
     """
 
     sample_count: int = 0
@@ -62,24 +62,24 @@ class Bucket:
     chunks: list[tuple[int, int]] = field(default_factory=list)
 
     def batches(self, file: SpillFile) -> Iterator[pa.RecordBatch]:
-        """Yield its samples with their ids, in no order."""
+        """Yield its samples with their ids, in no particular order."""
         for start, length in self.chunks:
             with pa.ipc.open_stream(pa.py_buffer(file.read(start, length))) as reader:
                 yield from reader
 
 
 class Scatter:
-    """Takes samples and puts them aside by bucket. Safe to use from several threads.
+    """Store samples by bucket. Safe to use from several threads.
 
-    Each thread that is in `add` at one time fills a buffer of its own.
+    Each thread in `add` fills its own buffer.
 
     Args:
         file: The file to write to.
         schema: The schema of the samples.
-        keys: Their keys.
+        keys: Computes their keys.
         bits: There are ``2 ** bits`` buckets.
-        skipped_bits: Highest bits of the keys that are the same in all samples.
-        buffer_bytes: How much of the samples a buffer holds.
+        skipped_bits: The number of highest bits that all keys share.
+        buffer_bytes: The size of samples in a buffer.
     """
 
     def __init__(
@@ -102,7 +102,7 @@ class Scatter:
         self._idle: list[_Buffer] = []
 
     def add(self, batch: pa.RecordBatch, ids: Ids) -> None:
-        """Take samples with their ids, ``(n,)``.
+        """Add samples with their ids, ``(n,)``.
 
         Raises:
             ConfigurationError: The disk is full.
@@ -122,7 +122,7 @@ class Scatter:
             self._idle.append(buffer)
 
     def flush(self) -> None:
-        """Put aside what buffers hold; once all threads are done.
+        """Write the contents of buffers, after all threads are done.
 
         Raises:
             ConfigurationError: The disk is full.

@@ -1,11 +1,11 @@
-"""Convert datasets of other layouts on this machine: no Spark, no Java, one thread a core.
+"""Convert datasets of other layouts on this machine: no Spark, no Java, one thread per core.
 
 It runs the tasks that Spark would run (`ShardTask`) over the pieces of `SourcePieces`, so that
-options, shards, commits and errors are the same. Reading, checksums and compression give the
-interpreter lock free, so threads are enough.
+options, shards, commits and errors are the same. Reading, checksums and compression release the
+interpreter lock, so threads are enough.
 
-Contract of `write_pieces`: as `write_shards`; after a failure or an interrupt no further piece is
-begun, and those that are under way are waited for.
+Contract of `write_pieces`: as for `write_shards`; after a failure or an interrupt no further piece
+is started, and pieces in progress are waited for.
 """
 
 from __future__ import annotations
@@ -44,22 +44,22 @@ def write_pieces(
     notice: Callable[[str], None] | None = None,
     threads: int | None = None,
 ) -> dict[str, Written]:
-    """Write all pieces as one dataset, or as one a split.
+    """Write all pieces as one dataset, or as one per split.
 
     Args:
-        pieces: What to read.
-        url: Where the dataset is to be.
-        wanted: What to make of their samples.
-        progress: Called a few times a second, and once when all is done.
-        notice: Called with what a shuffle spills, before it begins, and in the end with what the
-            storage order is sorted by.
-        threads: How many pieces to convert at once; `None` is one a core.
+        pieces: The pieces to read.
+        url: The URL of the dataset to write.
+        wanted: How to convert their samples.
+        progress: Called a few times a second, and once at the end.
+        notice: Called with the temporary space of a shuffle before it starts, and at the end with
+            the column by which the storage order is sorted.
+        threads: The number of pieces to convert at once; `None` means one per core.
 
     Returns:
-        What was written, by split; ``""`` without splits.
+        The written datasets by split; ``""`` without splits.
 
     Raises:
-        HeadraceError: As `write_shards`.
+        HeadraceError: See `write_shards`.
     """
     chosen = selected(pieces, wanted.columns)
     workers = threads or os.cpu_count() or 1
@@ -101,7 +101,7 @@ def _write(
     tell: Callable[[Progress], None],
     prepare: Callable[[], None] | None = None,
 ) -> dict[str, Written]:
-    """Write pieces, which are there once they are prepared."""
+    """Write pieces, which exist once they are prepared."""
     plan = replace(samples, function=FunctionPlan(ReadPieces(pieces), "arrow", pieces.schema))
     tally = _Tally(tell)
     task = make_task(plan, url, options=wanted.options, count=tally.add)
@@ -117,19 +117,19 @@ def _write(
             made = pool.map(partial(_merged, merging), range(len(groups)))
             return [row for rows in made for row in rows]
 
-    # Files without a sample are a mistake more often than not.
+    # Files without samples are usually a mistake.
     return write_task(task, run, merge=merge, mode=wanted.mode, least_samples=1)
 
 
 def _merged(merging: MergeTask, number: int) -> list[Mapping[str, Any]]:
-    # The attempt is not 0, which pieces have.
+    # The attempt is not 0, which pieces use.
     return [row for batch in merging.rows(number, attempt=1) for row in batch.to_pylist()]
 
 
 def _tell_first_pass(
     tell: Callable[[Progress], None], total: int, read: int, read_bytes: int, spilled_bytes: int
 ) -> None:
-    """Say how far the first pass of a shuffle is: of ``total`` pieces ``read`` are read."""
+    """Report the progress of a shuffle's first pass: ``read`` of ``total`` pieces."""
     if read_bytes:
         tell(Progress(read, total, 0, 0, 0, shuffled_bytes=read_bytes, spilled_bytes=spilled_bytes))
 
@@ -151,7 +151,7 @@ def _tell_nobody(progress: Progress) -> None:
 
 
 class _Tally:
-    """Counts what is done, from any thread, and tells of it in the caller's."""
+    """Count finished work in any thread, and report it in the caller's."""
 
     def __init__(self, tell: Callable[[Progress], None]) -> None:
         self._lock = threading.Lock()
@@ -192,7 +192,7 @@ def _run(task: ShardTask, tally: _Tally, count: int, threads: int) -> list[Mappi
         rows: list[Mapping[str, Any]] = []
         numbers = pa.record_batch({"piece": pa.array([piece], pa.int64())})
         stem = f"{piece:05d}-{task.job}0000"
-        # Closed where it is not used up: it removes its shards then.
+        # Closed if it is not exhausted, which removes its shards.
         with contextlib.closing(task.rows(iter([numbers]), partition=piece, stem=stem)) as made:
             for row in made:
                 if stop.is_set():

@@ -1,15 +1,15 @@
 """Put the samples of pieces into a random order, in two passes and bounded memory.
 
-The first pass scatters samples over buckets by the highest bits of their keys, the second reads
-bucket after bucket and sorts each in memory; one that is too large is scattered once more. So the
-order follows from the seed and from what is read: neither from memory nor from threads.
+The first pass scatters samples over buckets by the highest bits of their keys; the second reads
+bucket after bucket and sorts each in memory. A bucket that is too large is scattered once more. So
+the order depends only on the seed and the input, not on memory or threads.
 
 Contract of `ShuffledPieces`:
 
 1. `scatter` reads every piece once; after it, the pieces have every sample once.
-2. Memory: samples of `MEMORY_BYTES` for all threads together, or of 32 MiB a thread where that is
-   more, three times for moments; and a batch as it is read.
-3. `close` gives the disk back, and so does the end of the process, however it ends.
+2. Memory: samples of `MEMORY_BYTES` for all threads together, or 32 MiB per thread if that is more,
+   briefly three times as much; and a batch as it is read.
+3. `close` frees the disk space, and so does the end of the process, however it ends.
 """
 
 from __future__ import annotations
@@ -38,18 +38,18 @@ _BATCH_BYTES = 4 << 20
 _PIECE_SHIFT = 40  # a piece has fewer than 2**40 samples
 
 Tell = Callable[[int, int, int], None]
-"""Called with pieces read, bytes of samples read, and bytes spilled."""
+"""Called with the pieces read, the bytes of samples read, and the bytes of temporary data."""
 
 
 class ShuffledPieces:
-    """Other pieces in a random order, as `SourcePieces`; to be read once they are scattered.
+    """Other pieces in random order, as `SourcePieces`, to be read after `scatter`.
 
     Args:
-        pieces: The others.
+        pieces: The other pieces.
         seed: The seed of the order, any integer.
-        folder: Where they are spilled to.
-        threads: Pieces to read at once, in either pass.
-        memory_bytes: That samples take, for all threads together.
+        folder: The folder for temporary data.
+        threads: The number of pieces to read at once, in either pass.
+        memory_bytes: The memory for samples of all threads together.
     """
 
     def __init__(
@@ -74,21 +74,21 @@ class ShuffledPieces:
 
     @property
     def schema(self) -> pa.Schema:
-        """Of every batch."""
+        """The schema of every batch."""
         return self._pieces.schema
 
     @property
     def count(self) -> int:
-        """How many pieces there are, after `scatter`."""
+        """Return the number of pieces, after `scatter`."""
         return len(self._bounds) - 1
 
     @property
     def raw_bytes(self) -> int:
-        """Bytes of all samples, about; 0 where that is not known."""
+        """Return the approximate size of all samples in bytes; 0 if unknown."""
         return self._pieces.raw_bytes
 
     def scatter(self, tell: Tell) -> None:
-        """Read all pieces and put their samples aside: the first pass.
+        """Read all pieces and store their samples in buckets: the first pass.
 
         Raises:
             ConfigurationError: The disk is full.
@@ -133,7 +133,7 @@ class ShuffledPieces:
             yield from self._sorted(self._file, bucket, self._bits)
 
     def close(self) -> None:
-        """Give the disk back."""
+        """Free the disk space."""
         if self._file is not None:
             self._file.close()
 
@@ -144,7 +144,7 @@ class ShuffledPieces:
         self.close()
 
     def _sorted(self, file: SpillFile, bucket: Bucket, bits: int) -> Iterator[pa.RecordBatch]:
-        """Yield the samples of a bucket, whose keys agree in ``bits``, in the order of keys."""
+        """Yield the samples of a bucket, whose keys share ``bits``, in the order of keys."""
         is_large = bucket.raw_bytes > self._room and bucket.sample_count > 1
         if is_large and bits + _FINER_BITS <= KEY_BITS:
             yield from self._finer(file, bucket, bits)
@@ -176,14 +176,14 @@ class ShuffledPieces:
 
 
 def _bucket_bits(raw_bytes: int) -> int:
-    """Return how many buckets there are, as a power of two; 0 bytes are not known."""
+    """Return the logarithm of the number of buckets; a size of 0 means unknown."""
     if not raw_bytes:
         return _MOST_BITS
     return min(_MOST_BITS, _LEAST_BITS + (raw_bytes // _BUCKET_BYTES).bit_length())
 
 
 def _bounds(buckets: Sequence[Bucket]) -> list[int]:
-    """Return where pieces begin and the last one ends, counted in buckets."""
+    """Return the first bucket of each piece, and the end of the last."""
     bounds, size = [0], 0
     for number, bucket in enumerate(buckets):
         if size and size + bucket.raw_bytes > _PIECE_BYTES:

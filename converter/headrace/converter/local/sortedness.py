@@ -1,7 +1,7 @@
-"""Find out whether samples come sorted by a column of few values, while they are converted.
+"""Find out during a conversion whether samples are sorted by a column with few values.
 
-A column counts where its values come in far fewer stretches of equal ones than in a random order.
-Most columns do not, and are let go after the first batch, so that watching costs little.
+A column counts as sorted if it has far fewer stretches of equal values than in a random order. Most
+columns are not, and are dropped after the first batch, so that watching costs little.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class _Stretches:
     samples: Counter[object] = field(default_factory=Counter)
 
     def add(self, column: Array) -> bool:
-        """Add the values that follow; tell whether they may be sorted."""
+        """Add the next values; tell whether they may be sorted."""
         # The stubs lack it.
         encoded: Any = pc.call_function("run_end_encode", [column])
         ends = encoded.run_ends.to_numpy()
@@ -54,7 +54,7 @@ class _Stretches:
 
 
 class Sortedness:
-    """Watches the samples of a conversion; from several threads, of which each has its piece.
+    """Watch the samples of a conversion, from several threads with a piece each.
 
     Args:
         schema: The schema of the samples.
@@ -65,23 +65,23 @@ class Sortedness:
         self._pieces: dict[int, dict[str, _Stretches]] = {}
 
     def watched(self, pieces: SourcePieces) -> WatchedPieces:
-        """Return the same pieces, which are looked at as they are read."""
+        """Return the same pieces, which are watched as they are read."""
         return WatchedPieces(pieces, self)
 
     def see(self, piece: int, batch: pa.RecordBatch) -> None:
-        """Look at samples of a piece, batch after batch."""
+        """Watch samples of a piece, batch after batch."""
         found = self._pieces.setdefault(piece, {})
         for name in tuple(self._columns):
             if not found.setdefault(name, _Stretches()).add(batch.column(name)):
                 self._columns.discard(name)
 
     def begin(self, piece: int) -> None:
-        """Forget what was seen of a piece, which is read from its beginning."""
+        """Discard what was seen of a piece, which is read again from the beginning."""
         self._pieces.pop(piece, None)
 
     @property
     def advice(self) -> str | None:
-        """One sentence for whoever converts, or `None` where no column is sorted."""
+        """Return a sentence for the user, or `None` if no column is sorted."""
         counts = {name: self._sorted_values(name) for name in sorted(self._columns)}
         name = max(counts, key=counts.__getitem__, default="")
         if not name or not counts[name]:
@@ -93,7 +93,7 @@ class Sortedness:
         )
 
     def _sorted_values(self, name: str) -> int:
-        """Return how many values a column has if it is sorted, and else 0."""
+        """Return the number of values of a column if it is sorted, else 0."""
         parts = [self._pieces[piece][name] for piece in sorted(self._pieces)]
         parts = [part for part in parts if part.count]
         stretches, samples, last = 0, Counter[object](), None
@@ -110,7 +110,7 @@ class Sortedness:
 
 @dataclass(frozen=True, slots=True)
 class WatchedPieces:
-    """Pieces that are looked at as they are read."""
+    """Pieces that are watched as they are read."""
 
     pieces: SourcePieces
     sortedness: Sortedness

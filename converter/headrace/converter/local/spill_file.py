@@ -1,7 +1,7 @@
-"""What a conversion puts aside on this machine's disk, in a file without a name.
+"""Store temporary data of a conversion on this machine's disk, in a file without a name.
 
-The file is gone from its folder as soon as it is made, so the system frees its space when it is
-closed, and when this process ends in whatever way. `ls` shows nothing of it, `df` does.
+The file is removed from its folder as soon as it is created, so the system frees its space when it
+is closed or this process ends in any way. `ls` does not show it, but `df` does.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ _FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 
 
 class SpillFile:
-    """Bytes put aside and read back. Safe to use from several threads.
+    """Write bytes and read them back. Safe to use from several threads.
 
     Args:
-        folder: Where the file takes space.
+        folder: The folder whose disk the file uses.
 
     Raises:
-        ConfigurationError: No file can be made there.
+        ConfigurationError: No file can be created there.
     """
 
     def __init__(self, folder: str) -> None:
@@ -43,7 +43,7 @@ class SpillFile:
             ) from error
 
     def append(self, content: memoryview) -> int:
-        """Put bytes aside and return where they are.
+        """Write bytes and return their offset.
 
         Raises:
             ConfigurationError: The disk is full.
@@ -66,7 +66,7 @@ class SpillFile:
         return start
 
     def read(self, start: int, length: int) -> bytes:
-        """Return bytes that `append` put at ``start``."""
+        """Return bytes that `append` wrote at ``start``."""
         parts = []
         while length:
             part = os.pread(self._file.fileno(), length, start)
@@ -79,11 +79,11 @@ class SpillFile:
 
     @property
     def size(self) -> int:
-        """Bytes put aside."""
+        """Return the number of bytes written."""
         return self._end
 
     def close(self) -> None:
-        """Give the space back."""
+        """Free the space."""
         self._file.close()
 
     def __enter__(self) -> Self:
@@ -94,19 +94,19 @@ class SpillFile:
 
 
 def spill_folder_of(folder: str | None) -> str:
-    """Return where a shuffle spills to: the folder named, or that for temporary files."""
+    """Return the folder for temporary data of a shuffle: the given one, or the system's."""
     return folder or tempfile.gettempdir()
 
 
 def free_space(folder: str, needed: int) -> int:
-    """Return the bytes that are free; refuse a shuffle that cannot end.
+    """Return the free bytes; refuse a shuffle for which they are too few.
 
     Args:
-        folder: Where it spills to.
-        needed: Bytes it may spill; 0 where nobody knows.
+        folder: The folder for temporary data.
+        needed: The bytes of temporary data; 0 if unknown.
 
     Raises:
-        ConfigurationError: There is less room.
+        ConfigurationError: There is less space.
     """
     try:
         free = shutil.disk_usage(folder).free

@@ -6,14 +6,14 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import FIRST_EXCEPTION, Future, wait
 from typing import Any
 
-_POLL_S = 0.2  # arbitrary: what a progress bar needs
+_POLL_S = 0.2  # arbitrary: often enough for a progress bar
 
 
 def watch(running: Sequence[Future[Any]], tell: Callable[[], None]) -> None:
-    """Wait for all, or for the first that fails, and raise what it raised.
+    """Wait for all threads, or for the first that fails, and raise its error.
 
     Args:
-        running: What to wait for.
+        running: The futures to wait for.
         tell: Called a few times a second, in this thread.
     """
     left = set(running)

@@ -1,4 +1,4 @@
-"""Check the arguments of a conversion, and make of them what executors are to do."""
+"""Check the arguments of a conversion, and make the plan for executors."""
 
 from __future__ import annotations
 
@@ -25,19 +25,20 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WantedConversion:
-    """What the caller of a conversion asked for, beside where from and where to.
+    """The options of a conversion, besides its source and target.
 
     Attributes:
-        columns: To keep of what is read, in this order; a mapping renames them, from old to new.
-        write: How columns are stored.
-        function: Makes samples of rows.
-        shuffle_seed: The seed of the order of rows; `None` leaves the order as it is.
-        spill_folder: Where a shuffle without Spark spills to; `None` is that for temporary files.
-        splits: What assigns samples to datasets; `None` where there is one.
+        columns: The columns to keep, in this order; a mapping renames them, from old to new.
+        write: How to store columns.
+        function: Makes samples from rows.
+        shuffle_seed: The seed of the order of rows; `None` keeps the order.
+        spill_folder: The folder for temporary data of a shuffle without Spark; `None` is the
+            system's.
+        splits: Assigns samples to datasets; `None` for a single dataset.
         split_seed: The seed of splits by fraction.
-        writing: How shards are written.
-        mode: What to do where a dataset is.
-        options: How to reach the store.
+        writing: How to write shards.
+        mode: What to do if a dataset exists.
+        options: The options of the store.
     """
 
     columns: Sequence[str] | Mapping[str, str] | None
@@ -53,12 +54,12 @@ class WantedConversion:
 
 
 def plan_samples(schema: spark.StructType | pa.Schema, wanted: WantedConversion) -> SamplePlan:
-    """Return what becomes of samples that have ``schema``.
+    """Return the plan for samples with ``schema``.
 
     Raises:
         UnsupportedColumnError: A column cannot be stored.
-        ColumnNotFoundError: A column is named that is not there.
-        BadArgumentError: Arguments do not make sense, alone or together.
+        ColumnNotFoundError: A named column does not exist.
+        BadArgumentError: Arguments are invalid or contradict one another.
     """
     splits, declared = wanted.splits, wanted.write
     splitter = None if splits is None else make_splitter(splits, seed=wanted.split_seed)
@@ -72,7 +73,7 @@ def plan_samples(schema: spark.StructType | pa.Schema, wanted: WantedConversion)
 
 
 def _noted_labels(schema: spark.StructType | pa.Schema) -> list[str]:
-    """Return the columns that come with the names of classes."""
+    """Return the columns with class names."""
     if not isinstance(schema, pa.Schema):
         return []
     return [field.name for field in schema if CLASSES_KEY in (field.metadata or {})]

@@ -42,16 +42,16 @@ def plan_columns(
     """Return how each column is stored.
 
     Args:
-        schema: The schema of the DataFrame, or of what a function makes of it.
-        declared: What differs from the rule. Arrays of numbers without a shape become tensors if
-            all samples have one length, and lists otherwise; nested arrays without one are lists
-            of lists. Void columns are bools, all null.
+        schema: The schema of the DataFrame, or of a function's result.
+        declared: Exceptions to the rule. Arrays of numbers without a shape become tensors if all
+            samples have the same length, and lists otherwise; nested arrays without a shape are
+            lists of lists. Void columns become bools, all null.
 
     Raises:
-        UnsupportedColumnError: A column cannot be stored, or has a name that trainers would get for
-            what is made of another; says which, why, and what to do.
-        ColumnNotFoundError: Something is declared for a column that is not there.
-        BadArgumentError: There are no columns, or a declaration makes no sense.
+        UnsupportedColumnError: A column cannot be stored, or its name is that of a column derived
+            from another one; says which, why, and what to do.
+        ColumnNotFoundError: A declaration names a column that does not exist.
+        BadArgumentError: There are no columns, or a declaration is invalid.
     """
     said = declared or WriteOptions()
     for argument in ("shapes", "types", "formats", "classes"):
@@ -105,7 +105,7 @@ def _with_classes(planned: Field, said: WriteOptions) -> Field:
 
 
 def _of_spark(name: str, kind: spark.DataType) -> tuple[pa.DataType, bool]:
-    """Return what Spark hands over for a column, and whether it holds vectors."""
+    """Return the type in which Spark delivers a column, and whether it contains vectors."""
     from headrace.converter.columns.spark_types import arrow_type, is_vector  # noqa: PLC0415 - files need no Spark
 
     if is_vector(kind):
@@ -114,7 +114,7 @@ def _of_spark(name: str, kind: spark.DataType) -> tuple[pa.DataType, bool]:
 
 
 def _wanted_type(name: str, source: pa.DataType, wanted: str | pa.DataType | None) -> pa.DataType:
-    """Return the type to store, with lists of numbers free of nulls inside."""
+    """Return the type to store, with lists of numbers without nulls inside."""
     kind = _without_void(source)
     if wanted is not None:
         named = named_type(wanted, column=name)
@@ -126,7 +126,7 @@ def _wanted_type(name: str, source: pa.DataType, wanted: str | pa.DataType | Non
 
 
 def _without_void(kind: pa.DataType) -> pa.DataType:
-    """Return a type in which nulls alone are bools, since a shard has no type for nothing."""
+    """Return a type in which null types are bools, since shards have no null type."""
     if pa.types.is_null(kind):
         return pa.bool_()
     if isinstance(kind, pa.ListType):
@@ -164,7 +164,7 @@ def _is_plain_list(kind: pa.DataType) -> bool:
 def _shaped(
     name: str, kind: pa.DataType, shape: Shape | None
 ) -> tuple[pa.DataType, tuple[int, ...] | None]:
-    """Return the type of a column with its declared shape, and the sides of its tensors."""
+    """Return the type of a column with its declared shape, and the shape of its tensors."""
     if shape is None:
         return kind, None
     innermost, depth = _innermost(kind)
@@ -191,7 +191,7 @@ def _innermost(kind: pa.DataType) -> tuple[pa.DataType, int]:
 
 
 def _spark_text(kind: pa.DataType) -> str:
-    """Return what people who work with Spark call a type."""
+    """Return Spark's name for a type."""
     names = {"int64": "bigint", "int32": "int", "int16": "smallint", "int8": "tinyint"}
     return names.get(str(kind), str(kind))
 

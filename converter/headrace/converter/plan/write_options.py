@@ -1,4 +1,4 @@
-"""How columns are stored and files written, for every way to convert."""
+"""Options for storing columns and writing files, for every kind of conversion."""
 
 from __future__ import annotations
 
@@ -29,34 +29,35 @@ _LEVEL_LIMIT = 1 << 20
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WriteOptions:
-    """How columns are stored, and how the files are written that hold them.
+    """How to store columns, and how to write their files.
 
     Attributes:
-        types: To cast stored columns to, such as ``{"label": "int32", "image": "uint8"}``; for an
-            array, the type of its innermost items. A value that does not fit is an error.
-        shapes: Sides of tensors by stored column, such as ``{"image": (28, 28)}``, row-major; or
+        types: Types to cast stored columns to, such as ``{"label": "int32", "image": "uint8"}``;
+            for an array, the type of its innermost items. A value that does not fit is an error.
+        shapes: Tensor shapes by stored column, such as ``{"image": (28, 28)}``, row-major; or
             ``"ragged"`` for lists that must stay lists.
-        formats: What the bytes of stored columns are, such as ``{"image": "jpeg"}``; readers get
-            it with the column.
-        classes: Names of the values of stored columns of integers, such as
-            ``{"label": ["cat", "dog"]}``: 0 is a cat. Values are in [0, names), or -1 for none.
-            With ``mode="append"`` the dataset's own names come first, in their order.
+        formats: The formats of stored columns of bytes, such as ``{"image": "jpeg"}``, which
+            readers get with the column.
+        classes: Class names for stored columns of integers, such as ``{"label": ["cat", "dog"]}``,
+            where 0 is a cat. Values are in [0, names), or -1 for none. With ``mode="append"`` the
+            dataset's own names must come first, in their order.
         compression: The compression of each block: ``lz4``, ``zstd`` or ``none``. In ``mds``, of
             each shard: ``none``, ``br``, ``bz2``, ``gz``, ``snappy`` or ``zstd``. `None` is
             ``lz4``, in ``mds`` and for images whose own formats compress ``none``.
-        compression_level: As the compression has them; `None` is its default.
-        hashes: Of each file of ``mds``, by the names that MosaicML Streaming's ``validate_hash``
-            takes; `None` is ``["xxh3_64"]``, and ``[]`` is none: then nobody notices damage.
-        shard_bytes: Most raw bytes of a shard, unless one sample has more.
-        block_bytes: Raw bytes of a block, about; not for ``mds``. All blocks of a shard but the
-            last hold the same number of samples, and at most four times these bytes beside the
-            largest one. `None` is 1 MiB, or ``shard_bytes`` where that is less.
+        compression_level: The level of the compression; `None` is its default.
+        hashes: Hashes of each file in ``mds``, by their names for MosaicML Streaming's
+            ``validate_hash``; `None` is ``["xxh3_64"]``, and ``[]`` is none, in which case damage
+            is not noticed.
+        shard_bytes: Maximum raw bytes of a shard, unless a single sample has more.
+        block_bytes: Approximate raw bytes of a block; not for ``mds``. All blocks of a shard except
+            the last have the same number of samples, and at most four times these bytes plus the
+            largest sample. `None` is 1 MiB, or ``shard_bytes`` if that is less.
         lengths: A stored column of lists of numbers whose lengths are stored too, so that
-            ``headrace index --pack-length`` and ``deal="balanced"`` need not read the data for
-            them; not for ``mds``.
+            ``headrace index --pack-length`` and ``deal="balanced"`` need not read the data; not for
+            ``mds``.
 
     Raises:
-        BadArgumentError: A value is of another type, or out of range.
+        BadArgumentError: A value has another type, or is out of range.
     """
 
     types: Mapping[str, str | pa.DataType] = field(default_factory=dict)
@@ -71,7 +72,7 @@ class WriteOptions:
     lengths: str | None = None
 
     def __post_init__(self) -> None:
-        """Refuse what nobody can mean, whatever the format is."""
+        """Refuse options that are invalid for any format."""
         for name in ("types", "shapes", "formats", "classes"):
             said = getattr(self, name)
             mapping_or_none(name, said, wanted="a mapping from column names")
@@ -90,10 +91,10 @@ class WriteOptions:
         whole_or_none("block_bytes", self.block_bytes, low=1, high=_BYTES_LIMIT)
 
     def writing(self, file_format: Format) -> Writing:
-        """Return how shards of a format are to be written, with the defaults that follow.
+        """Return how to write shards of a format, with its defaults.
 
         Raises:
-            BadArgumentError: There is no such format, or it cannot be written so.
+            BadArgumentError: There is no such format, or it does not support the options.
         """
         if file_format not in get_args(Format):
             wanted = ", ".join(get_args(Format))
@@ -146,10 +147,10 @@ class WriteOptions:
 
 
 def write_options_of(write: WriteOptions | None) -> WriteOptions:
-    """Return the options that an argument means; `None` for the defaults.
+    """Return the options for an argument; `None` means the defaults.
 
     Raises:
-        BadArgumentError: It is something else.
+        BadArgumentError: The argument has another type.
     """
     wanted = "WriteOptions(compression='zstd', …), or None"
     return instance_or_none("write", write, WriteOptions, wanted=wanted) or WriteOptions()

@@ -1,1 +1,1 @@
-"""What becomes of each sample on its way: a user's function, and the split it goes to."""
+"""Apply a user's function to samples, and assign samples to splits."""

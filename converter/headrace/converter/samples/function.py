@@ -1,4 +1,4 @@
-"""A user's function between the DataFrame and the shards.
+"""Apply a user's function between the DataFrame and the shards.
 
 Contract of `run_function`:
 
@@ -34,15 +34,15 @@ _TRACE = 4000  # characters of a traceback in an error
 
 @dataclass(frozen=True, slots=True)
 class Function:
-    """What to make of a DataFrame's rows before they are written. Picklable if ``call`` is.
+    """A function that converts rows before they are written. Picklable if ``call`` is.
 
     Attributes:
-        call: Takes an iterator and yields: `pyarrow.RecordBatch`, `pandas.DataFrame`, or mappings
-            from column to value, one a row. It is called once a partition, so what is costly to
-            make is made once, and it may yield more or fewer rows than it takes.
-        schema: The schema of what it yields: Spark's (``"tokens array<int>, label int"`` or a
-            `StructType`), or Arrow's, which also has types that Spark lacks.
-        over: What it takes and yields: ``arrow`` (fastest), ``pandas`` or ``rows``.
+        call: Takes an iterator, and yields `pyarrow.RecordBatch`, `pandas.DataFrame`, or mappings
+            from column to value, one per row. It is called once per partition, so costly objects
+            are made once, and it may yield more or fewer rows than it takes.
+        schema: The schema of its results: Spark's (``"tokens array<int>, label int"`` or a
+            `StructType`), or Arrow's, which has types that Spark lacks.
+        over: The type that it takes and yields: ``arrow`` (fastest), ``pandas`` or ``rows``.
     """
 
     call: Callable[[Iterator[Any]], Iterable[Any]]
@@ -61,12 +61,12 @@ class Function:
 
 @dataclass(frozen=True, slots=True)
 class FunctionPlan:
-    """A function as a task runs it. Picklable.
+    """A function as run by a task. Picklable.
 
     Attributes:
         call: The function.
-        over: What it takes and yields.
-        schema: What its batches must have.
+        over: The type that it takes and yields.
+        schema: The schema that its batches must have.
     """
 
     call: Callable[[Iterator[Any]], Iterable[Any]]
@@ -77,7 +77,7 @@ class FunctionPlan:
 def run_function(
     plan: FunctionPlan, batches: Iterator[pa.RecordBatch], *, partition: int
 ) -> Iterator[pa.RecordBatch]:
-    """Yield what the function makes of ``batches``.
+    """Yield the results of the function for ``batches``.
 
     Args:
         plan: The function.
@@ -85,7 +85,7 @@ def run_function(
         partition: The partition's number, for errors.
 
     Raises:
-        BadArgumentError: The function raised, or yielded something else than its schema says.
+        BadArgumentError: The function raised, or yielded something that does not match its schema.
     """
     feed = _Feed(batches, per_row=plan.over == "rows")
     given: Iterator[Any] = feed.rows() if plan.over == "rows" else iter(feed)
@@ -106,7 +106,7 @@ def run_function(
 
 
 class _Feed:
-    """Batches on their way to a function, which remembers the last ones it was given."""
+    """Batches passed to a function, which remembers the last ones for errors."""
 
     def __init__(self, batches: Iterator[pa.RecordBatch], *, per_row: bool) -> None:
         self.failure: Exception | None = None
@@ -205,7 +205,7 @@ def _as_type(column: Any, field: Any, *, first_sample: int) -> Any:
 
 
 def _joined(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Join small batches, since each costs the same to write whatever it holds."""
+    """Join small batches, since writing one costs the same whatever its size."""
     held: list[pa.RecordBatch] = []
     for batch in batches:
         if not held and (batch.num_rows >= _ROWS or batch.nbytes >= _LARGE_BYTES):

@@ -1,7 +1,7 @@
-"""Which split each sample goes to.
+"""Assign each sample to a split.
 
-By fractions, a sample's split follows from the seed, its partition and its place in it, so a task
-that is tried again gives the same. By a column, the sample says it.
+With fractions, a sample's split depends only on the seed, its partition and its place in it, so a
+retried task gives the same result. With a column, the sample names its split.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ Splits: TypeAlias = Mapping[str, float] | str
 SPLIT_NAMES = frozenset(
     ("train", "training", "val", "valid", "validation", "dev", "test", "testing")
 )
-"""What folders of splits are called, in small letters."""
+"""The names of folders of splits, in lower case."""
 
 MAX_SPLITS = 64  # arbitrary: each keeps a shard open in every task
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.=-]{0,99}")
@@ -33,11 +33,11 @@ _SLACK = 1e-6  # 0.8 + 0.1 + 0.1 is not 1 in floating point
 
 @dataclass(frozen=True, slots=True)
 class ByFraction:
-    """Splits of random samples. Picklable.
+    """Splits by random fractions. Picklable.
 
     Attributes:
         names: The names of the splits.
-        ends: Where each ends in ``[0, 1]``; the last one is 1.
+        ends: The end of each in ``[0, 1]``; the last one is 1.
         seed: Chooses the samples.
     """
 
@@ -48,7 +48,7 @@ class ByFraction:
     def parts(
         self, batch: pa.RecordBatch, *, partition: int, first_sample: int
     ) -> Iterator[tuple[str, pa.RecordBatch]]:
-        """Yield the samples of each split, in the order they have."""
+        """Yield the samples of each split, in their order."""
         ordinals = np.arange(first_sample, first_sample + batch.num_rows, dtype=np.uint64)
         draws = _uniform(ordinals, seed=self.seed, partition=partition)
         chosen = np.searchsorted(np.array(self.ends[:-1]), draws, side="right")
@@ -60,10 +60,10 @@ class ByFraction:
 
 @dataclass(frozen=True, slots=True)
 class ByColumn:
-    """Splits that a column names; the column itself is not stored. Picklable.
+    """Splits named by a column, which is not stored itself. Picklable.
 
     Attributes:
-        column: Name of the column.
+        column: The name of the column.
     """
 
     column: str
@@ -71,7 +71,7 @@ class ByColumn:
     def parts(
         self, batch: pa.RecordBatch, *, partition: int, first_sample: int
     ) -> Iterator[tuple[str, pa.RecordBatch]]:
-        """Yield the samples of each split, in the order they have.
+        """Yield the samples of each split, in their order.
 
         Raises:
             BadArgumentError: A sample has no split, or one that cannot be a folder's name.
@@ -97,14 +97,14 @@ Splitter: TypeAlias = ByFraction | ByColumn
 
 
 def make_splitter(splits: Splits, *, seed: int) -> Splitter:
-    """Return what assigns samples to splits.
+    """Return an object that assigns samples to splits.
 
     Args:
         splits: Fractions by name, or the name of a column.
         seed: The seed for fractions.
 
     Raises:
-        BadArgumentError: The fractions do not sum to 1, or a name cannot be that of a folder.
+        BadArgumentError: The fractions do not add up to 1, or a name cannot be that of a folder.
     """
     if isinstance(splits, str):
         return ByColumn(splits)
@@ -124,10 +124,10 @@ def make_splitter(splits: Splits, *, seed: int) -> Splitter:
 
 
 def check_split_name(name: str) -> None:
-    """Refuse a name that cannot be a folder of its own.
+    """Refuse a name that cannot be that of a folder.
 
     Raises:
-        BadArgumentError: It has other signs than letters, digits, ``_``, ``.``, ``=``, ``-``.
+        BadArgumentError: It has characters other than letters, digits, ``_``, ``.``, ``=``, ``-``.
     """
     if not _NAME.fullmatch(name):
         raise BadArgumentError(
@@ -145,7 +145,7 @@ def _taken(batch: pa.RecordBatch, places: NDArray[np.int64]) -> pa.RecordBatch:
 
 
 def _uniform(ordinals: NDArray[np.uint64], *, seed: int, partition: int) -> NDArray[np.float64]:
-    """Return numbers in ``[0, 1)`` that follow from seed, partition and ordinal alone.
+    """Return numbers in ``[0, 1)`` that depend only on seed, partition and ordinal.
 
     Source: SplitMix64 of Steele, Lea, Flood, Fast Splittable Pseudorandom Number Generators, 2014.
     """

@@ -1,1 +1,1 @@
-"""Datasets of other layouts as numbered pieces, which tasks read in Arrow."""
+"""Divide datasets of other layouts into numbered pieces, which tasks read with Arrow."""

@@ -1,8 +1,8 @@
-"""Folders that ``save_to_disk`` of Hugging Face's datasets wrote, read with Arrow alone.
+"""Read folders written by ``save_to_disk`` of Hugging Face's datasets, with Arrow alone.
 
-Such a folder holds Arrow files (streams, or files with a footer), ``state.json`` with their names
-and ``dataset_info.json`` with what the columns mean; a ``DatasetDict`` is a folder of such folders
-and ``dataset_dict.json``.
+Such a folder contains Arrow files (streams, or files with a footer), ``state.json`` with their
+names and ``dataset_info.json`` with the meaning of the columns; a ``DatasetDict`` is a folder with
+such folders and ``dataset_dict.json``.
 
 | feature | column |
 | --- | --- |
@@ -47,12 +47,12 @@ STATE_NAME = "state.json"
 SPLITS_NAME = "dataset_dict.json"
 _INFO_NAME = "dataset_info.json"
 _MAGIC = b"ARROW1"
-_HEAD_BYTES = 4 << 20  # a schema is some KiB, with its class names some hundred
+_HEAD_BYTES = 4 << 20  # a schema has a few KiB, with class names some hundred
 _FILES = ("Image", "Audio")
 
 
 def find_splits(url: str, *, options: StoreOptions) -> Mapping[str, str]:
-    """Return the URL of each split, ``{"": url}`` for a dataset without, or nothing at all.
+    """Return the URL of each split, ``{"": url}`` without splits, or an empty mapping.
 
     Raises:
         StoreRefusedError: The store refuses.
@@ -68,15 +68,15 @@ def find_splits(url: str, *, options: StoreOptions) -> Mapping[str, str]:
 
 @dataclass(frozen=True, slots=True)
 class HuggingFacePieces:
-    """The files of one dataset, each a piece: Arrow streams can only be read from their start.
+    """The files of one dataset, each a piece, since Arrow streams can only be read from the start.
 
     Attributes:
-        url: The url of the folder.
+        url: The URL of the folder.
         names: The names of its files.
-        schema: The schema of the batches that are yielded.
-        files: Columns of encoded files, of which the bytes are taken out of their struct.
+        schema: The schema of the yielded batches.
+        files: Columns of encoded files, whose bytes are taken out of their struct.
         raw_bytes: The raw bytes of the files.
-        options: How to reach it.
+        options: The options of the store.
     """
 
     url: str
@@ -115,8 +115,8 @@ def hugging_face_pieces(url: str, *, options: StoreOptions) -> HuggingFacePieces
     """Describe the dataset in a folder; reads its two small files and one schema.
 
     Raises:
-        NotADatasetError: There is none, or one without files.
-        BadArgumentError: It has rows chosen by an index, which its files do not show.
+        NotADatasetError: There is no dataset, or one without files.
+        BadArgumentError: Its rows are selected by an index, which its files do not contain.
     """
     with contextlib.closing(open_store(url, options=options)) as store:
         state = _read_json(store, STATE_NAME) or {}
@@ -172,7 +172,7 @@ def _with_classes(schema: pa.Schema, features: object) -> pa.Schema:
 
 
 def _list_field(name: str, kind: pa.ListType[Any] | pa.FixedSizeListType[Any, Any]) -> Field:
-    """Return the field of lists; lists of numbers hold no nulls, so that they can be tensors."""
+    """Return the field of lists; lists of numbers have no nulls, so that they can be tensors."""
     if not pa.types.is_primitive(kind.value_type):
         return pa.field(name, kind)
     item = pa.field("item", kind.value_type, nullable=False)
@@ -186,7 +186,7 @@ def _kind(feature: object) -> str:
 
 
 def _plain_type(kind: pa.DataType) -> pa.DataType:
-    """Return a type that shards hold: no dictionaries, views or extensions."""
+    """Return a type that shards can store: no dictionaries, views or extensions."""
     if isinstance(kind, pa.BaseExtensionType):
         return _plain_type(kind.storage_type)
     if isinstance(kind, pa.DictionaryType):
@@ -245,7 +245,7 @@ def _batches(store: Store, name: str) -> Iterator[pa.RecordBatch]:
 
 def _read_schema(store: Store, name: str) -> pa.Schema:
     head = store.read(name, offset=0, length=_HEAD_BYTES)
-    # A file with a footer is a stream behind eight bytes.
+    # A file with a footer is a stream after eight bytes.
     begin = 8 if head.startswith(_MAGIC) else 0
     return pa.ipc.read_schema(pa.py_buffer(head[begin:]))
 

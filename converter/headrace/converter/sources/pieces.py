@@ -1,7 +1,7 @@
-"""Datasets of other layouts as work to be divided: numbered pieces that tasks read in Arrow.
+"""Divide datasets of other layouts into numbered pieces that tasks read with Arrow.
 
-So types that Spark lacks (unsigned integers, float16, tensors, encodings of MosaicML) reach the
-shards as they were.
+So types that Spark lacks (unsigned integers, float16, tensors, encodings of MosaicML) are kept in
+the shards.
 """
 
 from __future__ import annotations
@@ -16,23 +16,23 @@ import pyarrow as pa
 from headrace.errors import BadArgumentError, ColumnNotFoundError
 from headrace.storage import SourceOptions, StoreOptions, open_dataset
 
-_PIECE_BYTES = 64 << 20  # a shard's worth, so that a task that is tried again repeats little
+_PIECE_BYTES = 64 << 20  # about one shard, so that a retried task repeats little
 
 
 class SourcePieces(Protocol):
-    """What tasks read: numbered pieces, in the order of samples. Picklable."""
+    """Numbered pieces for tasks, in the order of samples. Picklable."""
 
     @property
     def schema(self) -> pa.Schema:
-        """Of every batch."""
+        """The schema of every batch."""
 
     @property
     def count(self) -> int:
-        """How many pieces there are."""
+        """The number of pieces."""
 
     @property
     def raw_bytes(self) -> int:
-        """Bytes of all samples, about; 0 where that is not known."""
+        """The approximate size of all samples in bytes; 0 if unknown."""
 
     def read(self, piece: int) -> Iterator[pa.RecordBatch]:
         """Yield the samples of one piece."""
@@ -40,16 +40,16 @@ class SourcePieces(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class DatasetPieces:
-    """Pieces of anything that `open_dataset` opens: MDS, WebDataset, Delta, Parquet, our own.
+    """Pieces of any dataset that `open_dataset` opens: MDS, WebDataset, Delta, Parquet, our own.
 
     Attributes:
-        url: Where it is, as tasks see it.
-        fingerprint: The fingerprint of the version that is read, also if another comes meanwhile.
+        url: The URL of the dataset, as tasks see it.
+        fingerprint: The fingerprint of the version to read, even if it is replaced meanwhile.
         schema: The schema of the dataset.
         bounds: Blocks of piece i are ``[bounds[i], bounds[i + 1])``.
-        raw_bytes: The raw bytes of all samples, as the source states them.
-        options: How to reach it.
-        source_options: How to read it.
+        raw_bytes: The raw bytes of all samples, according to the source.
+        options: The options of its store.
+        source_options: The options of its source.
     """
 
     url: str
@@ -81,7 +81,7 @@ def dataset_pieces(
     """Cut a dataset into pieces of about 64 MiB.
 
     Raises:
-        HeadraceError: As `headrace.storage.open_dataset`.
+        HeadraceError: See `headrace.storage.open_dataset`.
     """
     chosen = source_options or SourceOptions()
     with open_dataset(url, options=options, source_options=chosen) as dataset:
@@ -109,11 +109,11 @@ def _bounds(block_bytes: list[int]) -> tuple[int, ...]:
 
 @dataclass(frozen=True, slots=True)
 class SelectedPieces:
-    """Some columns of other pieces, maybe under other names.
+    """Some columns of other pieces, possibly renamed.
 
     Attributes:
-        pieces: The others.
-        columns: New name by old name, in the order wanted.
+        pieces: The other pieces.
+        columns: The new names by old names, in the requested order.
     """
 
     pieces: SourcePieces
@@ -147,12 +147,12 @@ def selected(
     """Keep columns, and rename them.
 
     Args:
-        pieces: Where they are.
-        columns: Those wanted, or new name by old name; `None` keeps all.
+        pieces: The pieces with the columns.
+        columns: The columns to keep, or new names by old names; `None` keeps all.
 
     Raises:
-        ColumnNotFoundError: One of them is not there.
-        BadArgumentError: Two would have one name.
+        ColumnNotFoundError: A column does not exist.
+        BadArgumentError: Two columns would have the same name.
     """
     if columns is None:
         return pieces

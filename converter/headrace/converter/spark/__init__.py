@@ -1,1 +1,1 @@
-"""Spark jobs: the code on the executors, the rows of a DataFrame, and how a job ends."""
+"""Run Spark jobs: the code on executors, the rows of a DataFrame, and the end of a job."""

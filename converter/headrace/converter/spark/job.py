@@ -1,15 +1,15 @@
 """Run a Spark job, watch it, and turn its failure into one of our errors.
 
-Classic Spark runs it in a thread of its own; Spark Connect in the caller's, since its client
-tells of progress and hears of cancellation while it waits.
+With classic Spark the job runs in its own thread; with Spark Connect in the caller's, since its
+client reports progress and accepts cancellation while it waits.
 
 Contract of `run_job`:
 
 1. Success: the rows of all partitions, each partition once.
-2. Failure: the error that a task raised, as itself if it is one of ours.
+2. Failure: the error that a task raised, unchanged if it is one of ours.
 3. Cancel: an interrupt of the caller cancels the job and continues.
-4. After 2 and 3 no task of the job runs any more, as far as Spark can tell in a minute: a job
-   that failed or was cancelled is over for its driver while its tasks are still writing.
+4. After 2 and 3 no task of the job runs any more, as far as Spark can tell within a minute: for its
+   driver, a failed or cancelled job is over while its tasks are still writing.
 """
 
 from __future__ import annotations
@@ -36,17 +36,17 @@ if TYPE_CHECKING:
     from pyspark import Accumulator, SparkContext, SparkStageInfo
     from pyspark.sql import DataFrame, Row
 
-_POLL_S = 0.2  # arbitrary: what a progress bar needs
+_POLL_S = 0.2  # arbitrary: often enough for a progress bar
 _CANCEL_S = 60.0
-_FLUSH_S = 1.0  # Spark's counts of running tasks are up to this old (spark.ui.liveUpdate.*)
-_MAX_CAUSE = 600  # characters of Spark's own words in an error
+_FLUSH_S = 1.0  # Spark's counts of running tasks may be this old (spark.ui.liveUpdate.*)
+_MAX_CAUSE = 600  # characters of Spark's own message in an error
 _JVM = "JVM stacktrace:"
 _MISSING = re.compile(r"^ModuleNotFoundError: No module named '([\w.]+)'", re.MULTILINE)
 
 
 @dataclass(frozen=True, slots=True)
 class Counters:
-    """What tasks count for the driver. Picklable: in a task it only adds."""
+    """Counters of tasks for the driver. Picklable: a task can only add."""
 
     shards: Accumulator[int]
     samples: Accumulator[int]
@@ -60,7 +60,7 @@ class Counters:
 
 
 def context_of(df: DataFrame) -> SparkContext | None:
-    """Return the context of a classic session, or nothing for Spark Connect."""
+    """Return the context of a classic session, or None for Spark Connect."""
     try:
         return df.sparkSession.sparkContext
     except (AttributeError, PySparkException):
@@ -68,7 +68,7 @@ def context_of(df: DataFrame) -> SparkContext | None:
 
 
 def make_counters(context: SparkContext | None) -> Counters | None:
-    """Return counters where there is a context to count in."""
+    """Return counters if there is a context for them."""
     if context is None:
         return None
     return Counters(*(context.accumulator(0) for _ in range(3)))
@@ -85,12 +85,12 @@ def run_job(
     """Collect ``df``.
 
     Args:
-        df: Small when collected; one row a shard, with its ``partition``.
+        df: A DataFrame that is small when collected: one row per shard, with its ``partition``.
         made: Makes what is collected of ``df``, in the thread of the job, since Spark may run a
             part of the job for it.
-        properties: Settings of Spark for this job alone, unless the session has set them; not for
+        properties: Spark settings for this job only, unless the session has set them; not for
             Connect, which has none.
-        counters: What the job's tasks count with.
+        counters: The counters of the job's tasks.
         progress: Called in the caller's thread a few times a second.
 
     Raises:
@@ -115,7 +115,7 @@ def run_job(
 
 
 class _Job:
-    """A collect in a thread of its own, so that the caller can watch and cancel it."""
+    """A collect in its own thread, so that the caller can watch and cancel it."""
 
     def __init__(
         self,
@@ -139,7 +139,7 @@ class _Job:
         return not self._thread.is_alive()
 
     def end(self) -> None:
-        """Cancel what still runs, and wait until it has ended."""
+        """Cancel running tasks, and wait until they have ended."""
         deadline = time.monotonic() + _CANCEL_S
         self._context.cancelJobGroup(self.group)
         self._thread.join(_CANCEL_S)
@@ -179,7 +179,7 @@ def _run_connected(
     made: Callable[[DataFrame], DataFrame],
     progress: Callable[[Progress], None] | None,
 ) -> list[Row]:
-    """Collect in Spark Connect, where a tag is what can be cancelled."""
+    """Collect in Spark Connect, where a job is cancelled by its tag."""
     session: Any = df.sparkSession  # the class of Connect, whose stubs say less than it has
     tag = f"headrace-{uuid.uuid4().hex}"
 
@@ -208,19 +208,19 @@ def _run_connected(
         if watched:
             session.removeProgressHandler(tell)
     if progress is not None:
-        # The server tells every few seconds, so of a short job it may have told nothing yet.
+        # The server reports every few seconds, so it may not have reported a short job yet.
         tasks = max(tasks_known, len({row["partition"] for row in rows}))
         progress(Progress(tasks, tasks, len(rows), 0, 0))
     return rows
 
 
 def _ours(text: str) -> HeadraceError:
-    """Find the error that a task raised in what Spark says of it."""
+    """Find the error that a task raised in Spark's message."""
     return error_in(text) or ConfigurationError(_explained(text))
 
 
 def _explained(text: str) -> str:
-    """Say why a job failed, from what Spark says of it."""
+    """Explain why a job failed, from Spark's message."""
     missing = _MISSING.search(text)
     if missing is not None:
         return (
@@ -229,7 +229,8 @@ def _explained(text: str) -> str:
             f"driver runs {sys.executable}. Set the environment variable PYSPARK_PYTHON to a "
             f"Python that has {missing[1]} before the session starts, or install it there"
         )
-    # What was raised stands behind the calls that led to it, and the calls of the JVM behind that.
+    # The exception comes after the Python calls that led to it, and is followed by calls of the
+    # JVM.
     _, _, raised = text.partition(_JVM)[0].rpartition("Traceback (most recent call last):\n")
     lines = [line for line in raised.splitlines() if line[:1].strip()]
     cause = "\n".join(lines) if "Traceback" in text and lines else text.strip()

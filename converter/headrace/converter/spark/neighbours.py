@@ -1,23 +1,23 @@
-"""Let one task of Spark take several small neighbouring partitions, in their order.
+"""Let one Spark task process several small neighbouring partitions, in order.
 
-A task costs tens of milliseconds whatever it does, so 10,000 partitions of some rows each cost
-minutes. Contract of `by_neighbours`:
+A task costs tens of milliseconds whatever it does, so 10,000 partitions of a few rows cost minutes.
+Contract of `by_neighbours`:
 
-1. Order: a task has partitions that stand side by side, and the tasks have them in the order of
-   the partitions; so samples keep the order that they would have had.
-2. The groups follow from the number of partitions and from the size that Spark estimates, and
-   neither from where partitions lie nor from the machines; so the same rows make the same shards.
-   `DataFrame.coalesce` is left alone for that: where partitions are cached, or lie on hosts that
-   Spark knows, it groups them by host (`DefaultPartitionCoalescer`).
-3. Where this cannot be had, the rows come back as they are, and cost what they cost: in Spark
-   Connect, which shows no plan; where Spark cannot tell the size; where a session keeps Python
-   out of its JVM; where there are few partitions.
-4. It runs in the thread of the job: rows behind a shuffle are shuffled here, once.
+1. Order: a task gets adjacent partitions, and tasks follow the order of partitions, so samples keep
+   their order.
+2. The groups depend only on the number of partitions and on the size that Spark estimates, not on
+   the location of partitions or on machines, so the same rows make the same shards.
+   `DataFrame.coalesce` is not used for that reason: it groups partitions by host
+   (`DefaultPartitionCoalescer`) if they are cached or Spark knows their hosts.
+3. Otherwise the rows are returned unchanged: in Spark Connect, which shows no plan; if Spark does
+   not know the size; if a session does not let Python access its JVM; and if there are few
+   partitions.
+4. It runs in the thread of the job: rows after a shuffle are shuffled here, once.
 
-How: Spark's `RDD.coalesce` asks a `PartitionCoalescer`, a class of the JVM. There is none in Spark
-that keeps neighbours together, and a jar of ours would have to be installed; so a class of a few
-lines is compiled in the driver, by the compiler that Spark makes its own queries with. Executors
-never see it: it is asked in the driver alone, and writes a string in its place into tasks.
+How: Spark's `RDD.coalesce` asks a `PartitionCoalescer`, a class of the JVM. Spark has none that
+keeps neighbours together, and our own jar would have to be installed; so a class of a few lines is
+compiled in the driver, with the compiler that Spark uses for its own queries. Executors never see
+it: only the driver calls it, and it replaces itself by a string in tasks.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ from py4j.protocol import Py4JError  # type: ignore[import-untyped] # py4j has n
 from pyspark.sql import DataFrame
 
 LEAST_TASKS = 256
-"""Tasks that are never made fewer: two for each core of 128, and seconds if there are two cores."""
+"""The minimum number of tasks: two per core for 128 cores, and seconds for two cores."""
 
-_MOST_BYTES = 1 << 62  # Spark says 2**63 - 1 where it does not know
+_MOST_BYTES = 1 << 62  # Spark reports 2**63 - 1 if it does not know
 
 _CLASS = "headrace.Neighbours"
 _SOURCE = """
@@ -65,12 +65,12 @@ _log = logging.getLogger("headrace.converter")
 
 
 def by_neighbours(rows: DataFrame, *, task_bytes: int, least_tasks: int = LEAST_TASKS) -> DataFrame:
-    """Return the same rows in fewer partitions, where there are many small ones.
+    """Return the same rows in fewer partitions, if there are many small ones.
 
     Args:
-        rows: The rows of a classic session; not to be used any more where others come back.
-        task_bytes: That a task may have, by Spark's estimate.
-        least_tasks: Tasks that there are to be, if there are as many partitions.
+        rows: The rows of a classic session; not to be used any more if others are returned.
+        task_bytes: The most bytes of a task, by Spark's estimate.
+        least_tasks: The minimum number of tasks, if there are as many partitions.
     """
     try:
         count = groups_of(
@@ -88,13 +88,13 @@ def by_neighbours(rows: DataFrame, *, task_bytes: int, least_tasks: int = LEAST_
 def groups_of(
     partitions: int, estimated_bytes: int, *, task_bytes: int, least_tasks: int = LEAST_TASKS
 ) -> int | None:
-    """Return how many groups partitions are to make, or `None` if they stay as they are.
+    """Return the number of groups of partitions, or `None` to keep partitions unchanged.
 
     Args:
-        partitions: How many there are.
-        estimated_bytes: The estimated size of all of them.
-        task_bytes: That a group may have, about.
-        least_tasks: Groups that there are to be.
+        partitions: The number of partitions.
+        estimated_bytes: The estimated size of all partitions.
+        task_bytes: The approximate size of a group.
+        least_tasks: The minimum number of groups.
     """
     if not 0 <= estimated_bytes < _MOST_BYTES:
         return None
@@ -103,7 +103,7 @@ def groups_of(
 
 
 _UNUSUAL = (Py4JError, AttributeError, TypeError, ValueError)
-"""What is raised where a session is not as ours are: a JVM out of reach, other internals."""
+"""The errors of unusual sessions: an inaccessible JVM, other internals."""
 
 
 def _estimated_bytes(rows: DataFrame) -> int:
@@ -112,7 +112,7 @@ def _estimated_bytes(rows: DataFrame) -> int:
 
 
 def _partitions_planned(rows: DataFrame) -> int:
-    """Return how many partitions there will be, if that is known before a shuffle."""
+    """Return the number of partitions, if it is known before a shuffle."""
     plan = _execution(rows).executedPlan()
     if plan.getClass().getSimpleName() == "AdaptiveSparkPlanExec":
         return int(plan.initialPlan().outputPartitioning().numPartitions())

@@ -1,4 +1,4 @@
-"""What becomes of the rows of a DataFrame: those to hand to tasks, and what tasks do with them."""
+"""Plan the conversion of a DataFrame: the rows for tasks, and what tasks do with them."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ if TYPE_CHECKING:
 
 
 def plan_rows(df: DataFrame, wanted: WantedConversion) -> tuple[DataFrame, SamplePlan]:
-    """Return the rows to hand to tasks, and what tasks do with them.
+    """Return the rows for tasks, and what tasks do with them.
 
     Raises:
         UnsupportedColumnError: A column cannot be stored.
-        ColumnNotFoundError: A column is named that is not there.
-        BadArgumentError: Arguments do not make sense, alone or together.
+        ColumnNotFoundError: A named column does not exist.
+        BadArgumentError: Arguments are invalid or contradict one another.
     """
     rows = df if wanted.columns is None else select_columns(df, wanted.columns)
     if wanted.shuffle_seed is not None:

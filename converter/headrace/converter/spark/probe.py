@@ -1,13 +1,13 @@
-"""Find out before a long job what would make it fail: one task, and one small object.
+"""Find problems before a long job, with one task and one small object.
 
 Contract of `prepare`:
 
 1. The driver writes and deletes an object, so refused credentials and missing permissions are
-   told at once. Where executors are other machines, one of them does the same, and the driver
-   looks whether it sees that object: a path must be one that all share.
-2. One task imports what tasks will, and unpickles what they will be sent. A session is asked once
-   for each set of packages where executors are this machine, and each time elsewhere.
-3. Executors without this code, or with another version of it, are sent it, and asked again.
+   reported at once. If executors are other machines, one of them does the same, and the driver
+   checks whether it sees that object, since a path must be shared by all.
+2. One task imports the packages of tasks, and unpickles what will be sent to them. A session is
+   tested once for each set of packages if executors are on this machine, and each time otherwise.
+3. Executors without this code, or with another version of it, receive it and are tested again.
 """
 
 from __future__ import annotations
@@ -37,20 +37,20 @@ _CORE = ("numpy", "pyarrow", "xxhash")
 _INSTALL = "install what is missing on all executors (pip install 'headrace[converter]')"
 
 _asked: WeakKeyDictionary[Any, set[tuple[str, ...]]] = WeakKeyDictionary()
-"""What sessions on this machine were asked already."""
+"""The tests already done with sessions on this machine."""
 
 
 def prepare(session: SparkSession, task: ShardTask) -> None:
-    """Make executors ready for a task, or say what is in its way.
+    """Prepare executors for a task, or report what prevents it.
 
     Args:
-        session: That is to run it.
-        task: What they will run.
+        session: The session that will run the task.
+        task: The task.
 
     Raises:
         ConfigurationError: An executor lacks a package, cannot unpickle the function, or writes
             to a path that the driver does not see.
-        StoreRefusedError: The driver or an executor may not write.
+        StoreRefusedError: The store does not let the driver or an executor write.
         StoreUnavailableError: The driver or an executor cannot reach the store.
     """
     store = open_store(task.url, options=task.options)
@@ -66,7 +66,9 @@ def prepare(session: SparkSession, task: ShardTask) -> None:
 
 def _try_writing(store: Store, name: str) -> None:
     store.write(name, b"")
-    with contextlib.suppress(HeadraceError):  # who may write and not delete may convert
+    with contextlib.suppress(
+        HeadraceError
+    ):  # permission to write without permission to delete is enough
         store.delete(name)
 
 
@@ -140,10 +142,10 @@ def _packages(task: ShardTask) -> tuple[str, ...]:
 def _question(
     packages: tuple[str, ...], pickled: bytes, *, writes: bool
 ) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
-    """Return what the probing task runs.
+    """Return the function of the probing task.
 
-    It is defined here so that it is pickled whole: a function of a module would be looked for in
-    the very package that may be missing.
+    It is defined here so that its code is pickled: a function of a module would be looked up in the
+    very package that may be missing.
     """
 
     def ask(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -188,7 +190,7 @@ def _question(
 
 
 def left_object(task: ShardTask) -> str:
-    """Write a small object as the task would, and return its name for the driver to look for."""
+    """Write a small object as the task would, and return its name for the driver to check."""
     name = f"headrace-probe-{task.job}-executor"
     with told_to_driver():
         store = open_store(task.url, options=task.options)

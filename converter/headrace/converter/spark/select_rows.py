@@ -1,4 +1,4 @@
-"""The rows and columns of a DataFrame that are to be written, as a plan of Spark's own."""
+"""Select the rows and columns of a DataFrame to write, as a Spark plan."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ _KEY = "__headrace_shuffle_key"
 
 
 def select_columns(df: DataFrame, columns: Sequence[str] | Mapping[str, str]) -> DataFrame:
-    """Keep columns, in the order given, under new names where ``columns`` is a mapping.
+    """Keep columns in the given order, with new names if ``columns`` is a mapping.
 
     Raises:
         ColumnNotFoundError: The frame lacks one of them.
-        BadArgumentError: None is asked for, or two would have one name.
+        BadArgumentError: None are requested, or two would have the same name.
     """
     names = dict(columns) if isinstance(columns, Mapping) else {name: name for name in columns}
     if isinstance(columns, str) or not names or len(set(names.values())) < len(columns):
@@ -38,7 +38,7 @@ def select_columns(df: DataFrame, columns: Sequence[str] | Mapping[str, str]) ->
 
 
 def shuffled(df: DataFrame, *, seed: int) -> DataFrame:
-    """Return the rows in an order that follows from what they hold and the seed.
+    """Return the rows in an order that depends only on their contents and the seed.
 
     Rows are ordered by a hash of their values, not by random numbers drawn one after another: so
     a stage that Spark has to run again, over rows that come in another order, loses and repeats
