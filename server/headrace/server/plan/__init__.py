@@ -1,1 +1,1 @@
-"""What a stream will send: requests checked, the order and the slicing joined, blocks foreseen."""
+"""Plan what a stream sends: check requests, apply the order and slices, and prefetch blocks."""

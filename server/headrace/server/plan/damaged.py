@@ -1,18 +1,18 @@
-"""Samples that turned out to be damaged, remembered for all streams of an order."""
+"""Remember damaged samples for all streams of an order."""
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Iterable
 
-# Some megabytes; who has more damaged samples finds some of them again in each epoch.
+# A few megabytes; with more damaged samples, some are found again in each epoch.
 _MOST = 1 << 16
 
 
 class DamagedSamples:
-    """Remembers samples by what they are read for; safe for several threads.
+    """Remember samples by their use; safe for several threads.
 
-    It only saves work: a sample that is not remembered is found to be damaged again.
+    This only saves work: damage of a forgotten sample is found again.
     """
 
     def __init__(self) -> None:
@@ -24,7 +24,7 @@ class DamagedSamples:
         return self._known.get(use, frozenset())
 
     def add(self, use: bytes, sample_ids: Iterable[int]) -> None:
-        """Remember samples, as long as there is room."""
+        """Remember samples, if there is room."""
         with self._lock:
             known = self.known(use).union(sample_ids)
             others = sum(len(each) for key, each in self._known.items() if key != use)

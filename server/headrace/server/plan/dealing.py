@@ -1,12 +1,12 @@
-"""Deal the samples of global batches to ranks so that what they cost is even.
+"""Deal the samples of global batches to ranks with even costs.
 
 Contract:
 
-1. Of each global batch the samples are those of dealing in order, and every rank gets as many of
-   each lane's slice; only who gets which is another matter. A rank's samples keep their order.
-2. Who gets which follows from the global batch, its samples' lengths, the ranks and the options,
-   and from nothing else: not from where a stream began, nor from other streams.
-3. A last batch that is filled up with repeats is dealt in order.
+1. Each global batch has the same samples as with dealing in order, and every rank gets as many of
+   each lane's slice; only the assignment differs. A rank's samples keep their order.
+2. The assignment depends only on the global batch, its samples' lengths, the ranks and the options:
+   not on where a stream started, nor on other streams.
+3. A last batch that is padded with repeats is dealt in order.
 
 If the code differs, the code is wrong.
 """
@@ -38,27 +38,27 @@ from headrace.server.kernels.loader import LOOPS
 from headrace.server.plan.find_samples import Finder, Found, FoundTogether, distinct_each
 from headrace.server.plan.packed_rows import FoundRows, RowsTogether
 
-# Each keeps some megabytes.
+# Each dealer keeps a few megabytes.
 _MAX_DEALERS = 8
-# A dealt batch is kept for the other ranks of its job, which ask for it at about the same time.
+# A dealt batch is kept for the other ranks of its job, which need it at about the same time.
 _MAX_KEPT_BYTES = 16 << 20
 
 
 class Costs(Protocol):
-    """Says what samples cost."""
+    """Computes the cost of samples."""
 
     def __call__(self, found: Found) -> NDArray[np.float64]:
-        """Return the cost of each sample, or row, that was found: ``(items,) float64``."""
+        """Return the cost of each found sample or row, ``(items,) float64``."""
 
 
 class Ranks(NamedTuple):
-    """Whom global batches are dealt to.
+    """The ranks to which global batches are dealt.
 
     Attributes:
-        global_batch_size: Samples of a global batch.
-        world_size: Ranks.
+        global_batch_size: The number of samples in a global batch.
+        world_size: The number of ranks.
         replication: How many consecutive ranks get the same samples.
-        end: What becomes of an incomplete last batch.
+        end: How to handle an incomplete last batch.
     """
 
     global_batch_size: int
@@ -68,22 +68,22 @@ class Ranks(NamedTuple):
 
     @property
     def parts(self) -> int:
-        """Ranks with samples of their own."""
+        """Return the number of ranks with samples of their own."""
         return self.world_size // self.replication
 
 
 class Dealer:
-    """Deals the global batches of a job; the contract is above. Safe for several threads.
+    """Deal the global batches of a job, according to the contract above. Safe for several threads.
 
     Args:
-        deal: How.
+        deal: The options of dealing.
         order: The order of the samples.
         ranks: The ranks to deal to.
         finder: Finds samples.
-        costs: What they cost.
+        costs: Computes their costs.
 
     Raises:
-        BadArgumentError: There are speeds, and not one for each rank with samples of its own.
+        BadArgumentError: There are speeds, but not one for each rank with samples of its own.
     """
 
     def __init__(
@@ -102,11 +102,11 @@ class Dealer:
     def find(
         self, epoch: int, batches: Sequence[RankBatch], rank: int
     ) -> tuple[list[Found], list[NDArray[np.int64]]]:
-        """Return a rank's samples of some global batches, and their positions.
+        """Return a rank's samples in global batches, and their positions.
 
         Args:
             epoch: The epoch.
-            batches: Its parts of them; none is filled up.
+            batches: Its parts of the batches, none of which is padded.
             rank: The rank.
         """
         part = rank // self._ranks.replication
@@ -121,12 +121,12 @@ class Dealer:
         return chosen(whole, owns), positions
 
     def is_dealt(self, batch: RankBatch) -> bool:
-        """Return whether a global batch is dealt; else it goes to the ranks in order."""
+        """Return whether a global batch is dealt by cost; else it is dealt in order."""
         is_full = batch.global_sample_count == self._ranks.global_batch_size
         return is_full or self._ranks.end is not EndMode.PAD
 
     def rows(self, epoch: int, plan: EpochPlan, position: int) -> tuple[Row, ...]:
-        """Return what `headrace.order.find_rows` does, for samples that are dealt."""
+        """Return the result of `headrace.order.find_rows` for dealt samples."""
         ranks = self._ranks
         index = (position - plan.base) // plan.global_batch_size
         if not 0 <= index < plan.batch_count:
@@ -150,7 +150,7 @@ class Dealer:
     def _owners(
         self, epoch: int, position: int, whole: Found
     ) -> tuple[NDArray[np.int32], NDArray[np.float64]]:
-        """Return the part of each sample of a global batch, and what all parts have by then."""
+        """Return the part of each sample of a global batch, and the costs of all parts so far."""
         key = (epoch, position)
         with self._lock:
             if key in self._kept:
@@ -176,7 +176,7 @@ class Dealer:
 
 
 class Dealers:
-    """The dealers of a dataset, so that the ranks of a job share one; thread-safe."""
+    """The dealers of a dataset, shared by the ranks of a job; thread-safe."""
 
     def __init__(self) -> None:
         self._dealers: OrderedDict[tuple[object, ...], Dealer] = OrderedDict()
@@ -197,7 +197,7 @@ class Dealers:
 def dealer_of_rows(
     dealers: Dealers, deal: DealSpec, order: OrderSpec, ranks: Ranks, finder: Finder
 ) -> Dealer:
-    """Return what deals packed rows so that their costs are even, made once."""
+    """Return the dealer of packed rows with even costs, made once."""
 
     def costs(found: Found) -> NDArray[np.float64]:
         return row_costs(found, deal)
@@ -215,7 +215,7 @@ def dealt(
     loads: NDArray[np.float64],
     pace: NDArray[np.float64],
 ) -> NDArray[np.int64]:
-    """Do what `headrace.order.deal_evenly` does."""
+    """Compute the same as `headrace.order.deal_evenly`."""
     if LOOPS is None:
         return deal_evenly(costs, edges, part_edges, loads, pace)
     falling = np.concatenate(
@@ -230,11 +230,11 @@ def dealt(
 
 
 def chosen(whole: Sequence[Found], owns: Sequence[NDArray[np.int64]]) -> list[Found]:
-    """Return some of the samples, or rows, of each of several batches.
+    """Return a selection of the samples or rows of each of several batches.
 
     Args:
         whole: The batches.
-        owns: Which of the items of each, ascending.
+        owns: The items to select in each, ascending.
     """
     ends = list(accumulate(own.size for own in owns))
     if whole and isinstance(whole[0], FoundRows):
@@ -280,18 +280,18 @@ def _chosen_rows(
 
 
 def row_costs(found: Found, deal: DealSpec) -> NDArray[np.float64]:
-    """Return what rows of documents cost: the squares of documents' elements if nothing is said."""
+    """Return the costs of rows of documents: by default the squares of documents' lengths."""
     rows = cast("FoundRows", found)
     sizes = rows.table[:, 1].astype(np.float64)
     numbers = np.repeat(np.arange(rows.counts.size), rows.counts)
     squares = deal.square_cost if deal.length_cost or deal.square_cost else 1.0
     costs = deal.length_cost * sizes + squares * (sizes * sizes)
-    # Of no pieces at all the sums are integers.
+    # Without pieces, the sums are integers.
     return np.bincount(numbers, costs, minlength=rows.counts.size).astype(np.float64)
 
 
 def sample_costs(lengths: NDArray[np.int64], deal: DealSpec) -> NDArray[np.float64]:
-    """Return what samples of some lengths cost: their elements if nothing is said."""
+    """Return the costs of samples of given lengths: by default their numbers of elements."""
     sizes = lengths.astype(np.float64)
     if not deal.length_cost and not deal.square_cost:
         return sizes

@@ -1,16 +1,16 @@
 """Find samples step by step, with compiled loops: from positions to blocks in one call.
 
-A step's permutation, and the places of its runs in blocks, are worked out once and kept for all
-streams of the order. After that a batch costs only its own samples, wherever it begins and however
+A step's permutation, and the places of its runs in blocks, are computed once and kept for all
+streams of the order. After that a batch only costs its own samples, wherever it starts and however
 few of them a rank has.
 
 Contract:
 
 1. The result is that of `PlainFinder`, which is used if there are no kernels, if the order cannot
    be read by steps, or if its steps are small.
-2. Memory is bounded: at most `_MAX_STEPS` steps of `_MAX_PIECES` pieces each are kept, and
-   `_MAX_BYTES` of all but the newest. The order itself keeps nothing more for this.
-3. Safe for several threads. Two that miss the same step both work it out; one is kept.
+2. Memory is limited: at most `_MAX_STEPS` steps of `_MAX_PIECES` pieces each are kept, and
+   `_MAX_BYTES` of all except the newest. The order itself keeps no more for this.
+3. Safe for several threads. If two miss the same step, both compute it, and one result is kept.
 
 If the code differs, the code is wrong.
 """
@@ -104,12 +104,12 @@ class PlacedStep:
 
     @property
     def name(self) -> tuple[int, int, int]:
-        """The key under which it is kept; no other step has the same."""
+        """Return the unique key under which it is kept."""
         return self.epoch, self.lane, self.start
 
     @property
     def nbytes(self) -> int:
-        """Bytes of the arrays."""
+        """Return the size of the arrays in bytes."""
         arrays = (self.whole, self.tables, self.pieces, self.buckets, self.blocks)
         return sum(array.nbytes for array in arrays)
 
@@ -118,7 +118,7 @@ class PlacedStep:
         return self.start <= place < self.end and self.lane == lane and self.epoch == epoch
 
     def holds_batch(self, stretches: Sequence[_Stretch]) -> bool:
-        """Return whether a batch of its epoch is one stretch, in this step."""
+        """Return whether a batch of its epoch is a single stretch in this step."""
         if len(stretches) != 1:
             return False
         ((lane, first, end),) = stretches
@@ -156,12 +156,12 @@ class PlacedStep:
 
 
 class StepFinder:
-    """Finds samples by their positions; the contract is above.
+    """Find samples by their positions, according to the contract above.
 
     Args:
         order: The order.
         dataset: The dataset.
-        least_step: Samples that a step must have to be worked out, where they are small.
+        least_step: The minimum number of samples of a step to compute, if samples are small.
     """
 
     def __init__(
@@ -185,7 +185,7 @@ class StepFinder:
         is_large = (
             step_samples >= least_step or step_samples * self.sample_bytes >= _LEAST_STEP_BYTES
         )
-        # Where all of a lane is shuffled together it is one step, and batches say what comes first.
+        # If a whole lane is shuffled together, it is one step, and batches show what comes first.
         is_whole = order.memory_samples >= order.lane_length(0)
         self.has_steps = is_large and not is_whole
         self.lane_place = order.lane_place
@@ -221,14 +221,14 @@ class StepFinder:
         return found
 
     def step_blocks(self, epoch: int, lane: int, place: int) -> PlacedStep | None:
-        """Return the step that holds a place of a lane; None where steps cannot be had now."""
+        """Return the step with a place of a lane; None if steps are not available now."""
         kernels = LOOPS
         if kernels is None or not self._is_by_step:
             return None
         return self._kept_step(epoch, lane, place, kernels)
 
     def whole_runs(self, blocks: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return all blocks of the runs that blocks begin in, ascending."""
+        """Return all blocks of the runs in which blocks start, ascending."""
         return self.blocks_of_runs(self._dataset.block_first_samples(blocks))
 
     def _stretches(self, batch: Sequence[Range]) -> list[_Stretch]:
@@ -242,7 +242,7 @@ class StepFinder:
         stretches: Sequence[_Stretch],
         kernels: ModuleType,
     ) -> list[Found]:
-        """Return the samples of a batch that lies in several steps, or in several lanes."""
+        """Return the samples of a batch in several steps or several lanes."""
         parts: list[Found] = []
         for lane, first, end in stretches:
             place = first
@@ -271,7 +271,7 @@ class StepFinder:
         self, epoch: int, lane: int, place: int, kernels: ModuleType
     ) -> PlacedStep | None:
         with self._lock:
-            # What was read last comes last.
+            # In order of their last use.
             for step in reversed(self._steps.values()):
                 if step.holds(epoch, lane, place):
                     self._steps.move_to_end(step.name)

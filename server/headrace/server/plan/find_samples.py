@@ -1,4 +1,4 @@
-"""Find the samples at positions of an order, and the blocks that hold them, for several batches."""
+"""Find the samples at positions of an order, and their blocks, for several batches."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ Range: TypeAlias = tuple[int, int]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class FoundTogether:
-    """The samples of several batches that were found at once, one batch after the other.
+    """The samples of several batches found together, one batch after the other.
 
     Attributes:
         sample_ids: ``(samples,) int64``.
         blocks: ``(samples,) int64``: the block of each.
-        offsets: ``(samples,) int64``: its place in that block.
+        offsets: ``(samples,) int64``: the place of each in its block.
         touched: The distinct blocks of each batch, ascending, one batch after the other.
     """
 
@@ -44,8 +44,8 @@ class FoundTogether:
         """Return each batch.
 
         Args:
-            ends: Where the samples of each end.
-            touched_ends: Where its blocks end.
+            ends: The end of each batch's samples.
+            touched_ends: The end of each batch's blocks.
         """
         edges = itertools.pairwise([0, *ends])
         touched_edges = itertools.pairwise([0, *touched_ends])
@@ -59,11 +59,11 @@ class Found(NamedTuple):
     """The samples of one batch, or of several that follow one another.
 
     Attributes:
-        together: Those of all that were found at once.
-        begin: The first of its samples among them.
-        end: Where its samples end.
+        together: All samples that were found together.
+        begin: The first of its samples in them.
+        end: The end of its samples.
         touched_begin: The first of its blocks.
-        touched_end: Where its blocks end.
+        touched_end: The end of its blocks.
     """
 
     together: FoundTogether
@@ -74,22 +74,22 @@ class Found(NamedTuple):
 
     @property
     def item_ids(self) -> NDArray[np.int64]:
-        """Return the items that the order deals, here samples: ``(samples,) int64``."""
+        """Return the items of the order, here samples, ``(samples,) int64``."""
         return self.together.sample_ids[self.begin : self.end]
 
     @property
     def sample_ids(self) -> NDArray[np.int64]:
-        """Return the samples that are read, ``(samples,) int64``."""
+        """Return the samples to read, ``(samples,) int64``."""
         return self.together.sample_ids[self.begin : self.end]
 
     @property
     def blocks(self) -> NDArray[np.int64]:
-        """Return the block of each."""
+        """Return the block of each sample."""
         return self.together.blocks[self.begin : self.end]
 
     @property
     def offsets(self) -> NDArray[np.int64]:
-        """Return the place of each in its block."""
+        """Return the place of each sample in its block."""
         return self.together.offsets[self.begin : self.end]
 
     @property
@@ -98,7 +98,7 @@ class Found(NamedTuple):
         return self.together.touched[self.touched_begin : self.touched_end]
 
     def up_to(self, last: Found) -> Found:
-        """Return the samples of this batch and of those that follow, up to another."""
+        """Return the samples of this batch and the following ones, up to another."""
         return Found(self.together, self.begin, last.end, self.touched_begin, last.touched_end)
 
 
@@ -107,19 +107,19 @@ class SampleOrder(Protocol):
 
     @property
     def sample_count(self) -> int:
-        """Samples of an epoch."""
+        """Return the number of samples in an epoch."""
 
     def sample_ids(self, epoch: int, start: int, stop: int) -> NDArray[np.int64]:
         """Return the sample ids at the positions ``[start, stop)`` of an epoch."""
 
     def skipped(self, epoch: int, start: int, stop: int) -> NDArray[np.bool_]:
-        """Return at which positions a substitute stands for a skipped sample."""
+        """Return the positions at which a substitute replaces a skipped sample."""
 
     def substitute(self, epoch: int, damaged: Sequence[int]) -> int:
-        """Return what stands in for the first of damaged samples; the others were tried before."""
+        """Return the substitute for the first of damaged samples; the others were tried before."""
 
     def find_each(self, epoch: int, sample_ids: NDArray[np.int64]) -> list[NDArray[np.int64]]:
-        """Return all positions of an epoch at which each of some samples comes."""
+        """Return all positions of given samples in an epoch."""
 
     def runs_of(self, sample_ids: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Return the first sample of each one's run, and the one after its last."""
@@ -130,47 +130,47 @@ class Locator(Protocol):
 
     @property
     def fingerprint(self) -> str:
-        """Names the dataset's version."""
+        """Return the fingerprint of the dataset's version."""
 
     def locate(self, sample_ids: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Return the block of each sample and its place in that block."""
 
 
 class Finder(Protocol):
-    """Finds samples by their positions."""
+    """Find samples by their positions."""
 
     @property
     def lane_bytes(self) -> int:
-        """Raw bytes of the samples that are shuffled together in each lane."""
+        """Raw bytes of the samples shuffled together in each lane."""
 
     @property
     def fingerprint(self) -> str:
-        """Names the dataset's version."""
+        """Return the fingerprint of the dataset's version."""
 
     @property
     def sample_count(self) -> int:
-        """Samples of an epoch."""
+        """Return the number of samples in an epoch."""
 
     def find(self, epoch: int, batches: Sequence[Sequence[Range]]) -> list[Found]:
         """Return the samples at the positions of each batch, which may be several ranges."""
 
     def skipped(self, epoch: int, start: int, stop: int) -> NDArray[np.bool_]:
-        """Return at which positions a substitute stands for a skipped sample."""
+        """Return the positions at which a substitute replaces a skipped sample."""
 
     def positions(self, epoch: int, sample_ids: NDArray[np.int64]) -> list[NDArray[np.int64]]:
-        """Return all positions of an epoch at which each of some samples comes."""
+        """Return all positions of given samples in an epoch."""
 
     def blocks_of_runs(self, sample_ids: NDArray[np.int64]) -> NDArray[np.int64]:
         """Return all blocks of the runs that samples are in, ascending: they are read together."""
 
 
 class PlainFinder:
-    """Asks the order for the samples, then the dataset for their blocks.
+    """Find samples with the order, and their blocks with the dataset.
 
     Args:
         order: The order.
         locator: The dataset.
-        lane_bytes: Raw bytes of the samples that are shuffled together in each lane.
+        lane_bytes: Raw bytes of the samples shuffled together in each lane.
     """
 
     def __init__(self, order: SampleOrder, locator: Locator, *, lane_bytes: int = 0) -> None:
@@ -213,28 +213,28 @@ class KeptOrders(SampleOrder, Protocol):
     """The parts of an order of filtered samples that a finder needs."""
 
     def run_members(self, sample_ids: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return all kept samples of the runs that some samples are in, rising."""
+        """Return all kept samples of the runs of given samples, ascending."""
 
 
 class KeptFinder(PlainFinder):
-    """A `PlainFinder` of samples that filters keep: blocks that hold none of them are not read."""
+    """A `PlainFinder` of samples that filters keep, which skips blocks without any."""
 
     def __init__(self, order: KeptOrders, locator: Locator, *, lane_bytes: int) -> None:
         super().__init__(order, locator, lane_bytes=lane_bytes)
         self._members = order.run_members
 
     def blocks_of_runs(self, sample_ids: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return the blocks that hold what is kept of the runs that samples are in, ascending."""
+        """Return the blocks with kept samples of the runs of given samples, ascending."""
         blocks, _ = self._locator.locate(self._members(sample_ids))
         return np.unique(blocks)
 
 
 def lane_bytes(spec: OrderSpec, memory_samples: int, sample_count: int, raw_bytes: int) -> int:
-    """Return the raw bytes of the samples of a dataset that are shuffled together in a lane.
+    """Return the raw bytes of a dataset's samples that are shuffled together in a lane.
 
     Args:
         spec: How the dataset is shuffled.
-        memory_samples: How many samples are shuffled together.
+        memory_samples: The number of samples shuffled together.
         sample_count: Samples of the dataset.
         raw_bytes: The raw bytes of these samples.
     """
@@ -253,14 +253,14 @@ def located(sample_ids: NDArray[np.int64], counts: Sequence[int], locator: Locat
 
     Args:
         sample_ids: The sample ids of all batches, one after the other.
-        counts: Samples of each.
+        counts: The number of samples of each batch.
         locator: The dataset.
     """
     blocks, offsets = locator.locate(sample_ids)
     ends = list(itertools.accumulate(counts))
     touched = distinct_each(blocks, ends, kernels=LOOPS)
     touched_ends = itertools.accumulate(own.size for own in touched)
-    # None of them at all is possible too.
+    # There may be no samples at all.
     together = FoundTogether(sample_ids, blocks, offsets, np.concatenate([*touched, blocks[:0]]))
     return together.cut(ends, touched_ends)
 
@@ -268,7 +268,7 @@ def located(sample_ids: NDArray[np.int64], counts: Sequence[int], locator: Locat
 def distinct_each(
     blocks: NDArray[np.int64], ends: Sequence[int], *, kernels: ModuleType | None
 ) -> list[NDArray[np.int64]]:
-    """Return the distinct blocks of each of several batches, ascending.
+    """Return the distinct blocks of each batch, ascending.
 
     Args:
         blocks: ``(samples,) int64``: of all batches, one after the other.
@@ -299,7 +299,7 @@ def joined(ranges: Iterable[Range]) -> Iterator[Range]:
 
 
 def _distinct(blocks: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Return the distinct blocks, ascending; blocks that lie close together are not sorted."""
+    """Return the distinct blocks, ascending, without sorting if they are close together."""
     if not blocks.size:
         return blocks
     first = int(blocks.min())
@@ -308,14 +308,14 @@ def _distinct(blocks: NDArray[np.int64]) -> NDArray[np.int64]:
     return np.flatnonzero(np.bincount(blocks - first)) + first
 
 
-# If more spans begin in a bucket, a scan takes longer than a binary search.
+# If more spans start in a bucket, a scan takes longer than a binary search.
 _MAX_STEPS = 16
 
 
 def walk(
     tables: NDArray[np.uint16], width: int, count: int, places: NDArray[np.int64]
 ) -> NDArray[np.int64]:
-    """Do what `headrace.order.walk_tables` does."""
+    """Compute the same as `headrace.order.walk_tables`."""
     if LOOPS is None:
         return walk_tables(tables, width, count, places)
     out = np.empty(places.size, np.int64)
@@ -329,7 +329,7 @@ def fit(
     sizes: NDArray[np.int64],
     limits: tuple[int, int, int],
 ) -> Fitted | None:
-    """Do what `headrace.order.packing.best_fit` does."""
+    """Compute the same as `headrace.order.packing.best_fit`."""
     if LOOPS is None:
         return best_fit(documents, begins, sizes, limits)
     out = np.empty((documents.size + limits[2], 4), np.int64)
@@ -343,7 +343,7 @@ def take(
     rows: NDArray[np.int64],
     firsts: NDArray[np.int64],
 ) -> Pieces:
-    """Do what `headrace.order.packing.take_pieces` does."""
+    """Compute the same as `headrace.order.packing.take_pieces`."""
     if LOOPS is None:
         return take_pieces(groups, which, rows, firsts)
     tables = np.array([each.memory for each in groups], np.int64).reshape(-1, 4)
@@ -358,7 +358,7 @@ def take(
 def search(
     starts: Starts, ordinals: NDArray[np.int64]
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Do what `headrace.storage.search_starts` does."""
+    """Compute the same as `headrace.storage.search_starts`."""
     if LOOPS is None or starts.buckets.dtype != np.uint16 or starts.steps > _MAX_STEPS:
         return search_starts(starts, ordinals)
     spans, offsets = np.empty(ordinals.size, np.int64), np.empty(ordinals.size, np.int64)
@@ -374,7 +374,7 @@ def search(
 
 
 class Located:
-    """Finds samples as their dataset does, faster where the dataset lets its search be replaced.
+    """Find samples as their dataset does, but faster if its search can be replaced.
 
     Args:
         dataset: Where they lie.

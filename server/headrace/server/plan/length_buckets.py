@@ -3,11 +3,11 @@
 Contract:
 
 1. Positions are those of docs/order.md, length buckets, over the order of another finder.
-2. Which lengths a window is sorted by follows from the order without skips, so that a list of skips
-   moves no position here either.
-3. What is kept is bounded: `_MAX_BYTES` of windows, and one window at least.
-4. Safe for several threads: the ranks of a job, who want a window at about the same time, wait for
-   the first of them.
+2. A window is sorted by the lengths of samples in the order without skips, so that skips do not
+   move positions here either.
+3. At most `_MAX_BYTES` of windows are kept, but at least one window.
+4. Safe for several threads: the ranks of a job, which need a window at about the same time, wait
+   for the first of them.
 
 If the code differs, the code is wrong.
 """
@@ -28,9 +28,9 @@ from headrace.order import Buckets, Window
 from headrace.server.kernels.loader import LOOPS
 from headrace.server.plan.find_samples import Finder, Found, FoundTogether, Range, distinct_each
 
-# Windows of some two megabytes, of which ranks want one or two at a time.
+# Windows have about two megabytes, and ranks need one or two at a time.
 _MAX_BYTES = 16 << 20
-# NumPy sorts numbers of 16 bits by their digits, some ten times as fast.
+# NumPy sorts 16-bit numbers by radix, about ten times as fast.
 _NARROW = np.uint16
 
 _NO_IDS = np.empty(0, np.int64)
@@ -45,7 +45,7 @@ class _Sorted:
         sample_ids: The same of the samples.
         blocks: The same of their blocks.
         offsets: The same of their places in these.
-        is_skipped: Whether a substitute comes there; None where nothing is skipped.
+        is_skipped: Whether a substitute is at that place; None if nothing is skipped.
     """
 
     arrangement: NDArray[np.int64]
@@ -56,22 +56,22 @@ class _Sorted:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of the arrays, nearly."""
+        """Return the approximate size of the arrays in bytes."""
         return 4 * self.arrangement.nbytes
 
 
 class BucketFinder:
-    """Finds samples by their positions; the contract is above.
+    """Find samples by their positions, according to the contract above.
 
     Args:
         buckets: How windows are rearranged.
         ordered: Finds samples by their positions in the order.
-        unskipped: The same without skips; the same object where nothing is skipped.
-        lengths: Gives the lengths of samples by their ids.
-        sample_bytes: Raw bytes of a sample, about.
+        unskipped: The same without skips; the same object if nothing is skipped.
+        lengths: Returns the lengths of samples by their ids.
+        sample_bytes: The approximate raw size of a sample in bytes.
 
     Attributes:
-        ordered: What finds samples in the order.
+        ordered: Finds samples in the order.
     """
 
     def __init__(
@@ -150,7 +150,7 @@ class BucketFinder:
                 yield window
 
     def _cut(self, start: int, stop: int) -> Iterator[tuple[int, int, Window | None]]:
-        """Cut positions where windows end; what is in none comes last."""
+        """Cut positions at the ends of windows; positions in no window come last."""
         while start < stop:
             window = self._buckets.window(start)
             end = stop if window is None else min(stop, window.stop)

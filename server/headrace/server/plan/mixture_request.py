@@ -1,4 +1,4 @@
-"""Mixtures as requests name them: checked, and made a spec of the order."""
+"""Check mixtures in requests, and convert them to the order's specification."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from headrace.errors import BadArgumentError
 from headrace.order import Batching, Choice, MixtureDataset, MixtureSpec, OrderSpec, Schedule
 from headrace.v1 import shard_service_pb2 as pb
 
-# The head of a stream names them all in one message of some 100 bytes each.
+# The first message of a stream names all of them, with about 100 bytes each.
 MAX_DATASETS = 10_000
 
 _Name = TypeVar("_Name")
@@ -30,10 +30,10 @@ _CHOICES: Mapping[int, Choice] = {
 
 
 def check_mixture(mixture: pb.Mixture) -> None:
-    """Refuse a mixture of no dataset or too many, before any of them is looked for.
+    """Refuse a mixture without datasets or with too many, before looking for any.
 
     Raises:
-        BadArgumentError: It is one.
+        BadArgumentError: The mixture is empty or too large.
     """
     count = len(mixture.datasets)
     if not 1 <= count <= MAX_DATASETS:
@@ -44,10 +44,10 @@ def check_mixture(mixture: pb.Mixture) -> None:
 
 
 def mixture_spec(mixture: pb.Mixture, order: OrderSpec, fingerprints: Sequence[str]) -> MixtureSpec:
-    """Return the spec of a mixture.
+    """Return the specification of a mixture.
 
     Args:
-        mixture: The mixture as it came.
+        mixture: The mixture as requested.
         order: Seed, memory, lanes and unit.
         fingerprints: The fingerprints of the datasets, in the order of the mixture.
 

@@ -1,6 +1,6 @@
-"""Find the packed rows of a mixture by their positions, and the documents that lie in them.
+"""Find the packed rows of a mixture by their positions, and the documents in them.
 
-Contract, beside that of `packed_rows`:
+Contract, in addition to that of `packed_rows`:
 
 1. The rows of a dataset are packed again in each pass over it, not in each epoch of the mixture: so
    a pass that several epochs share holds each of its documents once.
@@ -27,16 +27,16 @@ from headrace.server.plan.packed_rows import blocks_of_groups, kept_pieces, loca
 
 
 class PackedMixtureFinder:
-    """Finds the rows of several datasets; the contract is above.
+    """Find the rows of several datasets, according to the contract above.
 
     Args:
         order: The order of the rows.
-        rows: How the documents of each dataset make them.
-        locator: Where the documents of all datasets lie.
+        rows: How the documents of each dataset are packed.
+        locator: Finds the documents of all datasets.
         first_ids: ``(datasets + 1,) int64``: where the ids of the documents of each begin.
-        fingerprint: Names the rows of all of them.
+        fingerprint: The fingerprint of the rows of all datasets.
         lane_bytes: See `Finder`.
-        skips: Documents to leave out.
+        skips: The documents to skip.
     """
 
     def __init__(
@@ -83,11 +83,11 @@ class PackedMixtureFinder:
         return np.zeros(stop - start, np.bool_)
 
     def positions(self, epoch: int, sample_ids: NDArray[np.int64]) -> list[NDArray[np.int64]]:
-        """Return all positions of an epoch at which rows come that hold each of some documents."""
+        """Return all positions in an epoch of rows with given documents."""
         return [self._positions(epoch, sample_id) for sample_id in sample_ids.tolist()]
 
     def blocks_of_runs(self, sample_ids: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return all blocks of the groups that documents are in, ascending."""
+        """Return all blocks of the groups of documents, ascending."""
         owners = np.searchsorted(self._first_ids, sample_ids, side="right") - 1
         found = []
         for dataset in np.unique(owners).tolist():
@@ -99,7 +99,7 @@ class PackedMixtureFinder:
         return np.unique(np.concatenate(found))
 
     def _pieces(self, row_ids: NDArray[np.int64], passes: NDArray[np.int64]) -> Pieces:
-        """Return the pieces of rows of all datasets, in their order."""
+        """Return the pieces of rows of all datasets, in order."""
         owners = np.searchsorted(self._order.first_ids, row_ids, side="right") - 1
         own_ids = row_ids - self._order.first_ids[owners]
         groups: list[PackedGroup] = []
@@ -130,7 +130,7 @@ class PackedMixtureFinder:
 def _by_pass(
     owners: NDArray[np.int64], passes: NDArray[np.int64]
 ) -> Iterator[tuple[int, int, NDArray[np.intp]]]:
-    """Yield each pass of a dataset that rows are of, and which rows these are."""
+    """Yield each pass of a dataset with its rows."""
     order = np.lexsort((passes, owners))
     sorted_owners, sorted_passes = owners[order], passes[order]
     is_other = (np.diff(sorted_owners) != 0) | (np.diff(sorted_passes) != 0)

@@ -1,13 +1,13 @@
-"""Find packed rows by their positions: first the rows, then the documents that lie in them.
+"""Find packed rows by their positions, and then the documents in them.
 
 Contract:
 
 1. Positions are those of rows, in the order of a table whose shards are groups of documents.
-2. What is found of a batch is its documents, one for each piece of one, row after row; a document
-   that two rows of a batch have parts of comes twice.
-3. A skipped document is left out, and nothing else changes: its place in its row stays empty.
-4. Lengths of documents may be read from a store while rows are looked for; what fails there ends
-   the stream between two batches.
+2. The result for a batch is its documents, one per piece, row after row; a document with parts in
+   two rows of a batch occurs twice.
+3. A skipped document is left out without other changes: its place in its row stays empty.
+4. Lengths of documents may be read from a store while rows are searched; an error there ends the
+   stream between two batches.
 
 If the code differs, the code is wrong.
 """
@@ -39,7 +39,7 @@ from headrace.server.plan.find_samples import (
 
 @dataclass(frozen=True, slots=True, eq=False)
 class RowsTogether(FoundTogether):
-    """The rows of several batches that were found at once, one batch after the other.
+    """The rows of several batches found together, one batch after the other.
 
     Attributes:
         row_ids: ``(rows,) int64``.
@@ -129,14 +129,14 @@ class FoundRows(Found):
 
 
 class PackedFinder:
-    """Finds rows of documents; the contract is above.
+    """Find rows of documents, according to the contract above.
 
     Args:
         order: The order of the rows.
-        rows: How documents make them.
-        locator: Where the documents lie.
-        fingerprint: Names the rows.
-        skips: Documents to leave out.
+        rows: How documents are packed.
+        locator: Finds the documents.
+        fingerprint: The fingerprint of the rows.
+        skips: The documents to skip.
     """
 
     def __init__(
@@ -176,7 +176,7 @@ class PackedFinder:
         return np.zeros(stop - start, np.bool_)
 
     def positions(self, epoch: int, sample_ids: NDArray[np.int64]) -> list[NDArray[np.int64]]:
-        """Return all positions of an epoch at which rows come that hold each of some documents."""
+        """Return all positions in an epoch of rows with given documents."""
         key = packing_key(self._order.spec.seed, epoch)
         is_skipped = np.zeros(sample_ids.size, np.bool_)
         if self._skips is not None:
@@ -188,7 +188,7 @@ class PackedFinder:
         return found
 
     def blocks_of_runs(self, sample_ids: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return all blocks of the groups that documents are in, ascending."""
+        """Return all blocks of the groups of documents, ascending."""
         return np.unique(blocks_of_groups(self._rows, sample_ids, self._locator))
 
 
@@ -206,7 +206,7 @@ def located_rows(
         row_ids: The row ids of all batches, one after the other.
         pieces: The pieces of these rows.
         counts: Rows of each batch.
-        locator: Where the documents lie.
+        locator: Finds the documents.
         documents: The ids that rows show; None for those of the pieces.
     """
     starts = np.zeros(row_ids.size + 1, np.int64)

@@ -1,7 +1,7 @@
-"""Which samples a rank needs beside its own where images are mixed: the next of each of its own.
+"""Find the samples with which a rank's images are mixed: the next sample of each.
 
-The next sample of a global batch's last one is its first. So what comes out depends neither on the
-world size nor on how samples are dealt. A rank whose samples follow one another needs one more.
+The next sample of a global batch's last one is its first, so the result depends neither on the
+world size nor on how samples are dealt. A rank with consecutive samples needs one more.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from headrace.order import RankBatch
 
 
 class Partners(NamedTuple):
-    """The samples that those of a rank's batch are mixed with.
+    """The samples with which those of a rank's batch are mixed.
 
     Attributes:
-        positions: ``(others,) int64``, ascending: of the samples that are read for their sake
-            alone. They stand behind the batch's own.
+        positions: ``(others,) int64``, ascending: the positions of samples that are read only for
+            mixing. They come after the batch's own.
         rows: ``(samples,) int64``: which row is the next sample of each of the batch's own.
     """
 
@@ -28,7 +28,7 @@ class Partners(NamedTuple):
 
 
 def partners_of(part: RankBatch, positions: NDArray[np.int64]) -> Partners:
-    """Return the next sample of each.
+    """Return the next sample of each sample.
 
     Args:
         part: The rank's part of a global batch.

@@ -1,4 +1,4 @@
-"""What a stream will send, batch after batch: positions, samples and tokens."""
+"""Plan what a stream sends, batch after batch: positions, samples and tokens."""
 
 from __future__ import annotations
 
@@ -26,18 +26,18 @@ _GROUP_SAMPLES = 1 << 15
 
 # Made for each batch: a frozen dataclass would take three times as long.
 class PlannedBatch(NamedTuple):
-    """One batch of one rank, before anything of it is read.
+    """One batch of one rank, before it is read.
 
     Attributes:
         epoch: The epoch.
-        step: Global batches of the run before this one.
+        step: The number of global batches of the run before this one.
         part: The rank's part of the global batch.
         token: Resumes after the global batch.
-        found: Its samples, pads last, and behind them those of its partners.
-        substitutes: How many of its own samples are skipped, so that others stand in their place.
-        dealt: The positions of its samples, where they do not follow one another; else None.
-        partners: What its samples are mixed with; None for nothing.
-        damaged: Those of its own samples that others stand in for, pads left out; None for none.
+        found: Its samples, then pads, then the samples of its partners.
+        substitutes: How many of its own samples are skipped and replaced by others.
+        dealt: The positions of its samples, if they are not consecutive; else None.
+        partners: The samples with which its own are mixed, or None.
+        damaged: Its own samples that are replaced because of damage, without pads; None for none.
     """
 
     epoch: int
@@ -52,28 +52,28 @@ class PlannedBatch(NamedTuple):
 
     @property
     def sample_count(self) -> int:
-        """Return how many samples it has, or rows of packed ones."""
+        """Return its number of samples or packed rows."""
         rows = self.found.end - self.found.begin
         return rows if self.partners is None else rows - len(self.partners.positions)
 
     @property
     def row_count(self) -> int:
-        """Return how many samples are read for it."""
+        """Return the number of samples to read for it."""
         return self.found.end - self.found.begin
 
     @property
     def item_ids(self) -> NDArray[np.int64]:
-        """Return what the order deals to the rank, ``(samples,) int64``."""
+        """Return the items of the order for the rank, ``(samples,) int64``."""
         return self.found.item_ids[: self.sample_count]
 
     @property
     def positions(self) -> NDArray[np.int64]:
-        """Return the positions of all samples that are read, ``(rows,) int64``."""
+        """Return the positions of all samples to read, ``(rows,) int64``."""
         own = positions_of(self.part) if self.dealt is None else self.dealt
         return own if self.partners is None else np.concatenate([own, self.partners.positions])
 
     def is_alike(self, other: PlannedBatch) -> bool:
-        """Return whether another one can be made together with this one, which it follows."""
+        """Return whether the next batch can be made together with this one."""
         mine, its = self.found, other.found
         return (
             mine.together is its.together
@@ -89,12 +89,12 @@ class PlannedEnd:
 
     Attributes:
         epoch: The epoch.
-        batch_count: Batches that this stream sent of it.
-        sample_count: Samples that this stream sent of it, pads included.
-        dropped: Samples that no rank got.
+        batch_count: The number of its batches that this stream sent.
+        sample_count: The number of its samples that this stream sent, including pads.
+        dropped: The number of samples that no rank got.
         token: Resumes at the beginning of the next epoch.
-        dataset_sample_counts: For a mixture, how many of the samples each dataset gave.
-        substitutes: How many of the samples stand in the place of skipped ones.
+        dataset_sample_counts: For a mixture, the number of samples from each dataset.
+        substitutes: How many of the samples replaced skipped ones.
     """
 
     epoch: int
@@ -116,10 +116,10 @@ Tally = Callable[[NDArray[np.int64]], NDArray[np.int64]]
 def planned_stream(
     spec: StreamSpec, finder: Finder, *, tally: Tally, dealer: Dealer | None = None
 ) -> Iterator[Planned]:
-    """Yield all that a stream sends, in order: first one batch, then several at a time.
+    """Yield everything that a stream sends, in order: first one batch, then several at a time.
 
-    Of a dataset without samples that is the end of one epoch, however many are asked for: without
-    end they would follow one another as fast as they can be sent.
+    For an empty dataset that is the end of a single epoch, whatever the number of epochs; otherwise
+    ends without number would be sent as fast as possible.
     """
     position, step, consumed = spec.position, spec.step, spec.consumed
     size = 1
@@ -137,7 +137,7 @@ def planned_stream(
 
 
 def planned_samples(sample_ids: NDArray[np.int64], locator: Locator) -> PlannedBatch:
-    """Return samples as a batch of their own, which stands in no epoch."""
+    """Return samples as a separate batch, outside of any epoch."""
     count = sample_ids.size
     (found,) = located(sample_ids, [count], locator)
     return PlannedBatch(
@@ -175,7 +175,7 @@ class _Epoch:
         """Yield its batches, a few at first and then more at a time, and its end.
 
         Returns:
-            With how many at a time the next epoch may begin.
+            The number of batches to plan at a time at the start of the next epoch.
         """
         indices = range(self.spec.batch_offset, self.plan.batch_count, self.spec.batch_stride)
         encoder = self._encoder()
@@ -219,7 +219,7 @@ class _Epoch:
         if self.dealer is not None and self.dealer.is_dealt(parts[-1]):
             return self._dealt(parts, self.dealer, encoder)
         if self.dealer is not None and len(parts) > 1:
-            # The last one is dealt in order.
+            # The last batch is dealt in order.
             return self._batches(indices[:-1], encoder) + self._batches(indices[-1:], encoder)
         ranges = [ranges_of(part) for part in parts]
         partners: Sequence[Partners | None] = [None] * len(parts)
@@ -244,7 +244,7 @@ class _Epoch:
     def _dealt(
         self, parts: Sequence[RankBatch], dealer: Dealer, encoder: TokenEncoder
     ) -> list[PlannedBatch]:
-        """Return batches of what a dealer gives the rank."""
+        """Return the batches that a dealer gives to the rank."""
         found, positions = dealer.find(self.epoch, parts, self.spec.rank)
         partners: Sequence[Partners | None] = [None] * len(parts)
         if self.spec.is_mixed:
@@ -305,7 +305,7 @@ class _Epoch:
         )
 
     def _token(self, encoder: TokenEncoder, batch_count: int, next_position: int) -> bytes:
-        """Return the token after that many batches; after the last it opens the next epoch."""
+        """Return the token after a number of batches; after the last it starts the next epoch."""
         is_last = batch_count == self.plan.batch_count
         return encoder.encode(
             epoch=self.epoch + is_last,
@@ -324,7 +324,7 @@ def ranges_of(part: RankBatch) -> list[Range]:
 
 
 def ascending_runs(positions: NDArray[np.int64]) -> list[Range]:
-    """Return positions as the ranges of those that follow one another."""
+    """Return positions as ranges of consecutive ones."""
     if not positions.size:
         return []
     runs = np.split(positions, np.flatnonzero(np.diff(positions) != 1) + 1)

@@ -1,4 +1,4 @@
-"""Ask for the blocks of a stream's batches ahead of need, and hand the batches out in turn."""
+"""Request the blocks of a stream's batches ahead of need, and return the batches in turn."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from headrace.server.plan.find_samples import Found
 from headrace.server.plan.planned_batches import Planned, PlannedBatch, PlannedEnd
 from headrace.server.plan.steps_ahead import StepsAhead
 
-# A plan holds some 30 bytes a sample; these bound what a stream keeps of them (arbitrary).
+# A plan takes about 30 bytes per sample; these limit what a stream keeps (arbitrary).
 _MAX_PLANS = 64
 _MAX_SAMPLES = 1 << 17
 
-# Plans worked out for each one taken while all goes well: enough to get ahead, few enough that no
-# batch waits for them.
+# Plans made for each one taken in normal operation: enough to get ahead, few enough that no batch
+# waits for them.
 _STEADY_PLANS = 2
 
 # A first batch that waits for more than this has the store for itself: nothing is asked for beside
@@ -37,43 +37,43 @@ FORESEEN_WINDOWS = 1.5
 """Or as many times what is shuffled together, where that is less: a block is read for the last time
 one such window after it was for the first time, and what is asked for ahead comes half of one
 earlier."""
-# And batches, each of which takes some memory besides.
+# And batches, each of which takes additional memory.
 _MAX_FORESEEN = 1 << 10
 # Batches that are foreseen for one taken, until it is far enough: so that it is before a cache is
 # full that was half full when it began.
 _FORESEEN_PLANS = 3
 
 _Entry: TypeAlias = tuple[PlannedBatch | PlannedEnd, int, int]
-"""A plan, its samples, and the bytes that were asked for because of it."""
+"""A plan, its samples, and the bytes requested for it."""
 
 # What a stream has for its plans and its tables without asking for it.
 _FREE_BYTES = 4 << 20
 _PLAN_BYTES = 32
-# While a batch is planned it takes some arrays of each of its samples.
+# Planning a batch takes several arrays over its samples.
 _PLANNING_BYTES = 200
 
 
 def plan_bytes(sample_count: int) -> int:
     """Return the bytes that plans of batches of this size take, beyond what each stream has.
 
-    Only batches of very many samples take any.
+    Only batches with very many samples take any.
     """
     planned = min(_MAX_PLANS * sample_count, max(_MAX_SAMPLES, 2 * sample_count))
     return max(0, _PLAN_BYTES * planned + _PLANNING_BYTES * sample_count - _FREE_BYTES)
 
 
 class Lookahead:
-    """The plans of one stream, and the fetches that they call for.
+    """The plans of one stream, and the requests for their blocks.
 
     Not safe for several threads.
 
     Args:
-        plans: What the stream sends.
+        plans: The plans of the stream.
         blocks: Fetches them.
-        waiter: The stream in the cache.
-        budget_bytes: Returns how many bytes of blocks to prefetch at most, at the moment.
-        blocks_of_runs: Returns the blocks that are read together with those of some samples; None
-            where each block is read for itself.
+        waiter: The stream's handle in the cache.
+        budget_bytes: Returns how many bytes of blocks may currently be prefetched.
+        blocks_of_runs: Returns the blocks that are read together with those of given samples; None
+            if blocks are read separately.
         foreseen_samples: How many samples to look ahead once blocks may have to go, for the cache
             to know which it still needs; those that are asked for count.
         steps: Makes what asks for the steps of the order that follow, if there are any; called once
@@ -111,7 +111,7 @@ class Lookahead:
         """Return the next plan, or None at the end of the stream.
 
         Args:
-            most: Batches to return; fewer if those that follow are not alike.
+            most: The most batches to return; fewer if the following ones differ in kind.
         """
         self._first_bytes = 0
         self.advance(_STEADY_PLANS * most if self._taken else 1)
@@ -142,7 +142,7 @@ class Lookahead:
         )
 
     def advance(self, count: int = _MAX_PLANS) -> None:
-        """Plan some ``count`` further batches, as far as the budget allows, but always one.
+        """Plan up to ``count`` further batches, as far as the budget allows, but at least one.
 
         None while a first batch waits for much.
         """
@@ -164,7 +164,7 @@ class Lookahead:
             count -= added
 
     def _followers(self, planned: PlannedBatch, most: int) -> list[PlannedBatch]:
-        """Return batches that follow and are made with a first one, if all they need is there.
+        """Return following batches to make with a first one, if all their blocks are available.
 
         Otherwise they wait separately, and until then what they need must count as needed.
         """
@@ -187,7 +187,7 @@ class Lookahead:
             self._waiter.ask_bytes(-asked_bytes)
 
     def _foresee(self, count: int) -> None:
-        """Look further ahead, by some more batches than were taken; not while a first one waits."""
+        """Look further ahead, by a few more batches than were taken, unless a first one waits."""
         if self._first_bytes > _ALONE_BYTES:
             return
         self._foreseeable += _FORESEEN_PLANS * count
@@ -218,7 +218,7 @@ class Lookahead:
         return planned
 
     def _add_some(self) -> int:
-        """Ask for what a next batch needs, or what several need that is all there."""
+        """Request the blocks of the next batch, or of several whose blocks are all available."""
         if not self._unasked:
             planned = self._next_foreseen() if self._foreseen else next(self._plans, None)
             if planned is None:
@@ -243,7 +243,7 @@ class Lookahead:
         return 1
 
     def _with_runs(self, found: Found) -> NDArray[np.int64]:
-        """Return the blocks of a batch, and those that are read together with the absent ones.
+        """Return the blocks of a batch, and those that are read together with missing ones.
 
         One read brings them, and batches that follow need them; but somebody waits for the first.
         """
@@ -257,7 +257,7 @@ class Lookahead:
         return np.union1d(found.touched, runs)
 
     def _are_there(self, batches: list[PlannedBatch]) -> bool:
-        """Add batches if none of them has to be fetched for; their blocks count as the last's."""
+        """Add batches if they need no fetches; their blocks count as the last one's."""
         if batches[0].found.together is not batches[-1].found.together:
             return False
         found = batches[0].found.up_to(batches[-1].found)

@@ -1,4 +1,4 @@
-"""Lists of samples to leave out: those that the operator has stored, and those of requests."""
+"""Lists of samples to skip: those stored by the operator, and those of requests."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from headrace.order import Skips, Token, check_skips, join_skips
 from headrace.server.plan.stream_request import BatchesRequest
 from headrace.v1 import shard_service_pb2 as pb
 
-# How many ids of the greatest length fit a request of 1 MiB.
+# The number of ids of maximum length that fit into a request of 1 MiB.
 MAX_SENT_IDS = 65_536
-# A stored list stays in memory: 8 bytes an id.
+# A stored list stays in memory, with 8 bytes per id.
 _MAX_FILE_BYTES = 1 << 30
 
 Lists = Mapping[str, Skips]
@@ -28,32 +28,32 @@ Lists = Mapping[str, Skips]
 
 
 def read_skip_lists(files: Iterable[str]) -> dict[str, Skips]:
-    """Read stored lists: one sample id a line; what follows a ``#`` is a comment.
+    """Read stored lists, with one sample id per line; ``#`` starts a comment.
 
     Returns:
         The lists by digest.
 
     Raises:
-        ConfigurationError: A file cannot be read, or holds something else.
+        ConfigurationError: A file cannot be read, or has other contents.
     """
     lists = (_read(Path(file)) for file in files)
     return {skips.digest: skips for skips in lists}
 
 
 def list_message(skips: Skips | None) -> pb.SkipList | None:
-    """Return what the wire says of a list, without its ids; None for none."""
+    """Return the message for a list, without its ids; None for no list."""
     if skips is None:
         return None
     return pb.SkipList(digest=skips.digest, sample_count=len(skips))
 
 
 def wanted_skips(request: BatchesRequest, token: Token | None, lists: Lists) -> Skips | None:
-    """Return the samples that a request of one dataset leaves out.
+    """Return the samples to skip for a request of one dataset.
 
     Raises:
-        BadArgumentError: A list is too long, or not that of its digest.
-        SkipsNotFoundError: A list is named by its digest, and the server has none of it.
-        TokenSpecChangedError: It is not the token's list, and may not be adopted.
+        BadArgumentError: A list is too long, or does not match its digest.
+        SkipsNotFoundError: A list is given by its digest, but the server does not have it.
+        TokenSpecChangedError: It differs from the token's list, and may not be adopted.
     """
     if request.HasField("skips"):
         wanted = found_list(request.skips, lists, field="skips")
@@ -75,16 +75,16 @@ def mixture_skips(
     lists: Sequence[Lists],
     first_ids: NDArray[np.int64],
 ) -> tuple[Skips | None, ...]:
-    """Return the samples that a request leaves out of each dataset of its mixture.
+    """Return the samples to skip in each dataset of a request's mixture.
 
     Args:
-        request: The request as it came.
+        request: The request.
         token: The token that it resumes from.
         lists: The stored lists of each dataset.
         first_ids: See `join_skips`.
 
     Raises:
-        HeadraceError: As `wanted_skips`.
+        HeadraceError: See `wanted_skips`.
     """
     datasets = request.mixture.datasets
     wanted = _each(datasets, lists, field="skips")
@@ -96,16 +96,16 @@ def mixture_skips(
 
 
 def digest_of(skips: Skips | None) -> str:
-    """Return what a token says of a list."""
+    """Return the entry for a list in a token."""
     return "" if skips is None else skips.digest
 
 
 def found_list(message: pb.SkipList, lists: Lists, *, field: str) -> Skips | None:
-    """Return the list that a message means; None for an empty one.
+    """Return the list of a message; None for an empty one.
 
     Raises:
-        BadArgumentError: It is too long, or not that of its digest.
-        SkipsNotFoundError: It is named by its digest alone, and there is none of it.
+        BadArgumentError: It is too long, or does not match its digest.
+        SkipsNotFoundError: It is given only by its digest, and the server does not have it.
     """
     count = len(message.sample_ids)
     if not count:
@@ -128,10 +128,10 @@ def found_list(message: pb.SkipList, lists: Lists, *, field: str) -> Skips | Non
 def check_adoption(
     wanted: Skips | None, found: Skips | None, token: Token, *, allow_new_skips: bool
 ) -> None:
-    """Refuse another list than the token's, unless it holds all of that one and may be adopted.
+    """Refuse a list that differs from the token's, unless it contains that and may be adopted.
 
     Raises:
-        TokenSpecChangedError: It may not.
+        TokenSpecChangedError: It may not be adopted.
     """
     if digest_of(found) != token.skips:
         raise TokenSpecChangedError(

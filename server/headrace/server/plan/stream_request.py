@@ -1,4 +1,4 @@
-"""What a stream was asked for: a request, checked, with every default filled in."""
+"""Check the request of a stream, and fill in every default."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from headrace.server.steps.registered import NOTHING_REGISTERED, Registered
 from headrace.server.steps.transform_step import wanted_transforms
 from headrace.v1 import shard_service_pb2 as pb
 
-# The wire counts rows in int32.
+# Messages count rows in int32.
 _GLOBAL_BATCH_LIMIT = 1 << 31
 
 BatchesRequest = pb.ReadBatchesRequest | pb.GetBatchRequest
@@ -42,12 +42,12 @@ BatchesRequest = pb.ReadBatchesRequest | pb.GetBatchRequest
 
 @dataclass(frozen=True, slots=True)
 class WantedOrder:
-    """What a request wants of the order.
+    """The part of a request that concerns the order.
 
     Attributes:
-        token: The token that it resumes from, if any.
-        global_batch_size: Samples of one batch over all ranks.
-        order: The order's options, every default filled in.
+        token: The token from which it resumes, if any.
+        global_batch_size: The number of samples per batch over all ranks.
+        order: The order's options, with defaults filled in.
     """
 
     token: Token | None
@@ -56,12 +56,12 @@ class WantedOrder:
 
 
 def wanted_order(request: BatchesRequest) -> WantedOrder:
-    """Return what a request wants of the order.
+    """Return the part of a request that concerns the order.
 
     Raises:
         BadArgumentError: A field is outside its range; ``metadata["field"]`` names it.
-        TokenMalformedError: The token is none.
-        TokenSpecChangedError: The token is of another order than the one wanted.
+        TokenMalformedError: The token is invalid.
+        TokenSpecChangedError: The token belongs to another order than the requested one.
     """
     token = None
     if request.WhichOneof("start") == "resume_token":
@@ -79,7 +79,7 @@ def wanted_order(request: BatchesRequest) -> WantedOrder:
 
 
 def _check_place(token: Token) -> None:
-    """Refuse a place from which a run could count out of 63 bits; no run ever gets there."""
+    """Refuse positions from which counts could exceed 63 bits; no run ever gets there."""
     for field in ("epoch", "position", "step", "sample_count"):
         number = getattr(token, field)
         if number >= NUMBER_LIMIT:
@@ -129,7 +129,7 @@ def _wanted_order(order: pb.OrderSpec, token: Token | None, default_unit: int) -
 
 
 MIN_CHUNK_BYTES = 64 * 1024
-# A message of 3 MiB and its head stay below the 4 MiB that a stock client takes.
+# A message of 3 MiB with its header stays below the 4 MiB that a standard client accepts.
 MAX_CHUNK_BYTES = 3 * 1024 * 1024
 # The sweet spot of gRPC's stack is 1 to 4 MiB (measured: tests/benchmarks/bench_server.py).
 DEFAULT_CHUNK_BYTES = 2 * 1024 * 1024
@@ -154,18 +154,18 @@ _ENDS = {
 
 @dataclass(frozen=True, slots=True)
 class Readable:
-    """What a request is checked against.
+    """The facts about a dataset against which a request is checked.
 
     Attributes:
-        fingerprint: The fingerprint of the dataset, or all those of the mixture together.
-        sample_count: Samples of an epoch.
+        fingerprint: The fingerprint of the dataset, or the combined one of the mixture.
+        sample_count: The number of samples in an epoch.
         columns: The columns that can be sent.
-        refused: Why each other column cannot.
-        max_batch_bytes: Greatest payload of one batch.
+        refused: Why each other column cannot be sent.
+        max_batch_bytes: The maximum payload of one batch.
         id_column: The column of sample ids.
-        mixture: Digest of the mixture, as tokens hold it; empty for one dataset.
-        kept: Digest of the samples that a filter keeps, as tokens hold it; empty without one.
-        class_counts: How many classes are named, by column; None for none.
+        mixture: The digest of the mixture, as in tokens; empty for one dataset.
+        kept: The digest of the samples that a filter keeps, as in tokens; empty without a filter.
+        class_counts: The number of named classes by column, or None.
     """
 
     fingerprint: str
@@ -181,34 +181,34 @@ class Readable:
 
 @dataclass(frozen=True, slots=True)
 class StreamSpec:
-    """Everything that decides what a stream sends.
+    """Everything that determines what a stream sends.
 
     Attributes:
         order: The order's options.
         mixture: Digest of the mixture, for tokens; empty for one dataset.
-        skips: Samples to leave out.
+        skips: The samples to skip.
         kept: Digest of the samples that a filter keeps; empty without one.
-        transforms: Those that samples go through, and tokenizers.
-        images: What a token says of what is done to images, and by which decoder.
-        global_batch_size: Samples of one batch over all ranks.
+        transforms: The transforms and tokenizers that are applied to samples.
+        images: The token's entries for image steps and their decoder.
+        global_batch_size: The number of samples per batch over all ranks.
         rank: In [0, `world_size`).
-        world_size: Number of ranks.
-        replication: How many consecutive ranks get the same samples.
+        world_size: The number of ranks.
+        replication: The number of consecutive ranks with the same samples.
         end: What becomes of an incomplete last batch.
-        columns: The columns to gather, in order, the server's own included.
+        columns: The columns to gather, in order, including the server's own.
         epoch: The first epoch.
         position: The first position in it.
-        step: Global batches of the run before the first.
-        consumed: Samples of the run before the first.
-        epoch_count: Epochs to stream; 0 is without end.
-        max_chunk_bytes: Greatest payload of one message.
-        max_group_bytes: Greatest size of a message of several batches; 0 for none.
+        step: The number of global batches of the run before the first one.
+        consumed: The number of samples of the run before the first one.
+        epoch_count: The number of epochs to stream; 0 means no end.
+        max_chunk_bytes: The maximum payload of one message.
+        max_group_bytes: The maximum size of a message with several batches; 0 for none.
         batch_stride: The stream gets one of every `batch_stride` batches.
-        batch_offset: Which one, in [0, `batch_stride`).
-        deal: How samples are dealt to ranks; None for in order.
+        batch_offset: The index of that batch, in [0, `batch_stride`).
+        deal: How samples are dealt to ranks; None means in order.
         is_mixed: Whether each sample is mixed with the next one of the global batch.
-        buckets: Units that are sorted by length together; 0 for none.
-        lengths: Digest of the lengths that they are sorted by; empty without buckets.
+        buckets: The number of units sorted by length together; 0 for none.
+        lengths: The digest of the lengths to sort by; empty without buckets.
     """
 
     order: OrderSpec
@@ -251,10 +251,10 @@ class ReadFrom(Protocol):
         """Columns and counts."""
 
     def skips(self, request: BatchesRequest, token: Token | None) -> Skips | None:
-        """Return the samples that a request leaves out."""
+        """Return the samples that a request skips."""
 
     def lengths_digest(self) -> str:
-        """Return the digest of the lengths that samples are sorted by.
+        """Return the digest of the lengths by which samples are sorted.
 
         Raises:
             BadArgumentError: They cannot be.
@@ -268,13 +268,13 @@ def stream_spec(
 
     Raises:
         BadArgumentError: A field is outside its range; ``metadata["field"]`` names it.
-        ColumnNotFoundError: As it says.
-        UnsupportedColumnError: As it says.
-        PositionPastEndError: The start lies past the end of an epoch.
-        TokenMalformedError: The token is none.
-        TokenDatasetChangedError: The token is of another version of the dataset.
-        TokenSpecChangedError: The token is of another order than the one wanted.
-        SkipsNotFoundError: A list of samples to leave out is not there.
+        ColumnNotFoundError: A requested column does not exist.
+        UnsupportedColumnError: A requested column cannot be sent.
+        PositionPastEndError: The start is past the end of an epoch.
+        TokenMalformedError: The token is invalid.
+        TokenDatasetChangedError: The token belongs to another version of the dataset.
+        TokenSpecChangedError: The token belongs to another order than the requested one.
+        SkipsNotFoundError: A list of samples to skip does not exist.
     """
     readable = served.readable
     wanted = wanted_order(request)
@@ -328,17 +328,17 @@ def stream_spec(
 def wanted_buckets(
     request: BatchesRequest, wanted: WantedOrder, *, position: int, sample_count: int
 ) -> int:
-    """Return how many units are sorted by length together; 0 for none.
+    """Return the number of units to sort by length together; 0 for none.
 
     Args:
         request: The request.
-        wanted: What it wants of the order.
-        position: Where it begins in an epoch.
-        sample_count: Samples of an epoch.
+        wanted: The part of the request that concerns the order.
+        position: Its start in an epoch.
+        sample_count: The number of samples in an epoch.
 
     Raises:
         BadArgumentError: They cannot be.
-        TokenSpecChangedError: The token's are others.
+        TokenSpecChangedError: The token's buckets differ.
     """
     buckets, token = request.buckets, wanted.token
     if token is not None:
@@ -419,10 +419,10 @@ def _check_kept(token: Token, readable: Readable) -> None:
 
 
 def check_version(dataset: str, fingerprint: str, readable: Readable) -> None:
-    """Refuse what belongs to another version of the dataset.
+    """Refuse requests for another version of the dataset.
 
     Raises:
-        TokenDatasetChangedError: It does.
+        TokenDatasetChangedError: The request is for another version.
     """
     if fingerprint != readable.fingerprint:
         raise TokenDatasetChangedError(
@@ -434,7 +434,7 @@ def check_version(dataset: str, fingerprint: str, readable: Readable) -> None:
 
 
 def check_chunk_bytes(value: int) -> None:
-    """Refuse a size of messages that is too small to be sensible or too large to be taken.
+    """Refuse a message size that is too small to be useful or too large to be accepted.
 
     Raises:
         BadArgumentError: It is.
@@ -445,7 +445,7 @@ def check_chunk_bytes(value: int) -> None:
 def check_payload(
     rows: int, columns: Sequence[WireColumn], readable: Readable, *, field: str
 ) -> None:
-    """Refuse a batch that cannot but be too large, before anything of it is read.
+    """Refuse a batch that is certainly too large, before reading any of it.
 
     Raises:
         BadArgumentError: It is.
@@ -544,7 +544,7 @@ def _check_batches(spec: StreamSpec, readable: Readable) -> None:
 
 
 def greatest_rows(spec: StreamSpec, readable: Readable) -> int:
-    """Return the most rows that a batch of a stream has."""
+    """Return the maximum number of rows of a stream's batches."""
     count = spec.global_batch_size
     if spec.end is not EndMode.PAD:
         count = min(count, readable.sample_count)

@@ -1,10 +1,10 @@
-"""Put others in the place of samples that turned out to be damaged, as docs/order.md says.
+"""Replace damaged samples by others, as specified in docs/order.md.
 
 Contract:
 
-1. What stands in a sample's place follows from the sample, the epoch, the skips and which samples
-   are damaged: not from the world size, nor from when the damage was found.
-2. A sample whose substitutes are damaged too, as many as `MOST_TRIES`, is an error.
+1. The substitute for a sample depends on the sample, the epoch, the skips and which samples are
+   damaged, but not on the world size or on when damage was found.
+2. A sample whose first `MOST_TRIES` substitutes are damaged too is an error.
 
 If the code differs, the code is wrong.
 """
@@ -25,16 +25,16 @@ from headrace.server.plan.planned_batches import PlannedBatch
 _log = logging.getLogger(__name__)
 
 MOST_TRIES: Final = 16
-"""How many substitutes of a sample are looked at."""
+"""The most substitutes to try for a sample."""
 
 
 class Substitutes:
-    """Replaces damaged samples of planned batches; the contract is above.
+    """Replace damaged samples of planned batches, according to the contract above.
 
     Args:
         finder: The finder of the stream's samples.
-        use: What they are read for: the same bytes for streams to which the same are damaged.
-        title: Names the stream in the log.
+        use: Their use: the same bytes for streams to which the same samples are damaged.
+        title: The stream's name in the log.
     """
 
     def __init__(self, finder: PlainFinder | StepFinder, use: bytes, *, title: str) -> None:
@@ -43,7 +43,7 @@ class Substitutes:
         self._title = title
 
     def known(self) -> set[int]:
-        """Return what is known to be damaged."""
+        """Return the samples known to be damaged."""
         return set(self._finder.damaged.known(self._use))
 
     def note(self, planned: PlannedBatch, rows: Collection[int], known: set[int]) -> None:
@@ -51,8 +51,8 @@ class Substitutes:
 
         Args:
             planned: The batch.
-            rows: Which.
-            known: What is known; more after the call.
+            rows: The damaged rows.
+            known: The known damaged samples, extended by the call.
         """
         found = set(planned.found.item_ids[sorted(rows)].tolist())
         for sample_id in sorted(found - self._finder.damaged.known(self._use)):
@@ -65,14 +65,14 @@ class Substitutes:
         self._finder.damaged.add(self._use, found)
 
     def replaced(self, planned: PlannedBatch, known: Collection[int]) -> PlannedBatch:
-        """Return a batch with other samples in the place of damaged ones.
+        """Return a batch with other samples in place of damaged ones.
 
         Args:
-            planned: The batch as it was planned.
+            planned: The planned batch.
             known: The samples that are damaged.
 
         Raises:
-            StepFailedError: There are no others, or they are damaged too.
+            StepFailedError: There are no other samples, or they are damaged too.
         """
         if not known:
             return planned
