@@ -31,6 +31,7 @@ def main() -> None:
     parser.add_argument("--partitions", type=int, default=10_000)
     parser.add_argument("--rounds", type=int, default=1)
     given = parser.parse_args()
+    os.environ.update(PYSPARK_PYTHON=sys.executable, SPARK_LOCAL_IP="127.0.0.1")
     spark = (
         SparkSession.builder.master(f"local[{os.cpu_count()}]")
         .config("spark.ui.enabled", "false")
