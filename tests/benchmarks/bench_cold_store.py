@@ -126,7 +126,8 @@ def main() -> None:
             store,
             Path(folder),
             workload.name,
-            workload.batch_size,
+            # Of many ranks, so that a global batch is a part of what the smaller dataset holds.
+            max(1, workload.batch_size * min(4, given.ranks) // given.ranks),
             shuffle_bytes,
             2 * shuffle_bytes,
             given.ranks,
