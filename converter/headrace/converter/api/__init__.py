@@ -1,1 +1,1 @@
-"""What users call: conversions of DataFrames and files, and what is done with their results."""
+"""The public functions: conversions of DataFrames and files, and their results."""

@@ -1,4 +1,4 @@
-"""Check the arguments of conversions, before Spark is asked for anything."""
+"""Check the arguments of conversions, before Spark is used."""
 
 from __future__ import annotations
 
@@ -40,14 +40,14 @@ SourceFormat = Literal[
     "text",
     "webdataset",
 ]
-"""What `headrace.converter.convert_files` reads."""
+"""The formats that `headrace.converter.convert_files` reads."""
 
 
 def check_frame(df: object) -> None:
-    """Refuse what is no DataFrame of Spark.
+    """Refuse arguments that are not Spark DataFrames.
 
     Raises:
-        BadArgumentError: It is of another library, such as pandas.
+        BadArgumentError: It comes from another library, such as pandas.
     """
     if hasattr(df, "sparkSession") and hasattr(df, "mapInArrow"):
         return
@@ -61,10 +61,10 @@ def check_frame(df: object) -> None:
 def columns_of(
     columns: Sequence[str] | Mapping[str, str] | None,
 ) -> Sequence[str] | Mapping[str, str] | None:
-    """Return the columns that an argument means; names of an iterator as a tuple.
+    """Return the columns of an argument; names from an iterator as a tuple.
 
     Raises:
-        BadArgumentError: It is one name, or something in it is none.
+        BadArgumentError: It is a single name, or an item is not a name.
     """
     if columns is None:
         return None
@@ -88,7 +88,7 @@ def check_seeds(*, shuffle_seed: object, split_seed: object) -> None:
 
 
 def check_place(url: object, *, mode: object) -> None:
-    """Refuse what is no place, or no way to treat what is there.
+    """Refuse invalid targets, and invalid modes for existing datasets.
 
     Raises:
         BadArgumentError: One is none.
@@ -98,7 +98,7 @@ def check_place(url: object, *, mode: object) -> None:
 
 
 def check_source(source: object, source_format: object, *, threads: object) -> None:
-    """Refuse what is no place to read from, and formats that there are not.
+    """Refuse invalid sources and unknown formats.
 
     Raises:
         BadArgumentError: One is something else.
@@ -109,7 +109,7 @@ def check_source(source: object, source_format: object, *, threads: object) -> N
 
 
 def check_spill(spill_folder: object) -> None:
-    """Refuse what is no folder to spill to.
+    """Refuse invalid folders for temporary data.
 
     Raises:
         BadArgumentError: It is something else.
@@ -119,7 +119,7 @@ def check_spill(spill_folder: object) -> None:
 
 
 def check_splits(splits: object) -> None:
-    """Refuse what says nothing of splits.
+    """Refuse invalid splits.
 
     Raises:
         BadArgumentError: It is neither a name nor fractions by name.
@@ -134,7 +134,7 @@ def check_splits(splits: object) -> None:
 
 
 def check_reading(*, source_options: object, text: object, images: object) -> None:
-    """Refuse what does not say how sources are read.
+    """Refuse invalid options for reading sources.
 
     Raises:
         BadArgumentError: One is something else.
@@ -154,7 +154,7 @@ def check_means(
     left_out: object = None,
     notice: object = None,
 ) -> None:
-    """Refuse what cannot be asked or called.
+    """Refuse invalid store options and functions.
 
     Raises:
         BadArgumentError: One is something else.

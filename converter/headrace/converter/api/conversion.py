@@ -1,4 +1,4 @@
-"""A DataFrame that was converted, to be read at once or deleted.
+"""A converted DataFrame, to read or delete.
 
 Reading it is the client's work. This module alone of the converter knows the client, and imports it
 when a reader is asked for: drivers that only write need none of it.
@@ -38,18 +38,18 @@ class Reading(TypedDict, total=False):
 
 @dataclass(frozen=True, slots=True)
 class Conversion:
-    """A DataFrame that was converted. Picklable, and small: a URL and two numbers.
+    """A converted DataFrame. Picklable and small: a URL and two numbers.
 
     ``len()`` is the number of samples.
 
     Attributes:
-        url: Where the dataset is; everything else that reads datasets reads it, too.
+        url: The URL of the dataset, which any reader of datasets can read.
         fingerprint: The fingerprint of the dataset.
-        sample_count: Samples.
+        sample_count: The number of samples.
         key: The name of the conversion in its cache.
         cache_dir: The cache.
-        options: How to reach it, as they were given; what is not set is the environment's of
-            whoever reads.
+        options: The given options of the store; unset ones are taken from the environment of the
+            reader.
     """
 
     url: str
@@ -99,8 +99,8 @@ class Conversion:
             end: See `RemoteDataset`.
             rank: See `RemoteDataset`.
             world_size: See `RemoteDataset`.
-            dtypes: Types that columns of numbers shall have in batches, such as
-                ``{"features": "float32"}``: a `headrace.client.Cast` for each, after ``steps``.
+            dtypes: Types of columns of numbers in batches, such as ``{"features": "float32"}``: a
+                `headrace.client.Cast` for each, after ``steps``.
             where: See `RemoteDataset`.
             steps: See `RemoteDataset`.
             transform: See `RemoteDataset`.
@@ -171,9 +171,9 @@ class Conversion:
         return tf_dataset(self.numpy_dataset(batch_size=batch_size, dtypes=dtypes, **reading))
 
     def delete(self) -> None:
-        """Remove the conversion from the cache, for all who share it.
+        """Remove the conversion from the cache, for all its users.
 
-        Whoever is reading it gets an error at the next block. Again is no error.
+        Current readers get an error at the next block. Deleting it again is not an error.
 
         Raises:
             StoreRefusedError: The store refuses.

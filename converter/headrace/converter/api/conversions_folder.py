@@ -1,4 +1,4 @@
-"""What a folder of conversions holds: which there are, when each ends, and how to remove one.
+"""Manage a folder of conversions: find them, know when they expire, and remove them.
 
 Each conversion is a dataset in a folder named by its key, and a small record beside them all.
 The record is written last and removed first, so one that is there belongs to a whole dataset.
@@ -23,10 +23,10 @@ _POINTER = "headrace.json"
 
 @dataclass(frozen=True, slots=True)
 class ConversionRecord:
-    """When a conversion was made, and until when it is good.
+    """When a conversion was made, and when it expires.
 
     Attributes:
-        key: What `plan_key` gave.
+        key: The key from `plan_key`.
         made_s: Seconds since 1970.
         expires_s: Seconds since 1970 from which it is not used any more, or `None` for never.
     """
@@ -36,7 +36,7 @@ class ConversionRecord:
     expires_s: float | None
 
     def is_expired(self, now_s: float) -> bool:
-        """Tell whether it is not to be used any more."""
+        """Tell whether it has expired."""
         return self.expires_s is not None and self.expires_s <= now_s
 
 
@@ -48,7 +48,7 @@ class ConversionCache:
         self._options = options
 
     def url_of(self, key: str) -> str:
-        """Return where the dataset of a conversion is."""
+        """Return the URL of a conversion's dataset."""
         return f"{self._url}/{key}"
 
     def read(self, key: str) -> ConversionRecord | None:
@@ -57,12 +57,12 @@ class ConversionCache:
             return _read(store, key)
 
     def write(self, record: ConversionRecord) -> None:
-        """Note a conversion whose dataset is whole."""
+        """Record a conversion whose dataset is complete."""
         with contextlib.closing(self._open(self._url)) as store:
             store.write(_name_of(record.key), json.dumps(asdict(record)).encode())
 
     def remove(self, key: str) -> None:
-        """Remove a conversion; one that is not there is no error.
+        """Remove a conversion; a missing one is not an error.
 
         Raises:
             StoreRefusedError: The store refuses.
@@ -80,7 +80,7 @@ class ConversionCache:
             shutil.rmtree(Path(store.url), ignore_errors=True)
 
     def remove_expired(self, now_s: float) -> None:
-        """Remove what is past its time, as far as the store lets us."""
+        """Remove expired conversions, as far as the store allows."""
         with contextlib.suppress(HeadraceError):
             for record in list(self._records()):
                 if record.is_expired(now_s):

@@ -1,8 +1,8 @@
-"""A folder of images as the jobs that convert it: classes numbered, splits known, targets free.
+"""Prepare the jobs that convert a folder of images: number classes, find splits, check targets.
 
 Contract:
 
-1. What names and targets tell is refused before an image is read.
+1. Problems with names and targets are refused before an image is read.
 2. Splits whose columns are the same are one job, and are committed together when all were written.
    Splits without labels beside splits with labels are a second one.
 3. A class keeps its number: an append takes the numbers of the dataset and adds new ones behind
@@ -59,7 +59,7 @@ class Folder:
 
     @property
     def left_out(self) -> tuple[FilesLeftOut, ...]:
-        """What is in no dataset; complete after the jobs."""
+        """Return the files that are in no dataset; complete after the jobs."""
         return (*self.plan.left_out, *(self.skipped.left_out if self.skipped else ()))
 
 
@@ -71,7 +71,7 @@ def open_folder(
     how: ImageOptions,
     keeps_bytes: bool = False,
 ) -> Folder:
-    """List a folder of images, and settle what becomes of it; reads names and sizes.
+    """List a folder of images and plan its datasets, reading only names and sizes.
 
     Args:
         source: The folder.
@@ -81,7 +81,7 @@ def open_folder(
         keeps_bytes: Whether images whose own formats compress are not compressed again.
 
     Raises:
-        BadArgumentError: The names leave open what is meant, or there is nothing to convert.
+        BadArgumentError: The names are ambiguous, or there is nothing to convert.
         DatasetExistsError: The mode is ``error`` and there is a dataset.
     """
     listing = list_files(source, options=wanted.options)

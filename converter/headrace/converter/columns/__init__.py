@@ -1,1 +1,1 @@
-"""Columns from Spark and files to columns of shards: types, names, casts, vectors."""
+"""Convert columns from Spark and files to columns of shards: types, names, casts, vectors."""

@@ -1,4 +1,4 @@
-"""Cast columns, and name the sample whose value the new type cannot hold."""
+"""Cast columns, and name the sample whose value the new type cannot represent."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ _SHOWN = 60  # characters of a value in an error
 def checked_cast(column: Array, kind: pa.DataType, *, name: str, first_sample: int) -> Array:
     """Return ``column`` as ``kind``.
 
-    Refused are numbers out of range, fractions made whole, floats that become infinite, and text
-    that is not a number. A float may lose digits.
+    Refuses numbers out of range, fractions cast to integers, floats that become infinite, and text
+    that is not a number. Floats may lose digits.
 
     Args:
         column: A column of any type that Arrow can cast.
-        kind: The type wanted.
+        kind: The requested type.
         name: The name of the column, for the error.
-        first_sample: How many samples of the partition came before, for the error.
+        first_sample: The number of earlier samples of the partition, for the error.
 
     Raises:
         BadArgumentError: A value does not fit; names the sample and the value.
@@ -47,7 +47,7 @@ def checked_cast(column: Array, kind: pa.DataType, *, name: str, first_sample: i
 def _cast(column: Array, kind: pa.DataType) -> Array:
     cast: Array = column.cast(kind)
     before, after = _leaves(column), _leaves(cast)
-    # Arrow checks integers; a float64 that is too large becomes infinite without a word.
+    # Arrow checks integers, but a float64 that is too large silently becomes infinite.
     narrows = pa.types.is_floating(after.type) and before.type != after.type
     if narrows and _infinite(after) > _infinite(before):
         raise OverflowError("it would become infinite")
@@ -69,7 +69,7 @@ def _infinite(column: Array) -> int:
 
 
 def _first_unfit(column: Array, kind: pa.DataType) -> int:
-    """Return the first sample that does not fit; slow, and only called when one is there."""
+    """Return the first sample that does not fit; slow, and only called if there is one."""
     for at in range(len(column)):
         try:
             _cast(column.take([at]), kind)  # a slice would keep its neighbours' items

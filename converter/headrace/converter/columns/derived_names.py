@@ -1,9 +1,9 @@
-"""Refuse columns whose names readers give to what they make of others.
+"""Refuse columns with names that readers use for columns derived from others.
 
-A column ``x`` that may be null comes with ``x.valid``; one that nests comes apart into columns
-whose names start with its own and a dot; and the server keeps ``headrace.`` for itself
-(docs/protocol.md). Whether a column holds nulls is known when all is written, and an append may
-bring the first, so every column counts as one that may.
+A column ``x`` that may be null comes with ``x.valid``; a nested one is split into columns whose
+names start with its own and a dot; and ``headrace.`` is reserved for the server (docs/protocol.md).
+Whether a column has nulls is only known when everything is written, and an append may add the
+first, so every column counts as nullable.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ _RESERVED = "headrace."
 
 
 def refuse_derived_names(fields: Sequence[Field]) -> None:
-    """Refuse columns of which one has a name that is made of another.
+    """Refuse columns if one has a name derived from another.
 
     Args:
-        fields: All of a dataset.
+        fields: All fields of a dataset.
 
     Raises:
-        UnsupportedColumnError: There is one; the message names both.
+        UnsupportedColumnError: There is such a column; the message names both.
     """
     _refuse(fields, inside="", is_item=False)
 
@@ -61,7 +61,7 @@ def _nests(kind: pa.DataType) -> bool:
 
 
 def _is_flat_list(kind: pa.DataType) -> bool:
-    """Tell whether a list, or a tensor, travels as one column."""
+    """Tell whether a list or tensor is sent as one column."""
     while isinstance(kind, pa.FixedSizeListType):
         kind = kind.value_type
         if _is_number(kind):

@@ -1,4 +1,4 @@
-"""Arrow types of Spark's types."""
+"""Convert Spark's types to Arrow types."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ _ADVICE = {
 
 
 def arrow_type(name: str, kind: spark.DataType) -> pa.DataType:
-    """Return what Spark hands over for a type, whatever it nests; void is null.
+    """Return the Arrow type in which Spark delivers a type, at any nesting; void is null.
 
     Args:
         name: The name of the column, with dots where it is nested; for the error.

@@ -1,4 +1,4 @@
-"""How each column of a DataFrame becomes a column of a shard."""
+"""Convert the columns of a DataFrame to columns of a shard."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class ColumnPlan:
-    """What a task does with one column. Picklable.
+    """The plan of a task for one column. Picklable.
 
     Attributes:
-        field: The column as shards hold it; always nullable.
-        shape: Sides of the tensor that each sample's array fills, or `None` for plain values
-            and for lists whose lengths are not declared.
+        field: The column as stored in shards; always nullable.
+        shape: The shape of each sample's tensor, or `None` for plain values and for lists without a
+            declared length.
         is_vector: Whether values come as vectors of Spark's ML package.
-        class_count: Classes that values may be the numbers of, or `None` for any values.
+        class_count: The number of classes, if values are class numbers, else `None`.
     """
 
     field: Field
@@ -48,15 +48,15 @@ class ColumnPlan:
 def stored_batch(
     batch: pa.RecordBatch, plans: tuple[ColumnPlan, ...], *, first_sample: int
 ) -> pa.RecordBatch:
-    """Return ``batch`` with the types that shards have.
+    """Return ``batch`` with the types of shards.
 
     Args:
-        batch: As Spark hands it over, one column a plan.
+        batch: The batch from Spark, one column per plan.
         plans: The plans of the columns, in the batch's order.
-        first_sample: How many samples of the partition came before, for errors.
+        first_sample: The number of earlier samples of the partition, for errors.
 
     Raises:
-        BadArgumentError: A sample does not fit its declared shape or type, or holds a null in an
+        BadArgumentError: A sample does not fit its declared shape or type, or has a null in an
             array.
     """
     columns = [
@@ -76,7 +76,7 @@ def _stored_column(column: Array, plan: ColumnPlan, first_sample: int) -> Array:
 def _refuse_strange_classes(
     stored: Array, plan: ColumnPlan, class_count: int, first_sample: int
 ) -> None:
-    """Refuse numbers that no class has; -1 is no class, as Hugging Face's datasets have it."""
+    """Refuse numbers without a class; -1 means no class, as in Hugging Face's datasets."""
     values: Array = stored
     while not pa.types.is_integer(values.type):
         assert isinstance(values, pa.ListArray | pa.LargeListArray | pa.FixedSizeListArray)
@@ -101,7 +101,7 @@ def _typed_column(column: Array, plan: ColumnPlan, first_sample: int) -> Array:
     if plan.shape is not None:
         return _tensors(column, plan, first_sample)
     kind = plan.field.type
-    # Lists of numbers hold no nulls, so that those of one length can be served as tensors.
+    # Lists of numbers have no nulls, so that those of one length can be served as tensors.
     if isinstance(column, pa.ListArray) and _is_list_without_nulls(kind):
         _refuse_inner_nulls(column, plan, first_sample)
     return checked_cast(column, kind, name=plan.field.name, first_sample=first_sample)
@@ -113,7 +113,7 @@ def _is_list_without_nulls(kind: pa.DataType) -> bool:
 
 
 def _tensors(column: Array, plan: ColumnPlan, first_sample: int) -> Array:
-    """Return fixed-size lists or tensors of the values, nulls where samples are null."""
+    """Return fixed-size lists or tensors of the values, null for null samples."""
     shape = plan.shape or ()
     size = math.prod(shape)
     storage = _storage_type(plan)
@@ -201,7 +201,7 @@ def _refuse_length(
 
 
 def _first(column: Array, is_wrong: Callable[[object], bool]) -> int:
-    """Return the first sample that is wrong; slow, and only called when one is."""
+    """Return the first wrong sample; slow, and only called if there is one."""
     return next((index for index, sample in enumerate(column.to_pylist()) if is_wrong(sample)), 0)
 
 

@@ -1,4 +1,4 @@
-"""Arrow types of the names that people write; knows nothing of Spark's classes."""
+"""Parse names of types to Arrow types, without Spark's classes."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import pyarrow as pa
 
 from headrace.errors import BadArgumentError
 
-# What Spark's SQL calls the types that Arrow has under another name.
+# Spark SQL's names for types that have another name in Arrow.
 _SQL_NAMES: dict[str, pa.DataType] = {
     "bigint": pa.int64(),
     "boolean": pa.bool_(),
@@ -24,11 +24,11 @@ _SQL_NAMES: dict[str, pa.DataType] = {
 
 
 def named_type(text: str | pa.DataType, *, column: str) -> pa.DataType:
-    """Return the Arrow type that somebody wrote.
+    """Return the Arrow type for a name.
 
     Args:
         text: A name of Arrow (``uint8``, ``float16``), of Spark's SQL (``smallint``), or a type.
-        column: That is to have it; for the error.
+        column: The column of that type, for the error.
 
     Raises:
         BadArgumentError: There is no type of that name.

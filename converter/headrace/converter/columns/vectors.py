@@ -1,4 +1,4 @@
-"""Vectors of Spark's ML package as lists of numbers, without a step for each of them."""
+"""Convert vectors of Spark's ML package to lists of numbers, without Python work per vector."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _DENSE = 1
 
 
 def dense_lists(column: Array) -> pa.ListArray[Any]:
-    """Return dense and sparse vectors as lists of float64, nulls where vectors are null.
+    """Return dense and sparse vectors as lists of float64, null for null vectors.
 
     Args:
         column: Structs of ``type`` (1 is dense), ``size``, ``indices`` and ``values``, as Spark
@@ -65,7 +65,7 @@ def _lengths(lists: Array, valid: NDArray[np.bool_]) -> NDArray[np.int64]:
 
 
 def _items(lists: Array) -> NDArray[Any]:
-    """Return the items of all lists that are there, back to back."""
+    """Return the items of all lists that are not null, back to back."""
     assert isinstance(lists, pa.ListArray), lists.type
     items: NDArray[Any] = lists.flatten().to_numpy(zero_copy_only=False)
     return items

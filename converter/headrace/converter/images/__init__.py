@@ -1,4 +1,4 @@
-"""Folders of images: what lies there, which classes and splits it has, and how it is read."""
+"""Convert folders of images: list them, find their classes and splits, and read them."""
 
 from headrace.converter.images.layout import FilesLeftOut, FolderPlan, plan_folder
 from headrace.converter.images.listing import list_files

@@ -1,7 +1,7 @@
-"""Whether a file is a whole image, as far as that can be told without decoding it.
+"""Check whether a file is a complete image, without decoding it.
 
-Told is what copies and downloads do to files: none of the image, a page of HTML in its place, an
-end that is missing (of TIFF only its directory), and in PNG any flipped bit. A JPEG with a damaged
+This finds what copies and downloads do to files: an empty file, an HTML page instead of an image, a
+missing end (for TIFF only a missing directory), and in PNG any flipped bit. A JPEG with a damaged
 middle passes.
 
 *Sources:* ITU-T T.81 (JPEG) annex B; the PNG specification, chapter 5; GIF89a; RFC 9649 (WebP);
@@ -16,7 +16,7 @@ from collections.abc import Callable
 from typing import Literal
 
 _PNG_START = b"\x89PNG\r\n\x1a\n"
-_PNG_CHUNK_BYTES = 12  # length, type and check of a chunk beside what it holds
+_PNG_CHUNK_BYTES = 12  # length, type and checksum of a chunk besides its content
 _BMP_HEAD_BYTES = 26  # of the smallest kind
 _TIFF_ENTRY_BYTES = 12
 _JPEG_END = b"\xff\xd9"
@@ -25,7 +25,7 @@ _JPEG_BARE = frozenset((0x01, *range(0xD0, 0xD8)))  # markers without a length
 
 
 def problem_of(content: bytes) -> str | None:
-    """Return why a file's content is not a whole image, or nothing."""
+    """Return why a file's content is not a complete image, or None."""
     for starts, check in _CHECKS:
         if content.startswith(starts):
             return check(content)
@@ -39,7 +39,7 @@ def _jpeg_problem(content: bytes) -> str | None:
         if kind == _JPEG_SCAN:
             has_end = content.find(_JPEG_END, at) >= 0
             return None if has_end else "its end is missing"
-        if kind == 0xFF or kind in _JPEG_BARE:  # noqa: PLR2004 - fill bytes may stand before a marker
+        if kind == 0xFF or kind in _JPEG_BARE:  # noqa: PLR2004 - fill bytes may come before a marker
             at += 1 if kind == 0xFF else 2  # noqa: PLR2004
             continue
         at += 2 + int.from_bytes(content[at + 2 : at + 4], "big")

@@ -1,7 +1,7 @@
-"""Which splits and classes a folder of images has, told from its names alone.
+"""Find the splits and classes of a folder of images from its names alone.
 
-What the names leave open is refused with what was found, never guessed: a label that is wrong
-would be wrong in silence.
+Ambiguous names are refused with what was found, never guessed, since a wrong label would not be
+noticed.
 
 | names below SRC | what they mean |
 | --- | --- |
@@ -34,10 +34,10 @@ IMAGE_FORMATS = {
     ".tiff": "tiff",
     ".webp": "webp",
 }
-"""Formats by what names end with, in small letters."""
+"""Formats by the endings of names, in lower case."""
 
 MAX_IMAGE_BYTES = (1 << 31) - (1 << 20)
-"""Of one file: a block has less than 2 GiB, the label and the offsets among it."""
+"""The most bytes of one file: a block has less than 2 GiB, including labels and offsets."""
 
 _MAX_NAME_BYTES = 512  # as stores have it
 _SHOWN = 5
@@ -45,11 +45,11 @@ _SHOWN = 5
 
 @dataclass(frozen=True, slots=True)
 class FilesLeftOut:
-    """What of SRC is in no dataset, for one reason.
+    """Files of SRC that are not in a dataset, for one reason.
 
     Attributes:
-        kind: What it is: ``file``, ``folder`` or ``link``.
-        reason: Why: ``no image by its name``.
+        kind: Their kind: ``file``, ``folder`` or ``link``.
+        reason: Why: such as ``not an image by its name``.
         names: The names of the files.
     """
 
@@ -59,7 +59,7 @@ class FilesLeftOut:
 
     @property
     def count(self) -> int:
-        """How many files there are."""
+        """Return the number of files."""
         return len(self.names)
 
     def __str__(self) -> str:
@@ -69,13 +69,13 @@ class FilesLeftOut:
 
 @dataclass(frozen=True, slots=True)
 class FolderPlan:
-    """What a folder of images becomes.
+    """The datasets that a folder of images becomes.
 
     Attributes:
         splits: The images of each split, in the order of their names: name, size in bytes, and
             number of the class, or `None` in a split without labels. ``""`` is all of them.
-        classes: Names of the classes; empty without labels.
-        left_out: What is in none of them.
+        classes: The class names; empty without labels.
+        left_out: The files that are in none of them.
     """
 
     splits: Mapping[str, Sequence[tuple[str, int, int | None]]]
@@ -85,7 +85,7 @@ class FolderPlan:
 
 @dataclass(slots=True)
 class _Sorted:
-    """Files on their way into the plan."""
+    """Files being sorted into the plan."""
 
     place: str
     skip: bool
@@ -96,7 +96,7 @@ class _Sorted:
             self.left_out.append(FilesLeftOut(kind, reason, found))
 
     def fault(self, reason: str, names: Iterable[str], advice: str) -> None:
-        """Leave out what is wrong if that was asked for, else refuse it."""
+        """Leave out invalid files if requested, else refuse them."""
         if not (found := tuple(names)):
             return
         if not self.skip:
@@ -115,17 +115,17 @@ def plan_folder(
     known: Sequence[str] = (),
     how: ImageOptions | None = None,
 ) -> FolderPlan:
-    """Say which splits and classes a folder has.
+    """Return the splits and classes of a folder.
 
     Args:
-        listing: What lies there.
-        place: Where, for errors.
-        known: Classes of the dataset that is appended to; new ones get numbers after them.
-        how: What the caller says of it; `None` says nothing.
+        listing: The files in the folder.
+        place: The URL of the folder, for errors.
+        known: The classes of the dataset to append to; new ones get numbers after them.
+        how: The caller's options; `None` for defaults.
 
     Raises:
-        BadArgumentError: There is no image, names leave open what is meant, or a name cannot be
-            stored; lists what was found.
+        BadArgumentError: There is no image, names are ambiguous, or a name cannot be stored; lists
+            what was found.
     """
     label = how.label if how else None
     sorting = _Sorted(place, skip=how is not None and how.on_error == "skip")
@@ -154,12 +154,12 @@ def plan_folder(
 
 
 def format_by_name(name: str) -> str | None:
-    """Return the format that a file's name tells, or nothing."""
+    """Return the format according to a file's name, or None."""
     return IMAGE_FORMATS.get(PurePosixPath(name).suffix.lower())
 
 
 def shown_names(names: Sequence[str]) -> str:
-    """Write some names for people; bytes that are not text come as escapes."""
+    """Format some names for people, with bytes that are not text escaped."""
     listed = ", ".join(name if name.isprintable() else ascii(name)[1:-1] for name in names[:_SHOWN])
     return listed if len(names) <= _SHOWN else f"{listed} and {len(names) - _SHOWN:,} more"
 
@@ -200,7 +200,7 @@ def _kinds(names: Sequence[str]) -> str:
 
 
 def _split_finder(images: Sequence[tuple[str, int]], place: str) -> Callable[[str], str]:
-    """Return what says of a file's name which split it is in."""
+    """Return a function from a file's name to its split."""
     tops = Counter(name.split("/", 1)[0] if "/" in name else "" for name, _ in images)
     named = {top for top in tops if top.lower() in SPLIT_NAMES}
     if named and len(named) == len(tops):
@@ -259,7 +259,7 @@ def _doubt(place: str, split: str, folders: Mapping[str, Sequence[str]]) -> str:
 
 
 def _refuse_look_alikes(names: Iterable[str], place: str) -> None:
-    """Refuse classes that differ by case, composition of letters or blanks: they may be one."""
+    """Refuse classes that differ only in case, Unicode composition or blanks."""
     alike: dict[str, list[str]] = defaultdict(list)
     for name in sorted(names):
         alike[unicodedata.normalize("NFC", name).casefold().strip()].append(name)
@@ -278,7 +278,7 @@ def _note_empty_folders(
     classed: Mapping[str, Sequence[tuple[str, int, str | None]]],
     sorting: _Sorted,
 ) -> None:
-    """Count the folders beside those of classes that hold no image: they are no classes."""
+    """Count the folders beside class folders that have no images, which are not classes."""
     for split, files in classed.items():
         if all(of is None for _, _, of in files):
             continue

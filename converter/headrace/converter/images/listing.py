@@ -1,7 +1,7 @@
-"""What lies below a URL: names and sizes, without hidden files and folders.
+"""List the names and sizes below a URL, without hidden files and folders.
 
-Links to folders are followed, as class folders often are links, except those that lead back to a
-folder they lie in.
+Links to folders are followed, since class folders are often links, except those back to a folder
+that contains them.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ class Listing:
     """The files below a URL, in the order of their names.
 
     Attributes:
-        files: Name, relative to the URL, and size in bytes.
-        folders: Folders, also those without files; a store that has no folders knows none.
-        loops: Links that lead back to a folder they lie in.
-        strange: What is neither file nor folder, such as links to nothing.
+        files: The name, relative to the URL, and the size in bytes of each file.
+        folders: The folders, including empty ones; none in stores without folders.
+        loops: Links back to a folder that contains them.
+        strange: Entries that are neither files nor folders, such as links to nothing.
     """
 
     files: list[tuple[str, int]] = field(default_factory=list)
@@ -33,7 +33,7 @@ class Listing:
 
 
 def list_files(url: str, *, options: StoreOptions) -> Listing:
-    """List what is below a URL and is not hidden; a hidden folder hides all that is in it.
+    """List everything below a URL that is not hidden; a hidden folder hides its contents.
 
     Raises:
         StoreRefusedError: The store refuses.

@@ -1,4 +1,4 @@
-"""How a folder of images is to be read."""
+"""Options for reading a folder of images."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ OnError: TypeAlias = Literal["refuse", "skip"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ImageOptions:
-    """How a folder of images is read; what its names leave open is not guessed.
+    """Options for reading a folder of images; ambiguous names are not guessed.
 
     Attributes:
-        label: Which folder is the class of an image: the ``first`` below the source or its split,
-            the ``last`` one, or ``none``; `None` refuses folders that leave it open.
-        on_error: ``refuse`` names files that are not whole images and writes nothing; ``skip``
-            leaves them out, counted and listed.
+        label: The folder that is the class of an image: the ``first`` below the source or its
+            split, the ``last`` one, or ``none``; `None` refuses ambiguous folders.
+        on_error: ``refuse`` names files that are not complete images and writes nothing; ``skip``
+            leaves them out, counts and lists them.
     """
 
     label: Label | None = None

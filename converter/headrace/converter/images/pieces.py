@@ -1,4 +1,4 @@
-"""The images of a plan as pieces that tasks read."""
+"""Divide the images of a plan into pieces that tasks read."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from headrace.errors import BadArgumentError
 from headrace.storage import DEFAULT_BLOCK_BYTES, Store, StoreOptions, open_store, with_classes
 
 SPLIT_COLUMN = "split"
-"""Names the split of each image, where the folder has splits; no dataset holds it."""
+"""The column with each image's split, if the folder has splits; it is not stored."""
 
-_COMPRESSED = {"gif", "jpeg", "png", "webp"}  # of what LZ4 would make no less
+_COMPRESSED = {"gif", "jpeg", "png", "webp"}  # formats that LZ4 would not make smaller
 _PIECE_BYTES = 64 << 20
 _PIECE_FILES = 4096
-_READERS = 8  # a store answers in some 20 ms, and files are small
+_READERS = 8  # a store answers in about 20 ms, and files are small
 _BATCH_BYTES = DEFAULT_BLOCK_BYTES  # arbitrary: enough that a batch costs little beside it
 
 File: TypeAlias = tuple[str, str, int | None]
@@ -31,20 +31,20 @@ File: TypeAlias = tuple[str, str, int | None]
 
 
 class SkippedFiles:
-    """Files that are not whole images, noted from any thread of this process."""
+    """Files that are not complete images, noted from any thread of this process."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._found: list[tuple[str, str]] = []
 
     def add(self, name: str, problem: str) -> None:
-        """Take note of a file that is left out."""
+        """Note a file that is left out."""
         with self._lock:
             self._found.append((name, problem))
 
     @property
     def left_out(self) -> tuple[FilesLeftOut, ...]:
-        """What was noted so far, as one entry, or none."""
+        """Return the files noted so far as one entry, if any."""
         with self._lock:
             names = tuple(f"{name} ({problem})" for name, problem in sorted(self._found))
         return (FilesLeftOut("file", "not a complete image", names),) if names else ()
@@ -52,18 +52,18 @@ class SkippedFiles:
 
 @dataclass(frozen=True, slots=True)
 class ImagePieces:
-    """Images with the columns ``image`` (the file's bytes) and, where there are classes, ``label``.
+    """Images with the columns ``image`` (the file's bytes) and, if there are classes, ``label``.
 
-    Picklable where ``skipped`` is `None`.
+    Picklable if ``skipped`` is `None`.
 
     Attributes:
-        url: The url of the outermost folder.
+        url: The URL of the outermost folder.
         files: The files of each piece.
         schema: The schema of the batches.
-        is_compressed: Whether the formats that all names tell are.
-        raw_bytes: The raw bytes of the files, as they were listed.
-        options: How to reach them.
-        skipped: Takes note of files that are not whole images; `None` refuses them.
+        is_compressed: Whether all formats, according to names, are compressed.
+        raw_bytes: The raw bytes of the files when they were listed.
+        options: The options of their store.
+        skipped: Notes files that are not complete images; `None` refuses them.
     """
 
     url: str
@@ -76,14 +76,14 @@ class ImagePieces:
 
     @property
     def count(self) -> int:
-        """How many pieces there are."""
+        """Return the number of pieces."""
         return len(self.files)
 
     def read(self, piece: int) -> Iterator[pa.RecordBatch]:
         """Yield the images of one piece.
 
         Raises:
-            BadArgumentError: A file is not a whole image, and they are not left out.
+            BadArgumentError: A file is not a complete image, and such files are not left out.
         """
         with contextlib.closing(open_store(self.url, options=self.options)) as store:
             rows: list[tuple[bytes, File]] = []
@@ -114,7 +114,7 @@ class ImagePieces:
 
     def _contents(self, store: Store, piece: int) -> Iterator[bytes]:
         names = [name for name, _, _ in self.files[piece]]
-        if "://" not in store.url:  # of a disk, threads cost more than they hide
+        if "://" not in store.url:  # for a disk, threads cost more than they hide
             yield from map(store.read, names)
             return
         with ThreadPoolExecutor(_READERS, thread_name_prefix="headrace-images") as pool:
@@ -141,8 +141,8 @@ def image_pieces(
     """Cut the images of a folder into pieces of about 64 MiB, in the order of their names.
 
     Returns:
-        One for all splits with labels and one for all without, as far as there are any: datasets
-        of one have the same columns.
+        One object for all splits with labels and one for all without, if there are any, since its
+        datasets have the same columns.
     """
     made = []
     for has_labels in (True, False):
@@ -168,7 +168,7 @@ def image_pieces(
 
 
 def _schema(classes: Sequence[str], *, has_splits: bool) -> pa.Schema:
-    # What the bytes are is told by the bytes: a name may be wrong.
+    # The format is detected from the bytes, since a name may be wrong.
     fields: list[pa.Field[pa.DataType]] = [pa.field("image", pa.binary())]
     if classes:
         fields.append(with_classes(pa.field("label", pa.int64()), classes))

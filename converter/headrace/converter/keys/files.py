@@ -1,4 +1,4 @@
-"""Pin the files that a plan reads, by path, size and time of change.
+"""Record the files that a plan reads, by path, size and time of change.
 
 A listing says nothing of a change within the tick of the store's clock, whole seconds in object
 stores. So whoever relies on one first lets the tick of the last change pass (`settle`): whatever

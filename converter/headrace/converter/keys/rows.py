@@ -1,4 +1,4 @@
-"""Read the rows that a plan itself holds."""
+"""Read the rows that a plan itself contains."""
 
 from __future__ import annotations
 

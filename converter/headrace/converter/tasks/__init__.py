@@ -1,1 +1,1 @@
-"""What one task does: cut samples into shards and upload them; and the commit of all tasks."""
+"""Run tasks, which cut samples into shards and upload them, and commit their results."""

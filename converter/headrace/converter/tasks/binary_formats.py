@@ -1,4 +1,4 @@
-"""What the bytes of binary columns are, told from how all values begin."""
+"""Detect the formats of binary columns from the first bytes of all values."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     Array = pa.Array[Any]  # pyarrow's stubs have it generic, pyarrow itself has not
 
 UNKNOWN = ""
-"""Stands for values of several formats, or of none that is known."""
+"""Marks values of several formats, or of an unknown one."""
 
 _WIDTH = 12  # bytes that tell all of them apart
 # Bytes by their places, as each format's own specification has them at the start of a file.
@@ -29,10 +29,10 @@ _MARKS: dict[str, dict[int, bytes]] = {
 
 
 class Formats:
-    """The formats of the binary columns of what has been seen."""
+    """The formats of binary columns in the samples seen so far."""
 
     def __init__(self, schema: pa.Schema) -> None:
-        """Look at the columns of which nobody has said what they are."""
+        """Watch the columns without a declared format."""
         self._found: dict[str, str | None] = {
             field.name: None
             for field in schema
@@ -45,18 +45,18 @@ class Formats:
         return {name: form for name, form in self._found.items() if form is not None}
 
     def see(self, batch: pa.RecordBatch) -> None:
-        """Take more samples into account."""
+        """Add samples."""
         for name, known in self._found.items():
             if known != UNKNOWN:
                 self._found[name] = _merged(known, _format_of(batch.column(name)))
 
 
 def schema_with_formats(schema: pa.Schema, found: Iterable[Mapping[str, str]]) -> pa.Schema:
-    """Return a schema that says what columns hold where all parts agree.
+    """Return a schema with the formats of columns on which all parts agree.
 
     Args:
         schema: The schema of the samples.
-        found: What `Formats` has found in each part.
+        found: The results of `Formats` for each part.
     """
     merged: dict[str, str | None] = {}
     for part in found:

@@ -1,11 +1,11 @@
-"""Make the shards of a job's tasks datasets, one a split.
+"""Commit the shards of a job's tasks as datasets, one per split.
 
 Contract of `commit_splits`:
 
-1. What can be refused is refused before the first commit: a split without samples, one whose
-   dataset is there already, and shards that are gone again.
-2. Each split's commit is all or nothing. Where one fails after others were committed, those stay,
-   and the error says which.
+1. Errors are found before the first commit if possible: a split without samples, one whose dataset
+   already exists, and shards that have disappeared.
+2. Each split's commit is all or nothing. If one fails after others were committed, those stay, and
+   the error says which.
 3. A commit whose answer was lost keeps its shards: it may have happened.
 """
 
@@ -44,10 +44,10 @@ Written: TypeAlias = Manifest | Index
 
 @dataclass(slots=True)
 class Commits:
-    """What has become of a job's shards.
+    """The state of a job's commits.
 
     Attributes:
-        written: What was committed, by split.
+        written: The committed datasets by split.
         maybe: Splits whose commit may have happened.
     """
 
@@ -56,7 +56,7 @@ class Commits:
 
 
 def check_target(store: Store, mode: Mode, file_format: Format) -> None:
-    """Refuse what a commit would refuse at the end of a long job.
+    """Refuse arguments that a commit would refuse at the end of a long job.
 
     Raises:
         BadArgumentError: There is no such mode.
@@ -81,18 +81,18 @@ def commit_splits(
     """Commit one dataset after another.
 
     Args:
-        commits: What is done is entered here, also where this raises.
+        commits: Finished commits are entered here, even if this raises.
         stores: The stores of the datasets, by split, in the order of the commits.
         shards: The shards of each split, in the order that sample ids follow.
-        schema: What the shards were written with.
-        mode: What to do where a dataset is.
+        schema: The schema of the shards.
+        mode: What to do if a dataset exists.
         file_format: The format of the shards.
-        least_samples: How many samples a dataset must have.
-        lengths: The column whose lengths the shards' entries have; None for none.
+        least_samples: The minimum number of samples of a dataset.
+        lengths: The column whose lengths are in the shards' entries, or None.
 
     Raises:
-        ObjectNotFoundError: Shards are gone again.
-        HeadraceError: As `commit_dataset` and `commit_mds` say.
+        ObjectNotFoundError: Shards have disappeared.
+        HeadraceError: See `commit_dataset` and `commit_mds`.
     """
     _refuse_empty(stores, shards)
     for split, store in stores.items():
@@ -124,7 +124,7 @@ def commit_splits(
 def _store_lengths(
     store: Store, manifest: Manifest, shards: Sequence[ShardEntry], column: str
 ) -> None:
-    """Store lengths beside a dataset that is committed, and stands without them too."""
+    """Store lengths beside a committed dataset, which is valid without them too."""
     try:
         why = ""
         if not store_converted_lengths(store, manifest, shards, column):
@@ -154,9 +154,9 @@ def _refuse_empty(stores: Mapping[str, Store], shards: Mapping[str, Sequence[Ent
 
 
 def _refuse_lost(store: Store, shards: Sequence[Entry]) -> None:
-    """Refuse to name shards that are gone again: a bucket was emptied, or a disk was changed.
+    """Refuse to commit shards that have disappeared, for example from an emptied bucket.
 
-    Stores make folders and some make buckets as they are written to, so no write told of it.
+    Stores create folders, and some create buckets, on writes, so no write reported it.
     """
     names = {stored_name(entry) for entry in shards}
     mine = isinstance(shards[0], ShardEntry) if shards else True

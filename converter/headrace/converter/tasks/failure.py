@@ -1,4 +1,4 @@
-"""An error on its way from a task to the driver, through Spark, which carries texts alone."""
+"""Send errors from a task to the driver through Spark, which only passes text."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _MAX_CHARACTERS = 6000  # of a message; Spark Connect cuts what is much longer
 
 @contextlib.contextmanager
 def told_to_driver() -> Iterator[None]:
-    """Raise errors of ours so that `error_in` finds them in what Spark says, whole."""
+    """Raise our errors so that `error_in` finds them complete in Spark's message."""
     try:
         yield
     except HeadraceError as error:
@@ -26,10 +26,10 @@ def told_to_driver() -> Iterator[None]:
 
 
 def error_in(text: str) -> HeadraceError | None:
-    """Return the error that a task raised, from what Spark says of the failure.
+    """Return the error that a task raised, from Spark's message.
 
     Returns:
-        `None` where the task did not fail by an error of ours.
+        `None` if the task did not fail with one of our errors.
     """
     found = _PACKED.findall(text)
     if not found:

@@ -1,9 +1,9 @@
-"""How rows get from Spark's JVM to a task: in batches whose bytes are bounded at little cost.
+"""Pass rows from Spark's JVM to a task in batches of limited size, at little cost.
 
-Spark 4 bounds the bytes of a batch by adding up all its buffers before every row. Measured with
-Spark 4.3 on a table of six columns that is two thirds of all that handing rows over costs. Spark
-leaves it out where the bound is the largest 32-bit number, and then counts rows alone, as Spark
-3.5 always does. So the count is made a bound of bytes:
+Spark 4 limits the bytes of a batch by adding up all its buffers before every row. Measured with
+Spark 4.3 on a table of six columns, this is two thirds of the cost of passing rows. Spark skips it
+if the limit is the largest 32-bit number, and then only counts rows, as Spark 3.5 always does. So
+the count is used to limit bytes:
 
 1. A batch has at most R records (``spark.sql.execution.arrow.maxRecordsPerBatch``). Each stands
    for a share of `BATCH_BYTES`, ``BATCH_BYTES // R``.
@@ -59,10 +59,10 @@ _NO_NUMBERS = (
 
 @dataclass(frozen=True, slots=True)
 class Handover:
-    """Rows as tasks are to be given them.
+    """The rows to pass to tasks.
 
     Attributes:
-        df: The rows; its names are not those of the columns, and the last one may be the mark.
+        df: The rows, with other names for columns; the last column may be the mark.
         names: The names of the columns.
         properties: The properties of the job, for Spark; Spark Connect has none.
     """
@@ -73,16 +73,16 @@ class Handover:
 
 
 def plain_handover(df: DataFrame) -> Handover:
-    """Return the rows in the batches that Spark makes by itself."""
+    """Return the rows in Spark's own batches."""
     return Handover(df.toDF(*(f"c{at}" for at in range(len(df.columns)))), tuple(df.columns))
 
 
 def bounded_handover(df: DataFrame, *, batch_bytes: int = BATCH_BYTES) -> Handover:
-    """Return the rows in batches that cost Spark less, where Spark has them.
+    """Return the rows in batches that cost Spark less, if Spark supports them.
 
     Args:
         df: The rows, of a classic session.
-        batch_bytes: The most that the rows of a batch take, but for the last row.
+        batch_bytes: The maximum size of a batch's rows, except for the last row.
     """
     plain = plain_handover(df)
     parts = plain.df.schema.fields
@@ -101,10 +101,10 @@ def bounded_handover(df: DataFrame, *, batch_bytes: int = BATCH_BYTES) -> Handov
 
 
 def taken_over(batches: Iterator[pa.RecordBatch], names: Sequence[str]) -> Iterator[pa.RecordBatch]:
-    """Yield the rows of batches as they were before the handover.
+    """Yield the rows of batches in their original form.
 
     Args:
-        batches: As Spark gives them to a task.
+        batches: The batches from Spark.
         names: The names of their columns.
     """
     for batch in batches:

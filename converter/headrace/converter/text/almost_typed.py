@@ -1,7 +1,7 @@
-"""Columns of CSV that stay text for the sake of a few values: which ones, and what to do.
+"""Find CSV columns that stay text because of a few values, and suggest a remedy.
 
-A column of numbers with ``NA`` among them, or with numbers that print in another way than they
-were written, stays text. That is right, and seldom wanted, so it is told.
+A column of numbers with ``NA`` values, or with numbers that would be printed differently from how
+they were written, stays text. That is correct but rarely intended, so it is reported.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ _DECIMALS = r"^-?(0|[1-9]\d*)?(\.\d+)?([eE][+-]?\d+)?$"
 
 @dataclass(frozen=True, slots=True)
 class StaysText:
-    """A column that stays text, and would have a type except for a few values.
+    """A column that stays text, but would have a type except for a few values.
 
     Attributes:
         column: Its name in the files.
         value: The first of those values.
-        place: File and line of it.
-        type: What the column would be.
+        place: Its file and line.
+        type: The type that the column would have.
         remedy: What to do, with options of `headrace convert`.
     """
 
@@ -52,7 +52,7 @@ class StaysText:
 
 @dataclass(frozen=True, slots=True)
 class Exceptions:
-    """What keeps some values of a column from having a type.
+    """The values that keep a column from having a type.
 
     Attributes:
         keys: The keys of guesses that hold for all other values.
@@ -125,7 +125,7 @@ class AlmostTyped:
                 self.inexact = (more.inexact[0], place(*more.inexact)[0])
 
     def told(self, column: str) -> StaysText | None:
-        """Return what to tell of a column that stays text; nothing where there is nothing."""
+        """Return what to report about a column that stays text, or None."""
         if not self.keys or self.words == self.values:
             return None
         usual = all(value.lower() in _NOTHING for value in self.found)

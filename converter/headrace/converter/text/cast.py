@@ -1,4 +1,4 @@
-"""Cast columns, and say which rows another type cannot hold."""
+"""Cast columns, and find the rows that another type cannot represent."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def _says_infinite(values: Array) -> bool:
 
 
 def unfit_rows(column: Array, kind: pa.DataType) -> list[int]:
-    """Return the rows whose values another type cannot hold, by halving."""
+    """Return the rows whose values another type cannot represent, by bisection."""
     found: list[int] = []
     spans = [(0, len(column))]
     while spans:

@@ -1,4 +1,4 @@
-"""Tell how far the first pass over files of text is."""
+"""Report the progress of the first pass over text files."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from collections.abc import Callable, Sequence
 from headrace.converter.progress.progress import Progress
 from headrace.converter.text.files import TextFile
 
-_EVERY_S = 0.2  # arbitrary: what a progress bar needs
+_EVERY_S = 0.2  # arbitrary: often enough for a progress bar
 
 
 class Checking:
-    """Counts what is checked, in one thread, and tells of it at once and a few times a second."""
+    """Count checked text, in one thread, and report it at once and a few times a second."""
 
     def __init__(
         self,

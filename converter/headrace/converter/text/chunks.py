@@ -1,4 +1,4 @@
-"""Cut the text of a file where records end, into chunks that bound memory."""
+"""Cut the text of a file at the ends of records, into chunks of limited size."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from headrace.converter.text.records import count_lines
 from headrace.errors import BadArgumentError
 
 MAX_RECORD_BYTES = 64 << 20
-"""Of text that is one record: beyond it, a quote or bracket was most likely never closed."""
+"""The most bytes of one record; beyond it, a quote or bracket was most likely never closed."""
 
 
 @dataclass(frozen=True, slots=True)
 class Chunk:
-    """Whole records of one file.
+    """Complete records of one file.
 
     Attributes:
-        content: UTF-8, as far as it is any.
+        content: The text in UTF-8, if it is valid.
         start: Where it starts in the file's text, in bytes.
         line: The line that it starts on, counted from 1.
     """
@@ -28,7 +28,7 @@ class Chunk:
 
     @property
     def stop(self) -> int:
-        """Where the next chunk starts."""
+        """Return the start of the next chunk."""
         return self.start + len(self.content)
 
 
@@ -40,11 +40,11 @@ def chunks_of(
     start: int = 0,
     line: int = 1,
 ) -> Iterator[Chunk]:
-    """Yield the text of a file as whole records.
+    """Yield the text of a file as complete records.
 
     Args:
         parts: The text.
-        last_end: Returns where the last whole record of some text ends, or 0.
+        last_end: Returns the end of the last complete record in a text, or 0.
         name: The name of the file, for the error.
         start: Where the first part starts in the file's text.
         line: The line of the first part.

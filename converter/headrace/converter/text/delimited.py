@@ -1,4 +1,4 @@
-"""Records of CSV as columns of text: nulls where nothing stands, all else as it stands."""
+"""Parse CSV records to columns of text: null for empty fields, all else unchanged."""
 
 from __future__ import annotations
 
@@ -38,15 +38,15 @@ _SHOWN = 60  # characters of a value in an error
 
 @dataclass(frozen=True, slots=True)
 class Delimited:
-    """How the records of one file are read. Picklable.
+    """How to read the records of one file. Picklable.
 
     Attributes:
         number: The number of the file among those read.
         name: The name of the file.
         names: The names of its columns, in its order.
         columns: The same names in the order of the first file.
-        delimiter: Between fields, as a byte.
-        null_values: Stand for a null, beside nothing at all.
+        delimiter: The delimiter of fields, as a byte.
+        null_values: Values that mean null, besides empty fields.
     """
 
     number: int
@@ -57,16 +57,16 @@ class Delimited:
     null_values: tuple[str, ...]
 
     def last_end(self, content: bytes) -> int:
-        """Return where the last whole record ends, or 0."""
+        """Return the end of the last complete record, or 0."""
         regular = quotes_are_regular(content, self.delimiter)
         return end_of_records(content, self.delimiter, regular=regular)
 
     def rows(self, chunk: Chunk, unfit: Unfit | None = None) -> tuple[pa.Table, list[Refusal]]:
-        """Return the rows of a chunk as text, without the records that are refused.
+        """Return the rows of a chunk as text, without refused records.
 
         Args:
             chunk: Whole records.
-            unfit: Given a column's name and text, says which rows do not fit, and why.
+            unfit: Returns which rows of a column do not fit, and why, given its name and text.
         """
         content, refusals = chunk.content, list[Refusal]()
         table = self._table(content) if self._is_regular(content) else None
@@ -89,7 +89,7 @@ class Delimited:
         return table, refusals
 
     def place_of(self, chunk: Chunk, row: int, refused: Iterable[Refusal]) -> tuple[int, bytes]:
-        """Return the line of a row that `rows` returned, and its record as it stands there.
+        """Return the line of a row that `rows` returned, and its record as written.
 
         Args:
             chunk: As `rows` took it.
@@ -139,7 +139,7 @@ class Delimited:
             yield Refusal(self.number, lines[row], self.name, why)
 
     def _table(self, content: bytes) -> pa.Table | None:
-        """Return the rows of records, or nothing where one has too many fields or too few."""
+        """Return the rows of records, or None if one has too many or too few fields."""
         schema = pa.schema([pa.field(name, pa.string()) for name in self.columns])
         if not content or (len(self.names) > 1 and not content.strip(b"\r\n")):
             return schema.empty_table()
@@ -185,17 +185,17 @@ class Delimited:
 def read_header(
     first: bytes, file: TextFile, *, number: int, delimiter: str, is_chosen: bool
 ) -> tuple[tuple[str, ...], int]:
-    """Return the names in the first record of a file, and where that ends.
+    """Return the names in the first record of a file, and the end of that record.
 
     Args:
         first: The start of the file's text, with that record whole.
         file: The file.
         number: Its number.
-        delimiter: Between names.
-        is_chosen: Whether the user said so.
+        delimiter: The delimiter of names.
+        is_chosen: Whether the user chose it.
 
     Raises:
-        BadArgumentError: It has no names, empty ones, or one twice.
+        BadArgumentError: It has no names, empty names, or a name twice.
     """
     record = next(split(first, ord(delimiter)), None)
     content = first[: record.stop] if record else b""
@@ -235,10 +235,10 @@ def _names_problem(names: Sequence[str], delimiter: str, *, is_chosen: bool) -> 
 
 
 def compare_headers(names: Sequence[str], wanted: Sequence[str], *, file: str, first: str) -> None:
-    """Refuse a file that has other columns than the first one; their order may differ.
+    """Refuse a file with other columns than the first one; their order may differ.
 
     Raises:
-        BadArgumentError: It does; names the columns.
+        BadArgumentError: The columns differ; names them.
     """
     there, known = set(names), set(wanted)
     missing = [name for name in wanted if name not in there]
@@ -265,7 +265,7 @@ def _without(table: pa.Table, rows: Sequence[int]) -> pa.Table:
 
 
 def declared_unfit(types: Mapping[str, pa.DataType]) -> Unfit | None:
-    """Return what finds the rows that do not fit declared types; nothing where none is declared."""
+    """Return a function that finds rows that do not fit declared types, or None without any."""
     if not types:
         return None
 

@@ -1,4 +1,4 @@
-"""Files of text wherever they lie: found, unpacked, and decoded to UTF-8 without a loss."""
+"""Find text files anywhere, decompress them, and decode them to UTF-8 without loss."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Buffer  # type: ignore[attr-defined,unused-ignore] # since 3.12
 
 STEP_BYTES = 4 << 20
-"""Bytes of a read, and about those of a chunk."""
+"""Bytes of a read, and approximately of a chunk."""
 
 _BOM = codecs.BOM_UTF8
 _WIDE_BOMS = {
@@ -47,11 +47,11 @@ class TextFile:
     """One file. Picklable.
 
     Attributes:
-        url: The url of its folder or bucket.
-        name: In there.
+        url: The URL of its folder or bucket.
+        name: Its name in the folder.
         encoding: The encoding of its text.
-        options: How to reach it.
-        step_bytes: The size of a read: large for a store, small beside the memory of a machine.
+        options: The options of its store.
+        step_bytes: The size of a read: large for a store, small compared with memory.
         stored_bytes: Its stored size when it was found; 0 if that is not known.
     """
 
@@ -64,20 +64,20 @@ class TextFile:
 
     @property
     def is_plain(self) -> bool:
-        """Whether a part can be read without what comes before: UTF-8, and not packed."""
+        """Return whether a part can be read on its own: UTF-8, and not compressed."""
         return not self.name.lower().endswith(_PACKED) and _is_utf8(self.encoding)
 
     def read(self, start: int = 0, stop: int | None = None) -> Iterator[bytes]:
         """Yield the text as UTF-8 without a byte-order mark, some MiB at a time.
 
-        What cannot be decoded is left, or made, such that it is not UTF-8.
+        Undecodable bytes are kept, or made, invalid as UTF-8.
 
         Args:
-            start: First byte of what is yielded.
-            stop: Last byte and one; `None` is the end.
+            start: The first byte to yield.
+            stop: The end of the bytes to yield; `None` is the end of the file.
 
         Raises:
-            BadArgumentError: The file is damaged as a packed file, or in another encoding.
+            BadArgumentError: The compressed file is damaged, or the text has another encoding.
         """
         with contextlib.closing(open_store(self.url, options=self.options)) as store:
             if self.is_plain:
@@ -120,13 +120,13 @@ def find_files(
     options: StoreOptions,
     step_bytes: int = STEP_BYTES,
 ) -> tuple[list[TextFile], list[str]]:
-    """Return the files at a path or URL in the order of their names, and what else is there.
+    """Return the files at a path or URL in the order of their names, and the other files.
 
-    Of a folder those are taken whose names end as their kind does, or all where none does; what
-    is hidden (names with ``.`` or ``_`` in front) is left.
+    In a folder, files with the ending of their kind are taken, or all if there are none; hidden
+    files (names that start with ``.`` or ``_``) are ignored.
 
     Raises:
-        BadArgumentError: There is none.
+        BadArgumentError: There are no files.
     """
     single = _single(source, kind, options)
     if single is not None:
@@ -151,10 +151,10 @@ def find_files(
 
 
 def refuse_lost_partitions(files: Sequence[TextFile], columns: Sequence[str]) -> None:
-    """Refuse files whose folders say what is in no column, as ``year=2024/x.csv`` does.
+    """Refuse files in folders with values that are not in a column, as ``year=2024/x.csv``.
 
     Raises:
-        BadArgumentError: There is one.
+        BadArgumentError: There is such a file.
     """
     for file in files:
         for part in PurePosixPath(file.name).parts[:-1]:

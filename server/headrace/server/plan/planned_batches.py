@@ -119,7 +119,7 @@ def planned_stream(
     """Yield everything that a stream sends, in order: first one batch, then several at a time.
 
     For an empty dataset that is the end of a single epoch, whatever the number of epochs; otherwise
-    ends without number would be sent as fast as possible.
+    ends would be sent without pause.
     """
     position, step, consumed = spec.position, spec.step, spec.consumed
     size = 1
