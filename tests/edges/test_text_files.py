@@ -163,7 +163,7 @@ def test_what_folders_say_is_in_a_column_or_refused(tmp_path: Path, kind: str) -
         folder.mkdir(parents=True)
         line = b"a|year\n1|2\n" if kind == "csv" else content
         (folder / f"x.{kind}").write_bytes(line.replace(b"year", b"YEAR"))
-    with pytest.raises(BadArgumentError, match=r"year=2023/x.* lies in the folder 'year=2023'"):
+    with pytest.raises(BadArgumentError, match=r"year=2023/x.* is in the folder 'year=2023'"):
         _convert(tmp_path / "src", tmp_path / "out", kind, text=TextOptions(delimiter="|"))
 
     assert not (tmp_path / "out").exists()
@@ -198,7 +198,7 @@ def test_what_is_left_out_is_counted_and_listed(tmp_path: Path) -> None:
     existed = Path(f"{target}-refused").exists()
 
     assert (2, False, 1) == (refused.returncode, existed, refused.stderr.count("\n"))
-    assert "x.csv:3: has 1 field, expected 2; x.csv:4: holds the byte ff" in refused.stderr
+    assert "x.csv:3: has 1 field, expected 2; x.csv:4: contains the byte ff" in refused.stderr
     assert (0, 2, 2) == (
         done.returncode,
         json.loads(done.stdout)["left_out"],
@@ -240,7 +240,7 @@ def test_columns_are_told_by_their_names(tmp_path: Path) -> None:
 
     assert [{"a": 1, "b": "x"}, {"a": 2, "b": "y"}, {"a": 3, "b": "z"}] == samples
     (tmp_path / "in" / "4.csv").write_text("a,c\n4,w\n")
-    with pytest.raises(BadArgumentError, match=r"4.csv:1: .* lacks 'b' and has 'c' beside them"):
+    with pytest.raises(BadArgumentError, match=r"4.csv:1: .* lacks 'b' and also has 'c'"):
         _convert(tmp_path / "in", tmp_path / "other")
 
 
