@@ -77,6 +77,10 @@ NOT_RUN = {
     ): _BENCHMARK,
     (
         "docs/exam.md",
+        "PYTHONPATH=tests:examples python -m exam --json .build/one.j",
+    ): _BENCHMARK,
+    (
+        "docs/exam.md",
         "EXAM_KIND=images PYTHONPATH=tests:examples python -m exam.wa",
     ): _BENCHMARK,
     (
@@ -92,6 +96,10 @@ NOT_RUN = {
     ("docs/order.md", "12[0:8191] 10[0:1]"): "printed by tests/order/packing/test_packing.py",
     ("README.md", "DataFrame or files ──convert──▶ shards in S3 ──▶ servers ──g"): _DRAWING,
     ("README.md", "make demo"): _MAKE,
+    (
+        "README.md",
+        "from headrace.client import DecodeImage, RandomHorizontalFli",
+    ): "docs/augmentation.md and docs/llm.md say the same, and are run",
     (
         "README.md",
         "pip install .                   # the client; it does not to",

@@ -143,7 +143,7 @@ def test_a_function_that_changes_its_columns_is_told(spark: SparkSession, tmp_pa
     """What it yielded and what it promised."""
     function = Function(_changing, "id long")
 
-    with pytest.raises(BadArgumentError, match="yielded the columns other, its schema has id"):
+    with pytest.raises(BadArgumentError, match="yielded the columns other, but its schema has id"):
         write_shards(spark.range(0, 30_000, 1, 1), str(tmp_path), function=function)
 
 

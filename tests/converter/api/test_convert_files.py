@@ -225,7 +225,7 @@ def test_a_failure_leaves_nothing(tmp_path: Path) -> None:
         pq.write_table(pa.table({"x": [value]}), tmp_path / f"{number}.parquet")
     out = tmp_path / "out"
 
-    with pytest.raises(BadArgumentError, match="300, which uint8 cannot hold"):
+    with pytest.raises(BadArgumentError, match="300, which uint8 cannot represent"):
         convert_files(
             str(tmp_path),
             str(out),

@@ -237,7 +237,7 @@ def test_every_other_type_of_spark_is_stored_as_it_is(spark: SparkSession, tmp_p
 
 def test_a_shape_for_no_column_is_refused(spark: SparkSession, tmp_path: Path) -> None:
     """A misspelt column in shapes is told with the columns there are."""
-    with pytest.raises(ColumnNotFoundError, match=r"shapes names imgae, .* has id"):
+    with pytest.raises(ColumnNotFoundError, match=r"shapes names imgae, .* are id"):
         write_shards(spark.range(1), str(tmp_path), write=WriteOptions(shapes={"imgae": (2,)}))
 
 

@@ -316,7 +316,7 @@ def test_a_length_that_lies_is_found_and_nothing_of_its_batch_is_sent(tmp_path: 
         failure = failure_before_batches(opened, _request(16, global_batch_size=99))
 
     assert failure_of(failure)[1].reason == "STEP_FAILED"
-    assert "sample 13 has 5 elements in column 'tokens', and 6" in str(failure.details())
+    assert "sample 13 has 5 elements in column 'tokens', but 6" in str(failure.details())
 
 
 def test_a_token_of_an_earlier_version_goes_on_with_its_rows(tmp_path: Path) -> None:
@@ -361,9 +361,9 @@ def test_columns_that_cannot_be_packed_alike_are_refused(tmp_path: Path) -> None
     )
     write_dataset(url, table, shard_samples=(3,))
 
-    with pytest.raises(BadArgumentError, match="sample 1 has 1 elements in 'tokens' and 2"):
+    with pytest.raises(BadArgumentError, match="sample 1 has 1 elements in 'tokens' but 2"):
         index_rows(url, RowOptions(8), columns=["tokens", "mask"])
-    with pytest.raises(BadArgumentError, match="2 columns hold lists"):
+    with pytest.raises(BadArgumentError, match="2 columns contain lists"):
         index_rows(url, RowOptions(8), columns=[])
     with pytest.raises(BadArgumentError, match="expected lists of numbers"):
         index_rows(url, RowOptions(8), columns=["text"])

@@ -165,7 +165,7 @@ def test_a_noted_encoding_is_written_again(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("column", "message"),
     [
-        (pa.array([1, None]), "'x' holds 1 nulls"),
+        (pa.array([1, None]), "'x' contains 1 nulls"),
         (pa.array([[1, None]]), "nulls inside"),
         (pa.array([[[1], None]], pa.list_(pa.list_(pa.int8()))), "no encoding"),
         (pa.array([1], pa.timestamp("us")), "no encoding"),
