@@ -1,7 +1,6 @@
 """Claims about the steps of lanes.
 
-How they could give a wrong sample: a step that is remembered from the place asked for before, and
-taken for that of another place or lane.
+How they could give a wrong sample: a step that depends on the places or lanes asked for before.
 """
 
 from __future__ import annotations

@@ -339,6 +339,8 @@ class Order:
         return found
 
     def _at(self, epoch: int, lane: int, places: _Array) -> _Array:
+        if not self.spec.shuffle:
+            return places + self._split.start(lane)
         sample_ids = np.empty_like(places)
         order = np.argsort(places, kind="stable")
         rising, done = places[order], 0
@@ -356,11 +358,6 @@ class Order:
             chunk = self._chunks.find((epoch, lane, *latest.key))
             if chunk is not None:
                 return latest.start, chunk
-        if not self.spec.shuffle:
-            start = self._split.start(lane)
-            first = place - place % _CHUNK_SAMPLES
-            stop = min(first + _CHUNK_SAMPLES, self._split.length(lane))
-            return first, np.arange(start + first, start + stop)
         dealing = self._dealing(lane)
         step, start, length = dealing.step_at(0, place)
         if length > SORT_LIMIT:

@@ -94,8 +94,6 @@ class Dealings:
         self._make_steps()
         self.cohorts = self._count_cohorts(memories)
         self._tail_starts = self._cohort_starts(np.arange(len(lengths)), self.cohorts)
-        # The odd step that was found last, its lane and its places: streams ask for it again.
-        self._odd_step = (0, 0, range(0))
 
     def step_start(self, owners: Owners, steps: _Array) -> _Array:
         """Return the place at which each of some steps starts."""
@@ -182,13 +180,9 @@ class Dealings:
         step = first + (place - begin) // size
         if first <= step < stop:
             return step, begin + (step - first) * size, size
-        odd_owner, step, places = self._odd_step
-        if odd_owner != owner or not places.start <= place < places.stop:
-            steps = self.steps_of(owner, np.array([place]))
-            start, length = self.step_start(owner, steps), self.step_length(owner, steps)
-            step, places = int(steps[0]), range(int(start[0]), int((start + length)[0]))
-            self._odd_step = owner, step, places
-        return step, places.start, len(places)
+        step = int(self.steps_of(owner, np.array([place]))[0])
+        steps = np.array([step])
+        return step, int(self.step_start(owner, steps)[0]), int(self.step_length(owner, steps)[0])
 
     def full_steps(self, owner: int) -> tuple[int, int]:
         """Return the first step of a lane of full cohorts alone, and the step after the last."""
