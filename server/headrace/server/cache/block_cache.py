@@ -35,7 +35,7 @@ from headrace.server.cache.fetch.block_runs import BlockReader, run_blocks
 from headrace.server.cache.fetch.concurrency import FIRST_LIMIT
 from headrace.server.cache.fetch.fetch_queue import Flights
 from headrace.server.cache.fetch.fetch_threads import Fetchers, HeldObserver, UnderWay
-from headrace.server.cache.joined_sources import JoinedSources, missing_of
+from headrace.server.cache.joined_sources import JoinedSources
 from headrace.server.cache.memory.allocation import Room, closed_error
 from headrace.server.cache.memory.arena import Arena, Memory
 from headrace.server.cache.memory.shared_memory import Desk, SourceTables
@@ -388,16 +388,16 @@ class BlockCache:
     ) -> NDArray[np.int64]:
         """Ask for blocks of several datasets ahead of need, as `prefetch_unplanned`."""
         slots = joined.slots(blocks)
-        if not missing_of(slots, blocks).size:
+        if (slots > ABSENT).all():
             self._slots.asked[slots] = self._slots.ranking
             return blocks[:0]
         with self._lock:
             slots = joined.slots(blocks)
             self._slots.asked[slots[slots > ABSENT]] = self._slots.ranking
-        missing = [blocks[:0]]
-        for source, first, _, own in joined.split(missing_of(slots, blocks)):
-            missing.append(self.prefetch_unplanned(source, own, waiter) + first)
-        return np.concatenate(missing)
+        return joined.ask(
+            blocks[slots <= ABSENT],
+            lambda source, own: self.prefetch_unplanned(source, own, waiter),
+        )
 
     def rows(
         self, source: Source, blocks: NDArray[np.int64], offsets: NDArray[np.int64]
@@ -445,19 +445,19 @@ class BlockCache:
     def _pin(self, source: Source, blocks: NDArray[np.int64]) -> NDArray[np.int32] | None:
         with self._lock:
             slots, hits = self._slots.pin_all(source.slot_of, blocks)
-        self._observer.used(hits=hits, misses=blocks.size - hits)
-        return slots if hits == blocks.size else None
+        return self._used(slots, hits)
 
     def _pin_joined(
         self, joined: JoinedSources, blocks: NDArray[np.int64]
     ) -> NDArray[np.int32] | None:
         with self._lock:
             slots = joined.slots(blocks)
-            hits = int(np.count_nonzero(slots > ABSENT))
-            if hits == blocks.size:
-                self._slots.pin(slots)
-        self._observer.used(hits=hits, misses=blocks.size - hits)
-        return slots if hits == blocks.size else None
+            hits = self._slots.pin_found(slots)
+        return self._used(slots, hits)
+
+    def _used(self, slots: NDArray[np.int32], hits: int) -> NDArray[np.int32] | None:
+        self._observer.used(hits=hits, misses=slots.size - hits)
+        return slots if hits == slots.size else None
 
     def _unpin(self, slots: NDArray[np.int32]) -> None:
         if not slots.size:

@@ -17,13 +17,13 @@ If the code differs, the code is wrong.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from types import ModuleType
 
 import numpy as np
 from numpy.typing import NDArray
 
-from headrace.server.cache.source import ABSENT, Source
+from headrace.server.cache.source import Source
 from headrace.server.kernels.loader import LOOPS
 
 # Of each dataset: where its slots and its bases lie, and the shape of the bases.
@@ -119,6 +119,25 @@ class JoinedSources:
         for index, places, own in split_by(self._firsts, blocks):
             yield self._sources[index], int(self._firsts[index]), places, own
 
+    def ask(
+        self,
+        blocks: NDArray[np.int64],
+        ask_one: Callable[[Source, NDArray[np.int64]], NDArray[np.int64]],
+    ) -> NDArray[np.int64]:
+        """Ask each dataset for those of the blocks that are its own.
+
+        Args:
+            blocks: ``(n,) int64``.
+            ask_one: Takes a dataset and its blocks, and returns some of these.
+
+        Returns:
+            What it returned, by the numbers that blocks have here.
+        """
+        found = [blocks[:0]]
+        for source, first, _, own in self.split(blocks):
+            found.append(ask_one(source, own) + first)
+        return np.concatenate(found)
+
     def _look_at_growth(self) -> None:
         """Note where the bases lie now, if any have been made again."""
         # What a pinned block needs was written, and counted, before its slot could be seen.
@@ -131,12 +150,6 @@ class JoinedSources:
                 self._bases[index] = bases
                 self._places[index, 1:] = _address(bases), *bases.shape
         self._seen = seen
-
-
-def missing_of(slots: NDArray[np.int32], blocks: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Return those of some blocks that are not in memory, by their slots."""
-    missing: NDArray[np.int64] = blocks[slots <= ABSENT]
-    return missing
 
 
 def _address(table: NDArray[np.int32] | NDArray[np.int64]) -> int:

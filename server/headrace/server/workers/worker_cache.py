@@ -32,7 +32,7 @@ from headrace.errors import DrainingError
 from headrace.server.cache.block_cache import CacheObserver
 from headrace.server.cache.disk.disk_cache import DiskCache
 from headrace.server.cache.fetch.block_runs import BlockReader
-from headrace.server.cache.joined_sources import JoinedSources, missing_of
+from headrace.server.cache.joined_sources import JoinedSources
 from headrace.server.cache.memory.arena import ArenaHeader, Memory
 from headrace.server.cache.memory.eviction import next_uses
 from headrace.server.cache.memory.shared_memory import Desk, Shared, SourceTables, barrier
@@ -242,10 +242,10 @@ class WorkerCache:
         self, joined: JoinedSources, blocks: NDArray[np.int64], waiter: Waiter
     ) -> NDArray[np.int64]:
         """Ask for blocks, as `BlockCache.prefetch_unplanned_joined`."""
-        missing = [blocks[:0]]
-        for source, first, _, own in joined.split(missing_of(joined.slots(blocks), blocks)):
-            missing.append(self.prefetch_unplanned(source, own, waiter) + first)
-        return np.concatenate(missing)
+        return joined.ask(
+            blocks[joined.slots(blocks) <= ABSENT],
+            lambda source, own: self.prefetch_unplanned(source, own, waiter),
+        )
 
     @contextmanager
     def demand(self, source: Source, blocks: NDArray[np.int64], waiter: Waiter) -> Iterator[None]:

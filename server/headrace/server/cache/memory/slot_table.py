@@ -103,10 +103,14 @@ class SlotTable:
             now = time.monotonic_ns()
             return found, LOOPS.pin_all(slot_of, blocks, self.pins, self.last_use, now, found)
         slots = slot_of[blocks]
+        return slots, self.pin_found(slots)
+
+    def pin_found(self, slots: NDArray[np.int32]) -> int:
+        """Pin the blocks of distinct slots, or none if one has none; return how many have one."""
         hits = int(np.count_nonzero(slots > 0))
-        if hits == blocks.size:
+        if hits == slots.size:
             self.pin(slots)
-        return slots, hits
+        return hits
 
     def ask(self, slot_of: NDArray[np.int32], blocks: NDArray[np.int64]) -> bool:
         """Note that blocks will be read, if all are cached; return whether they are."""
