@@ -32,7 +32,7 @@ def _layout() -> BlockLayout:
 
 
 def _sources(counts: list[int], growth: Growth) -> list[Source]:
-    """Return datasets of so many blocks, all cached."""
+    """Return datasets with these numbers of blocks, all cached."""
     sources, slots = [], iter(range(1, 1 + sum(counts)))
     for index, count in enumerate(counts):
         source = Source(index, CountingStore(), _layout(), count)

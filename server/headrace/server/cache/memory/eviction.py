@@ -8,9 +8,9 @@
    all blocks outside of any part, so no job, however large, takes the blocks of another that keeps
    within its part. Anyone may use what a job leaves free.
 4. Victims are worked out for several evictions at a time. One that was read, asked for or pinned
-   meanwhile is passed over. If all of them are, they are worked out anew, and of these one goes
-   although it was asked for: streams ask without the cache's lock, also while victims are worked
-   out, and whoever waits for room would not be woken.
+   meanwhile is passed over. If all of them are, victims are ranked again, and one of these goes
+   even if it was asked for: streams ask without the cache's lock, also during the ranking, and
+   otherwise whoever waits for room would not be woken.
 
 If the code differs, the code is wrong.
 
