@@ -445,7 +445,8 @@ class BlockCache:
     def _pin(self, source: Source, blocks: NDArray[np.int64]) -> NDArray[np.int32] | None:
         with self._lock:
             slots, hits = self._slots.pin_all(source.slot_of, blocks)
-        return self._used(slots, hits)
+        self._observer.used(hits=hits, misses=blocks.size - hits)
+        return slots if hits == blocks.size else None
 
     def _pin_joined(
         self, joined: JoinedSources, blocks: NDArray[np.int64]
@@ -453,11 +454,8 @@ class BlockCache:
         with self._lock:
             slots = joined.slots(blocks)
             hits = self._slots.pin_found(slots)
-        return self._used(slots, hits)
-
-    def _used(self, slots: NDArray[np.int32], hits: int) -> NDArray[np.int32] | None:
-        self._observer.used(hits=hits, misses=slots.size - hits)
-        return slots if hits == slots.size else None
+        self._observer.used(hits=hits, misses=blocks.size - hits)
+        return slots if hits == blocks.size else None
 
     def _unpin(self, slots: NDArray[np.int32]) -> None:
         if not slots.size:
