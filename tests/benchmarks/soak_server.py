@@ -1,11 +1,11 @@
 """Watch the memory, the descriptors and the threads of a server for a long time.
 
-``PYTHONPATH=tests:examples python -m benchmarks.soak_server [--minutes 60] [--streams 256]`` serves
-a small dataset to client processes whose streams end and come again all the time: some read a
-little and go, some read on until the server asks them to reconnect, some never read; and every few
-seconds a client process is killed. It prints what the server has once a minute, and ends with 1 if
-the last third of the time has more of anything at its median than the second third, beyond a bound,
-or if no batch came in some minute.
+``PYTHONPATH=tests:examples python -m benchmarks.soak_server [--minutes 60] [--streams 256]
+[--step-s 1]`` serves a small dataset to client processes whose streams end and come again all the
+time: some read a little and go, some read on until the server asks them to reconnect, some never
+read; and every few seconds a client process is killed. It prints what the server has once a minute,
+and ends with 1 if the last third of the time has more of anything at its median than the second
+third, beyond a bound, or if no batch came in some minute.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from support.served import rich_table, stub_of
 
 _PROCESSES = 8
 _KILL_S = 5.0
-_TOGETHER, _STEP_S = 8, 1.0
+_TOGETHER = 8  # batches that a loop reads in one go
 _READ_S, _STILL_S = (0.2, 20.0), (2.0, 20.0)
 # What may be more in the last third: of memory a part, and MiB; of the others some.
 _MORE = {"resident MiB": (1.05, 16.0), "descriptors": (1.05, 16.0), "threads": (1.05, 16.0)}
@@ -48,7 +48,7 @@ class Reading:
     batches: int
 
 
-def _read(address: str, seed: int, batches: Array[c_int64], place: int) -> None:
+def _read(address: str, seed: int, step_s: float, batches: Array[c_int64], place: int) -> None:
     """One stream after another, for ever."""
     chance = random.Random(seed)
     options = [("grpc.use_local_subchannel_pool", 1)]
@@ -74,7 +74,7 @@ def _read(address: str, seed: int, batches: Array[c_int64], place: int) -> None:
                     if count % _TOGETHER == 0:
                         batches[place] += _TOGETHER
                         # As a training loop: what is soaked is coming and going.
-                        time.sleep(_STEP_S)
+                        time.sleep(step_s)
                     if time.monotonic() > until:
                         break
             except (grpc.RpcError, StopIteration):
@@ -83,10 +83,12 @@ def _read(address: str, seed: int, batches: Array[c_int64], place: int) -> None:
                 call.cancel()
 
 
-def _client(address: str, seed: int, streams: int, batches: Array[c_int64], places: range) -> None:
+def _client(address: str, seed: int, step_s: float, batches: Array[c_int64], places: range) -> None:
     for number, place in enumerate(places):
         threading.Thread(
-            target=_read, args=(address, seed * streams + number, batches, place), daemon=True
+            target=_read,
+            args=(address, seed * len(places) + number, step_s, batches, place),
+            daemon=True,
         ).start()
     threading.Event().wait()
 
@@ -102,7 +104,7 @@ def _counts(pid: int) -> dict[str, float]:
     }
 
 
-def soak(seconds: float, streams: int) -> list[Reading]:
+def soak(seconds: float, streams: int, step_s: float) -> list[Reading]:
     """Serve for a while; return what the server had, once a second."""
     context = multiprocessing.get_context("forkserver")
     # So that clients which are killed come again soon.
@@ -126,7 +128,7 @@ def soak(seconds: float, streams: int) -> list[Reading]:
             def begun(number: int) -> multiprocessing.process.BaseProcess:
                 each = streams // _PROCESSES
                 places = range(number * each, (number + 1) * each)
-                arguments = (server.address, next(seeds), each, batches, places)
+                arguments = (server.address, next(seeds), step_s, batches, places)
                 client = context.Process(target=_client, args=arguments, daemon=True)
                 client.start()
                 return client
@@ -184,8 +186,11 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--minutes", type=float, default=60)
     parser.add_argument("--streams", type=int, default=256)
+    parser.add_argument(
+        "--step-s", type=float, default=1.0, help="of a loop, after 8 batches; more for an hour"
+    )
     arguments = parser.parse_args()
-    found = wrong(soak(60 * arguments.minutes, arguments.streams))
+    found = wrong(soak(60 * arguments.minutes, arguments.streams, arguments.step_s))
     print("\n".join(found) or "memory, descriptors and threads are flat")
     return 1 if found else 0
 
