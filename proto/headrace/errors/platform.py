@@ -1,4 +1,4 @@
-"""Where headrace runs: its parts import this early, so that elsewhere one sentence says so."""
+"""Refuse systems that headrace does not run on, with one sentence; its parts import this early."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ import sys
 
 
 def refuse_windows() -> None:
-    """Refuse a system that has neither unix sockets with credentials nor locks of files.
+    """Refuse Windows, which has neither unix sockets with credentials nor POSIX file locks.
 
     Raises:
-        ImportError: It is Windows.
+        ImportError: The system is Windows.
     """
     if sys.platform == "win32":
         raise ImportError(

@@ -53,7 +53,7 @@ class HeadraceError(Exception):
     """Root of all errors that headrace raises on purpose.
 
     Attributes:
-        message: What was found, what was wanted, where, and what to do.
+        message: What was found, what was expected, where, and what to do.
         metadata: The dynamic parts of the message, by name, for programs (``ErrorInfo.metadata``).
     """
 
@@ -75,7 +75,7 @@ class CallerError(HeadraceError):
 
 
 class AccessDeniedError(CallerError):
-    """A bearer token is known and may read nothing."""
+    """The bearer token is known, but may read nothing."""
 
     code = "PERMISSION_DENIED"
     reason = "ACCESS_DENIED"
@@ -110,7 +110,7 @@ class DatasetNotFoundError(CallerError):
 
 
 class NotADatasetError(CallerError):
-    """The URL exists or not, but holds no dataset."""
+    """The URL holds no dataset, whether or not it exists."""
 
     code = "NOT_FOUND"
     reason = "NOT_A_DATASET"
@@ -124,7 +124,7 @@ class PositionPastEndError(CallerError):
 
 
 class RequestMalformedError(CallerError):
-    """The bytes of a request are none."""
+    """The bytes of a request cannot be parsed."""
 
     code = "INVALID_ARGUMENT"
     reason = "REQUEST_MALFORMED"
@@ -138,14 +138,14 @@ class RingUnavailableError(CallerError):
 
 
 class SkipsNotFoundError(CallerError):
-    """A list of samples to leave out is named by its digest, and the server has none of it."""
+    """A request names a list of samples to skip by a digest that the server does not know."""
 
     code = "FAILED_PRECONDITION"
     reason = "SKIPS_NOT_FOUND"
 
 
 class StepFailedError(CallerError):
-    """What is done to a batch, by the server or by ``transform=``, cannot be done to this one."""
+    """A step of the server, or the client's ``transform=``, cannot process this batch."""
 
     code = "FAILED_PRECONDITION"
     reason = "STEP_FAILED"
@@ -159,7 +159,7 @@ class TokenDatasetChangedError(CallerError):
 
 
 class TokenMalformedError(CallerError):
-    """Bytes that are no token, a damaged token, or one of an unknown version."""
+    """The bytes are not a token, or the token is damaged or of an unknown version."""
 
     code = "INVALID_ARGUMENT"
     reason = "TOKEN_MALFORMED"
@@ -173,7 +173,7 @@ class TokenSpecChangedError(CallerError):
 
 
 class UnauthenticatedError(CallerError):
-    """The server asks for a bearer token, and the call has none that it knows."""
+    """The server requires a bearer token, and the call carries none that it knows."""
 
     code = "UNAUTHENTICATED"
     reason = "UNAUTHENTICATED"
@@ -187,21 +187,21 @@ class UnsupportedColumnError(CallerError):
 
 
 class WorldError(HeadraceError):
-    """The call was right and the world was not."""
+    """The call was correct, but something around it failed; repeating it may succeed."""
 
     code = "UNAVAILABLE"
     reason = "WORLD"
 
 
 class CommitConflictError(WorldError):
-    """Two writers committed at once, and the other one won."""
+    """Two writers committed at the same time, and the other one won."""
 
     code = "ABORTED"
     reason = "COMMIT_CONFLICT"
 
 
 class DatasetExistsError(WorldError):
-    """A dataset is already there and was not to be replaced."""
+    """A dataset exists already, and the call did not ask to replace it."""
 
     code = "ALREADY_EXISTS"
     reason = "DATASET_EXISTS"
@@ -216,7 +216,7 @@ class DrainingError(WorldError):
 
 
 class FilterPendingError(WorldError):
-    """The server looks which samples a filter keeps, and is not done yet.
+    """The server is still working out which samples a filter keeps.
 
     ``metadata["done"]`` samples of ``metadata["samples"]`` have been looked at.
     """
@@ -227,7 +227,7 @@ class FilterPendingError(WorldError):
 
 
 class ManifestCorruptError(WorldError):
-    """A manifest is damaged, truncated, hostile or of an unknown version."""
+    """A manifest is damaged, truncated, malicious or of an unknown version."""
 
     code = "DATA_LOSS"
     reason = "MANIFEST_CORRUPT"
@@ -241,7 +241,7 @@ class ObjectNotFoundError(WorldError):
 
 
 class PayloadLimitError(WorldError):
-    """The server has no memory for a batch just now: others have what there is."""
+    """Other streams hold all the memory that the server has for batches."""
 
     code = "RESOURCE_EXHAUSTED"
     reason = "PAYLOAD_LIMIT"
@@ -249,7 +249,7 @@ class PayloadLimitError(WorldError):
 
 
 class RebalanceError(WorldError):
-    """The server ended a stream so that the client may spread its load."""
+    """The server ended a stream so that the client connects to a less loaded one."""
 
     code = "UNAVAILABLE"
     reason = "REBALANCE"
@@ -257,7 +257,7 @@ class RebalanceError(WorldError):
 
 
 class RequestMissingError(WorldError):
-    """The headers of a call came, and its request did not."""
+    """The headers of a call arrived, but its request did not."""
 
     code = "UNAVAILABLE"
     reason = "REQUEST_MISSING"
@@ -281,7 +281,7 @@ class ServerUnreachableError(WorldError):
 
 
 class ShardCorruptError(WorldError):
-    """A block does not have the checksum, the length or the shape its manifest states."""
+    """A block does not have the checksum, the length or the shape that its manifest states."""
 
     code = "DATA_LOSS"
     reason = "SHARD_CORRUPT"
@@ -295,7 +295,7 @@ class StoreRefusedError(WorldError):
 
 
 class StoreUnavailableError(WorldError):
-    """The store did not answer, or throttled, past all retries."""
+    """The store did not answer, or throttled requests, in spite of all retries."""
 
     code = "UNAVAILABLE"
     reason = "STORE_UNAVAILABLE"
@@ -303,7 +303,7 @@ class StoreUnavailableError(WorldError):
 
 
 class StreamCorruptError(WorldError):
-    """A batch arrived damaged or incomplete; nothing of it was handed over."""
+    """A batch arrived damaged or incomplete; no part of it was handed to the loop."""
 
     code = "DATA_LOSS"
     reason = "STREAM_CORRUPT"
@@ -311,7 +311,7 @@ class StreamCorruptError(WorldError):
 
 
 class StreamLimitError(WorldError):
-    """The server has as many streams as it may."""
+    """The server has as many streams open as it allows."""
 
     code = "RESOURCE_EXHAUSTED"
     reason = "STREAM_LIMIT"
@@ -319,7 +319,7 @@ class StreamLimitError(WorldError):
 
 
 class InternalError(HeadraceError):
-    """A bug in headrace; the text says nothing of the inside."""
+    """A bug in headrace; the message reveals nothing of the server's internals."""
 
     code = "INTERNAL"
     reason = "INTERNAL"

@@ -7,14 +7,14 @@ from dataclasses import dataclass
 from typing import Protocol
 
 ALIGNMENT = 64
-"""Bytes: a cache line, and what Arrow asks for; a view of any dtype into a payload is aligned."""
+"""Bytes: a cache line, and what Arrow recommends. Views of any dtype into a payload are aligned."""
 
 OFFSET_BYTES = 8
 """Bytes of each offset, an int64."""
 
 
 class PayloadColumn(Protocol):
-    """What of a column decides which buffers it has."""
+    """The properties of a column that determine its buffers."""
 
     @property
     def is_tensor(self) -> bool:
@@ -26,7 +26,7 @@ class PayloadColumn(Protocol):
 
     @property
     def nullable(self) -> bool:
-        """Whether a buffer of one byte a row comes before the others."""
+        """Whether a validity buffer, one byte a row, comes before the others."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,9 +34,9 @@ class PayloadLayout:
     """The buffers of one batch.
 
     Attributes:
-        lengths: Bytes of each buffer: for each column in order [validity,] [offsets,] values.
-        begins: Where each begins in the payload, at multiples of `ALIGNMENT`.
-        size: Bytes of the payload: the end of its last buffer.
+        lengths: Bytes of each buffer: [validity,] [offsets,] values of each column in turn.
+        begins: Where each buffer starts in the payload, at a multiple of `ALIGNMENT`.
+        size: Bytes of the payload, up to the end of its last buffer.
     """
 
     lengths: tuple[int, ...]
@@ -50,9 +50,9 @@ def layout_of(
     """Lay out a batch.
 
     Args:
-        columns: The columns in the order wanted.
+        columns: The columns, in the order of the payload.
         row_count: Rows of the batch.
-        ragged_bytes: Bytes of all values of each column that is not a tensor, in the same order.
+        ragged_bytes: Bytes of the values of each column that is not a tensor, in the same order.
     """
     lengths: list[int] = []
     sizes = iter(ragged_bytes)
@@ -68,7 +68,7 @@ def layout_of(
 
 
 def place_buffers(lengths: Sequence[int]) -> tuple[list[int], int]:
-    """Return where buffers of these lengths in bytes begin, and where the last of them ends."""
+    """Return where buffers of these lengths, in bytes, start, and where the last one ends."""
     begins: list[int] = []
     end = 0
     for length in lengths:
@@ -79,5 +79,5 @@ def place_buffers(lengths: Sequence[int]) -> tuple[list[int], int]:
 
 
 def aligned(end: int) -> int:
-    """Return where the buffer starts that follows one which ends at ``end``."""
+    """Return where a buffer starts if the one before it ends at ``end``."""
     return end + -end % ALIGNMENT

@@ -1,4 +1,4 @@
-"""The ring: what a server and a client of one host say beside gRPC, as bytes, with no I/O.
+"""The ring: what a server and a client on one host exchange beside gRPC, as bytes, with no I/O.
 
 ``docs/ring.md`` specifies it so that another language could implement it.
 """
@@ -32,7 +32,7 @@ from headrace.ring.slots import (
 )
 
 VERSION = 1
-"""Of all that this package describes."""
+"""Version of everything in this package."""
 
 __all__ = [
     "HELLO_BYTES",

@@ -1,4 +1,4 @@
-"""The handshake: what passes over the ring's socket before the first record."""
+"""The handshake: what is sent over the ring's socket before the first record."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import struct
 
 from headrace.errors import RingUnavailableError, StreamCorruptError
 
-# Magic, then the ring's bytes, or those of the refusal's text that follows.
+# Magic, then the size of the ring, or of the text of a refusal that follows, in bytes.
 _LAYOUT = struct.Struct("<8sQ")
 _RING = b"HRRING\x00\x01"
 _REFUSAL = b"HRNONE\x00\x01"
@@ -17,30 +17,30 @@ REFUSAL_MOST_BYTES = 1024
 
 
 def ring_socket_of(grpc_socket: str) -> str:
-    """Return the path of the ring's socket beside a server's for gRPC."""
+    """Return the path of the ring's socket, given that of a server's gRPC socket."""
     return f"{grpc_socket}.ring"
 
 
 def hello(ring_bytes: int) -> bytes:
-    """Return what comes with the ring's descriptor."""
+    """Return the message that accompanies the ring's descriptor."""
     return _LAYOUT.pack(_RING, ring_bytes)
 
 
 def refusal(text: str) -> bytes:
-    """Return what comes in its place, with the reason."""
+    """Return the message of a server that refuses a ring, with its reason."""
     said = text.encode()[:REFUSAL_MOST_BYTES]
     return _LAYOUT.pack(_REFUSAL, len(said)) + said
 
 
 def read_hello(received: bytes) -> int:
-    """Return the ring's bytes.
+    """Return the size of the ring in bytes.
 
     Args:
-        received: All that came with the first message: the descriptor's, or a refusal.
+        received: The whole first message: a `hello` or a `refusal`.
 
     Raises:
-        RingUnavailableError: The server refuses, and says why.
-        StreamCorruptError: Something else came.
+        RingUnavailableError: The server refuses; the message has its reason.
+        StreamCorruptError: The message is neither.
     """
     if len(received) >= HELLO_BYTES:
         magic, size = _LAYOUT.unpack_from(received)

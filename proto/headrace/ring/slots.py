@@ -1,4 +1,4 @@
-"""Slots: one batch in the ring: a header, the message of the batch, and its payload."""
+"""Slots: each holds one batch in the ring as a header, the batch's message and its payload."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 
 from headrace.errors import StreamCorruptError
 
-# Magic, generation, where the payload starts in the slot, its bytes, the message's bytes, number of
-# the layout, zeros; then the checksum.
+# Magic, generation, start of the payload in the slot, bytes of the payload, bytes of the message,
+# number of the layout, zeros; then the checksum.
 _FIELDS = struct.Struct("<8sQQQQQ8x")
 _CHECKSUM = struct.Struct("<Q")
 _HEADER = struct.Struct("<8sQQQQQ8xQ")
@@ -21,29 +21,29 @@ _MAGIC = b"HRSLOT\x00\x01"
 
 SLOT_HEADER_BYTES = _FIELDS.size + _CHECKSUM.size
 SLOT_ALIGNMENT = 64
-"""Slots, and payloads in them, begin at multiples of it."""
+"""Slots, and the payloads in them, start at multiples of it."""
 
 _new = tuple.__new__
 
 _LIKELY_BYTES = 384
-"""Header and message of most batches: what is read at once."""
+"""Bytes that are read at once: enough for header and message of most batches."""
 
 _MOST_MESSAGE_BYTES = 4 << 20
-"""As gRPC takes: a message is copied before its checksum is known."""
+"""The limit of gRPC too. A message is copied before its checksum is verified."""
 
 
-# Made for each batch: a frozen dataclass would take three times as long.
+# Made for each batch; a frozen dataclass would take three times as long.
 class OpenSlot(NamedTuple):
-    """What a slot holds.
+    """The contents of a slot.
 
     Attributes:
         begin: Where the slot starts, in bytes from the beginning of the ring.
         generation: Its generation.
-        message: A serialised ``ReadBatchesResponse`` with the batch's header and no payload.
+        message: A serialised ``ReadBatchesResponse`` with the batch's header, without its payload.
         payload_begin: Where the payload starts, in bytes from the beginning of the ring.
         payload_end: Where it ends.
-        layout: Number of the layout; 0 for none. Two batches of a stream with the same have equal
-            counts of samples and rows, and equal lengths of all buffers.
+        layout: Number of the layout; 0 for none. Batches of a stream with the same number have
+            equal counts of samples and rows, and buffers of equal lengths.
     """
 
     begin: int
@@ -55,13 +55,13 @@ class OpenSlot(NamedTuple):
 
 
 def payload_begin(message_bytes: int) -> int:
-    """Return where the payload starts in a slot whose message has that many bytes."""
+    """Return where the payload starts in a slot with a message of this many bytes."""
     end = SLOT_HEADER_BYTES + message_bytes
     return end + -end % SLOT_ALIGNMENT
 
 
 def void_slot(slot: NDArray[np.uint8]) -> None:
-    """Make a slot one that nobody can take for a batch, before it is written again."""
+    """Invalidate a slot before it is written again, so that nobody takes it for a batch."""
     slot[:SLOT_HEADER_BYTES] = 0
 
 
@@ -78,12 +78,11 @@ def seal_slot(
 
     Args:
         slot: ``(slot_bytes,) uint8``.
-        generation: The generation of the slot, > 0; each slot of a stream has one more than the one
-            before.
-        message: The batch's.
-        begin: Where its payload starts in the slot; at least `payload_begin` of the message.
-        payload_bytes: How long it is.
-        layout: Number of its layout, or 0.
+        generation: The generation of the slot, > 0; it rises by one from slot to slot of a stream.
+        message: The batch's message.
+        begin: Where the payload starts in the slot; at least `payload_begin` of the message.
+        payload_bytes: Bytes of the payload.
+        layout: Number of the batch's layout, or 0.
     """
     fields = _FIELDS.pack(_MAGIC, generation, begin, payload_bytes, len(message), layout)
     digest = _CHECKSUM.pack(xxhash.xxh3_64_intdigest(fields + message))
@@ -92,15 +91,15 @@ def seal_slot(
 
 
 def open_slot(ring: memoryview, *, begin: int, generation: int) -> OpenSlot:
-    """Read the slot that was announced.
+    """Read a slot that was announced.
 
     Args:
-        ring: Its bytes.
-        begin: Where the slot starts.
-        generation: What it must have.
+        ring: The bytes of the ring.
+        begin: Where the slot starts, in bytes.
+        generation: The generation that the slot must have.
 
     Raises:
-        StreamCorruptError: It does not lie in the ring, is stale or torn, or was never written.
+        StreamCorruptError: The slot lies outside the ring, is stale or torn, or was never written.
     """
     head = ring[begin : begin + _LIKELY_BYTES].tobytes()
     if begin % SLOT_ALIGNMENT or len(head) < SLOT_HEADER_BYTES:
@@ -127,7 +126,7 @@ def open_slot(ring: memoryview, *, begin: int, generation: int) -> OpenSlot:
     last = first + payload_bytes
     if last > ring.nbytes:
         raise _bad(begin, f"a payload up to {last}", "one inside", ring.nbytes)
-    # As the named tuple itself would, in half of the time.
+    # Half the time of the named tuple's own constructor.
     return _new(OpenSlot, (begin, generation, message, first, last, layout))
 
 

@@ -22,10 +22,10 @@ Value = TypeVar("Value", bound=Sized)
 
 
 class BoundedCache(Generic[Key, Value]):
-    """Keeps the values used last, up to a budget in bytes; safe to call from several threads.
+    """Keeps the most recently used values within a budget in bytes; thread-safe.
 
-    The newest value is kept whatever its size, so that a value larger than the budget is not made
-    again for every call.
+    The newest value is kept even if it exceeds the budget, so that it is not made again for every
+    call.
     """
 
     def __init__(self, budget_bytes: int) -> None:
@@ -43,9 +43,9 @@ class BoundedCache(Generic[Key, Value]):
         """Return the value of a key, made at most once however many threads ask for it.
 
         Args:
-            key: What the value is for.
-            make: Makes the value. It runs under the cache's lock: it may use other caches, in
-                one fixed order, and never this one.
+            key: The key of the value.
+            make: Makes the value. It runs under the cache's lock, so it must not use this cache,
+                and may use other caches only in one fixed order.
         """
         with self._lock:
             if key in self._values:

@@ -1,4 +1,4 @@
-"""Checks that several modules share: of options, and of positions of an epoch."""
+"""Checks of options and of positions that several modules share."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ def check_range(field: str, value: int, *, low: int, high: int) -> None:
     """Refuse a value outside [low, high).
 
     Raises:
-        BadArgumentError: With the field, the value and the range.
+        BadArgumentError: The value is outside it; the message names field, value and range.
     """
     if not low <= value < high:
         raise BadArgumentError(f"{field} is {value}, must be in [{low}, {high})", field=field)
 
 
 def check_lanes(lanes: int, unit: int) -> None:
-    """Refuse numbers of lanes and samples of a unit that cannot be.
+    """Refuse an impossible number of lanes, or an impossible unit.
 
     Raises:
-        BadArgumentError: If one is out of range, or a unit has fewer samples than lanes.
+        BadArgumentError: One is out of range, or a unit has fewer samples than there are lanes.
     """
     check_range("lanes", lanes, low=1, high=(1 << 20) + 1)
     check_range("unit", unit, low=1, high=1 << 42)
@@ -36,11 +36,11 @@ def check_lanes(lanes: int, unit: int) -> None:
 
 
 def check_positions(epoch: int, start: int, stop: int, *, sample_count: int) -> None:
-    """Refuse what are no positions of an epoch.
+    """Refuse positions that an epoch does not have.
 
     Raises:
-        BadArgumentError: If the epoch or the range is none.
-        PositionPastEndError: If the range passes the end of the epoch.
+        BadArgumentError: The epoch or the range is not valid.
+        PositionPastEndError: The range passes the end of the epoch.
     """
     if not 0 <= epoch < _EPOCH_LIMIT:
         raise BadArgumentError(f"epoch is {epoch}, must be in [0, 2**62)", field="epoch")

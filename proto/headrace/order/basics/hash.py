@@ -1,4 +1,4 @@
-"""The counter-based hash that every random choice of the order comes from.
+"""The counter-based hash that all random choices of the order come from.
 
 ``docs/order.md`` specifies it with test vectors. A key is 64 bits and is made by absorbing words
 one after the other; a draw is a function of a key and a counter, so any draw can be made without
@@ -45,7 +45,7 @@ def derive(key: int, *words: int) -> int:
     """Absorb words into a key.
 
     Args:
-        key: The key to start from, in [0, 2**64); 0 is the root of all.
+        key: The key to start from, in [0, 2**64); all keys are derived from 0.
         words: Numbers in [0, 2**64), absorbed in this order.
 
     Returns:
@@ -60,7 +60,7 @@ def derive_each(keys: NDArray[np.uint64], *words: NDArray[np.int64] | int) -> ND
     """Absorb words into many keys, as `derive` does into one.
 
     Args:
-        keys: (n,) uint64; left as they are.
+        keys: (n,) uint64; not changed.
         words: Numbers >= 0, or (n,) int64 of them, absorbed in this order.
 
     Returns:
@@ -87,7 +87,7 @@ def draw(key: int, counters: NDArray[np.uint64]) -> NDArray[np.uint64]:
 
     Args:
         key: A key in [0, 2**64).
-        counters: (n,) uint64; left as they are.
+        counters: (n,) uint64; not changed.
 
     Returns:
         (n,) uint64, owned by the caller.
@@ -96,7 +96,7 @@ def draw(key: int, counters: NDArray[np.uint64]) -> NDArray[np.uint64]:
 
 
 def sample_keys(seed: int, epoch: int, positions: NDArray[np.int64]) -> NDArray[np.uint64]:
-    """Return the keys of some positions of an epoch, for random transforms of their samples.
+    """Return the keys of positions of an epoch, for random transforms of their samples.
 
     Args:
         seed: The seed of the order.
@@ -110,7 +110,7 @@ def sample_keys(seed: int, epoch: int, positions: NDArray[np.int64]) -> NDArray[
 
 
 def transform_keys(keys: NDArray[np.uint64], step: int, place: int) -> NDArray[np.uint64]:
-    """Return the keys of one random transform of some samples: docs/augmentation.md.
+    """Return the keys of one random transform, one for each sample: docs/augmentation.md.
 
     Args:
         keys: (n,) uint64, as `sample_keys` gives them.
@@ -138,13 +138,13 @@ def draw_each(
     Args:
         keys: (n,) or (1,) uint64.
         counters: (n,) uint64.
-        second_keys: The keys' `second_keys`, if more than one draw is made of them.
+        second_keys: What `second_keys_of` returns for the keys, if they serve several draws.
     """
     return _draw(counters + keys, second_keys_of(keys) if second_keys is None else second_keys)
 
 
 def second_keys_of(keys: NDArray[np.uint64]) -> NDArray[np.uint64]:
-    """Return what a draw adds to each key half-way."""
+    """Return what a draw adds to each key between its two rounds of mixing."""
     return derive_each(keys, Stream.SECOND)
 
 

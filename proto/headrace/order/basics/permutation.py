@@ -1,7 +1,7 @@
 """Keyed permutations of [0, n): as a whole by sorting, or point by point.
 
-Sorting is uniform over all n! permutations for any n, but costs work and memory for n numbers;
-single points of a large permutation come from a generalized Feistel network instead. Where many
+Sorting is uniform over all n! permutations for any n, but takes work and memory for n numbers.
+Single points of a large permutation come from a generalized Feistel network instead. If many
 points of one network are needed, its draws are made once and looked up.
 """
 
@@ -16,17 +16,17 @@ from numpy.typing import NDArray
 from headrace.order.basics.hash import draw_each, second_keys_of
 from headrace.order.basics.segments import spread
 
-# Fewer than 8 rounds show structure; twelve are right down to halves of 8, the smallest in use.
+# Fewer than 8 rounds show structure; 12 are enough for halves of 8, the smallest in use.
 NETWORK_ROUNDS: Final = 12
-# Rounds draw with the counter turn * 2**56 + half.
+# The counter of a round's draw is turn * 2**56 + half.
 _TURN_BITS: Final = 56
 _DRAWN_BITS: Final = 32
-# The tables of that many numbers take 0.8 MiB and 2 ms; their sides still fit in 15 bits.
+# The tables for this many numbers take 0.8 MiB and 2 ms; their sides still fit in 15 bits.
 NETWORK_LIMIT: Final = 1 << 30
 
 
 def permutation(key: int, count: int) -> NDArray[np.int64]:
-    """Permute [0, count) by sorting draws; use it where all of the permutation is needed.
+    """Permute [0, count) by sorting draws; use it where the whole permutation is needed.
 
     Place p holds the number whose draw is the p-th smallest; draws are compared by their upper 32
     bits, and by the number where those are equal.
@@ -42,7 +42,7 @@ def permutation(key: int, count: int) -> NDArray[np.int64]:
 
 
 def permutations(keys: NDArray[np.uint64], counts: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Permute several ranges, each as `permutation` does.
+    """Permute several ranges, each as `permutation` would.
 
     Args:
         keys: (n,) uint64.
@@ -57,7 +57,7 @@ def permutations(keys: NDArray[np.uint64], counts: NDArray[np.int64]) -> NDArray
         parts = (permutations(keys[:half], counts[:half]), permutations(keys[half:], counts[half:]))
         return np.concatenate(parts)
     owners, numbers = spread(counts)
-    # Owner, draw and number share one word, so that one plain sort does it all.
+    # Owner, draw and number share one word, so that one plain sort is enough.
     words = draw_each(keys if len(keys) == 1 else keys[owners], numbers.view(np.uint64))
     words >>= np.uint64(_DRAWN_BITS)
     words |= owners.view(np.uint64) << np.uint64(_DRAWN_BITS)
@@ -71,7 +71,7 @@ def permutations(keys: NDArray[np.uint64], counts: NDArray[np.int64]) -> NDArray
 def permute(
     keys: NDArray[np.uint64], counts: NDArray[np.int64], places: NDArray[np.int64]
 ) -> NDArray[np.int64]:
-    """Look up single places of permutations of [0, count), point by point.
+    """Return the numbers at single places of permutations of [0, count).
 
     Args:
         keys: (n,) or (1,) uint64, the key of each lookup's permutation.
@@ -82,8 +82,8 @@ def permute(
         (n,) int64: the number at each of the places.
     """
     permuted = _feistel(keys, counts, places)
-    # The network permutes a rectangle that is a little larger than count; whoever lands in the
-    # surplus walks on until it leaves it, which keeps the whole a bijection.
+    # The network permutes a rectangle that is a little larger than count. A number that lands in
+    # the surplus is permuted again until it leaves it, so the whole stays a bijection.
     (outside,) = np.nonzero(permuted >= counts)
     while len(outside):
         own_keys = keys if len(keys) == 1 else keys[outside]
@@ -96,7 +96,7 @@ def permute(
 def unpermute(
     keys: NDArray[np.uint64], counts: NDArray[np.int64], numbers: NDArray[np.int64]
 ) -> NDArray[np.int64]:
-    """Return at which place of permutations of [0, count) numbers are.
+    """Return the places of numbers in permutations of [0, count).
 
     Args:
         keys: (n,) uint64, the key of each number's permutation.
@@ -104,7 +104,7 @@ def unpermute(
         numbers: (n,) int64 in [0, count).
 
     Returns:
-        (n,) int64: places, the inverse of `permute`.
+        (n,) int64: the inverse of `permute`.
     """
     places = _backwards(keys, counts, numbers)
     (outside,) = np.nonzero(places >= counts)
@@ -116,20 +116,20 @@ def unpermute(
 
 
 Walk: TypeAlias = Callable[[NDArray[np.uint16], int, int, NDArray[np.int64]], NDArray[np.int64]]
-"""Does what `walk_tables` does, maybe faster."""
+"""Does what `walk_tables` does, possibly faster."""
 
 
 class Network:
-    """One permutation of [0, count), point by point: what `permute` does, at a fifth of the cost.
+    """One permutation of [0, count), point by point, at a fifth of the cost of `permute`.
 
-    A round draws by one half of the number alone, so it has few different draws; they are made
-    once. That takes 12 tables of about the square root of ``count`` numbers, so it is for counts up
-    to `NETWORK_LIMIT`.
+    A round draws by one half of the number alone, so it has few different draws, which are made
+    once. They fill 12 tables of about the square root of ``count`` numbers each, so this is for
+    counts up to `NETWORK_LIMIT`.
 
     Args:
         key: A key of `headrace.order.basics.hash.derive`.
         count: How many numbers, in [1, `NETWORK_LIMIT`].
-        walk: Looks numbers up in the tables; it must do what `walk_tables` does.
+        walk: Looks numbers up in the tables, as `walk_tables` does.
     """
 
     def __init__(self, key: int, count: int, *, walk: Walk | None = None) -> None:
@@ -151,12 +151,12 @@ class Network:
         return self._tables.nbytes
 
     def at(self, places: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return the number at each of some places in [0, count): (n,) int64."""
+        """Return the number at each place in [0, count): (n,) int64."""
         return self._walk(self._tables, self._width, self._count, places)
 
 
 def network_sides(count: int) -> tuple[int, int]:
-    """Return the width and the height of the rectangle that a network of that many permutes."""
+    """Return the width and the height of the rectangle that a network of this count permutes."""
     width = int(_ceil_sqrt(np.array([count]))[0])
     return width, -(-count // width)
 
@@ -164,12 +164,12 @@ def network_sides(count: int) -> tuple[int, int]:
 def walk_tables(
     tables: NDArray[np.uint16], width: int, count: int, places: NDArray[np.int64]
 ) -> NDArray[np.int64]:
-    """Look up single places of a permutation in the tables of its network.
+    """Return the numbers at single places of a permutation, from the tables of its network.
 
     Args:
-        tables: (rounds, n) uint16: by how much each round moves one half, by the other half. Even
-            rounds move the low half, a number below `width`; odd ones the high half, below
-            ceil(`count` / `width`).
+        tables: (rounds, n) uint16: how far each round moves one half, indexed by the other half.
+            Even rounds move the low half, a number below `width`; odd rounds move the high half,
+            which is below ceil(`count` / `width`).
         width: The width of the rectangle that the network permutes.
         count: How many numbers.
         places: (m,) int64 in [0, count).
@@ -195,11 +195,11 @@ def _pass(
     for turn, table in enumerate(tables):
         moved, other, modulus = (high, low, height) if turn % 2 else (low, high, width)
         np.copyto(indices, other)
-        # Any mode but "clip" gathers into a buffer of its own first.
+        # All modes but "clip" gather into a temporary buffer first.
         np.take(table, indices, out=spare, mode="clip")
         moved += spare
         np.subtract(moved, np.uint16(modulus), out=spare)
-        # What fell below zero has wrapped around and is the greater.
+        # What fell below zero has wrapped around, so it is the greater one.
         np.minimum(moved, spare, out=moved)
     np.copyto(indices, high)
     indices *= width
@@ -248,10 +248,10 @@ def _shares(
     *,
     turn: int | NDArray[np.int64],
 ) -> NDArray[np.int64]:
-    # By how much a round moves the other half of each number.
+    # How far a round moves the other half of each number.
     counters = halves.view(np.uint64) + (np.asarray(turn) << _TURN_BITS).view(np.uint64)
     drawn = draw_each(keys, counters, second_keys)
-    # A share of the modulus instead of a remainder, which takes five times as long.
+    # A multiplication and a shift; a remainder takes five times as long.
     drawn >>= np.uint64(_DRAWN_BITS)
     drawn *= moduli.view(np.uint64)
     drawn >>= np.uint64(_DRAWN_BITS)

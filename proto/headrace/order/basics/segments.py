@@ -7,21 +7,21 @@ from numpy.typing import NDArray
 
 
 def starts_of(lengths: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Return where each of n segments starts, and where the last ends: (n + 1,) int64."""
+    """Return where each of n segments starts, and where the last one ends: (n + 1,) int64."""
     starts = np.zeros(len(lengths) + 1, np.int64)
     np.cumsum(lengths, out=starts[1:])
     return starts
 
 
 def spread(lengths: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Return for each item of the segments its segment and its place in it: two int64 arrays."""
+    """Return the segment of each item, and its place there: two (items,) int64 arrays."""
     owners = np.repeat(np.arange(len(lengths)), lengths)
     starts = np.cumsum(lengths) - lengths
     return owners, np.arange(len(owners)) - starts[owners]
 
 
 def sums_before(values: NDArray[np.int64], lengths: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Return for each item the sum of the items before it in its segment."""
+    """Return the sum of the items before each one in its segment: (items,) int64."""
     before = np.cumsum(values) - values
     filled = lengths > 0
     first = starts_of(lengths)[:-1][filled]
@@ -36,7 +36,7 @@ def totals(values: NDArray[np.int64], lengths: NDArray[np.int64]) -> NDArray[np.
 
 
 def by_value(values: NDArray[np.int64]) -> list[tuple[int, NDArray[np.int64]]]:
-    """Return each value, rising, with the places that have it, rising: (n,) int64."""
+    """Return each value and its places, both rising; places are (n,) int64."""
     if not len(values):
         return []
     low = int(values.min())

@@ -33,12 +33,12 @@ from headrace.order.spread.spread import Spread, StoredLayout
 
 _Array = NDArray[np.int64]
 
-# Steps of more samples are permuted by a network: finding one sample sorts its whole step.
+# Larger steps are permuted by a network: to find one sample by sorting, its whole step is sorted.
 SORT_LIMIT: Final = 1 << 12
-# Small steps are worked out together, and large ones in parts, of about this many samples.
+# Small steps are worked out together, and large ones in parts of about this many samples.
 _CHUNK_SAMPLES: Final = 1 << 14
 _CHUNK_BYTES: Final = 16 << 20
-# There may be a million lanes.
+# Bounds the memory for lanes, of which there may be a million.
 _MOST_NOTED: Final = 1 << 10
 _LAYOUT_BYTES: Final = 96 << 20
 _NETWORK_BYTES: Final = 4 << 20
@@ -46,7 +46,7 @@ _DEALT_BYTES: Final = 24 << 20
 
 
 class _Chunk(NamedTuple):
-    # What a lane was read from last: places [start, stop) of an epoch, and by what it is kept.
+    # The last chunk read from a lane: places [start, stop) of an epoch, and its key in the cache.
     epoch: int
     start: int
     stop: int
@@ -56,17 +56,17 @@ class _Chunk(NamedTuple):
 class Order:
     """The order of one dataset; safe to call from several threads.
 
-    An epoch is opened by the first call for it. Layouts and samples near to those read last stay
-    in caches bounded in bytes.
+    An epoch is opened by the first call for it. Layouts, and samples near those read last, are
+    kept in caches that are bounded in bytes.
 
     Args:
         spec: The options.
         table: The dataset's shards.
-        skips: Samples to leave out; others of their runs come in their place.
-        walk: Does what `headrace.order.walk_tables` does, if something does it faster.
+        skips: Samples to leave out; other samples of their runs take their places.
+        walk: A faster equivalent of `headrace.order.walk_tables`, if there is one.
 
     Raises:
-        BadArgumentError: If all samples are skipped, or some that the dataset lacks.
+        BadArgumentError: All samples are skipped, or some that the dataset does not have.
 
     Examples:
         >>> import numpy as np
@@ -103,7 +103,7 @@ class Order:
         self._dealings: dict[int, Dealings] = {}
         self._layouts: BoundedCache[int, Spread | StoredLayout] = BoundedCache(_LAYOUT_BYTES)
         self._chunks: BoundedCache[tuple[int, ...], _Array] = BoundedCache(_CHUNK_BYTES)
-        # By lane: to find the step of a place takes ten times as long as to read it.
+        # By lane: finding the step of a place takes ten times as long as reading the place.
         self._latest: dict[int, _Chunk] = {}
         self._dealt = DealtSteps(self.sample_count, _DEALT_BYTES)
         self._networks: BoundedCache[tuple[int, int], Network] = BoundedCache(_NETWORK_BYTES)
@@ -120,16 +120,16 @@ class Order:
             (stop - start,) int64, owned by the caller.
 
         Raises:
-            BadArgumentError: If the epoch or the range is none.
-            PositionPastEndError: If the range passes the end of the epoch.
+            BadArgumentError: The epoch or the range is not valid.
+            PositionPastEndError: The range passes the end of the epoch.
         """
         check_positions(epoch, start, stop, sample_count=self.sample_count)
         return self._fill(epoch, self._stored_ids(epoch, start, stop))
 
     def skipped(self, epoch: int, start: int, stop: int) -> NDArray[np.bool_]:
-        """Return at which of the positions [start, stop) a substitute stands for a skipped sample.
+        """Return which of the positions [start, stop) hold substitutes for skipped samples.
 
-        Args and errors are those of `sample_ids`.
+        Takes and raises what `sample_ids` does.
 
         Returns:
             (stop - start,) bool.
@@ -140,14 +140,14 @@ class Order:
         return self._skipper.skips.contains(self._stored_ids(epoch, start, stop))
 
     def substitute(self, epoch: int, damaged: Sequence[int]) -> int:
-        """Return the sample that stands in for one that turned out to be damaged.
+        """Return the substitute for a sample that turned out to be damaged.
 
         Args:
             epoch: In [0, 2**62).
-            damaged: The sample, and then the substitutes before this one, damaged as well.
+            damaged: The sample, followed by earlier substitutes that were damaged as well.
 
         Raises:
-            BadArgumentError: If the dataset has no other sample.
+            BadArgumentError: The dataset has no other sample.
         """
         skips = None if self._skipper is None else self._skipper.skips
         skipper = skipper_of(skips, self._runs, damaged)
@@ -155,11 +155,11 @@ class Order:
 
     @property
     def run_count(self) -> int:
-        """Runs of the dataset, each of which is read once an epoch."""
+        """Number of runs of the dataset; each is read once in an epoch."""
         return self._runs.count
 
     def step(self, epoch: int, lane: int, place: int) -> Step | None:
-        """Return the step that holds a place of a lane, for who reads its places alone.
+        """Return the step that holds a place of a lane, for callers that read places themselves.
 
         Args:
             epoch: In [0, 2**62).
@@ -167,8 +167,8 @@ class Order:
             place: A place of the lane.
 
         Returns:
-            The step; None where only `sample_ids` will do: without shuffling, with skips, or if
-            the step has more than `NETWORK_LIMIT` samples or too many runs.
+            The step; None where only `sample_ids` works: without shuffling, with skips, or if the
+            step has more than `NETWORK_LIMIT` samples or too many runs.
         """
         if self._skipper is not None or not self.spec.shuffle:
             return None
@@ -200,15 +200,15 @@ class Order:
         )
 
     def lane_place(self, lane: int, position: int) -> int:
-        """Return how many of the positions before one, in [0, `sample_count`], a lane fills."""
+        """Return how many positions before `position`, in [0, `sample_count`], a lane fills."""
         return self._split.offset(lane, position)
 
     def lane_length(self, lane: int) -> int:
-        """Return how many samples of an epoch a lane has."""
+        """Return how many samples of an epoch a lane holds."""
         return self._split.length(lane)
 
     def at(self, epoch: int, positions: _Array) -> _Array:
-        """Return the sample ids at some positions of an epoch, in any order.
+        """Return the sample ids at positions of an epoch, given in any order.
 
         Args:
             epoch: In [0, 2**62).
@@ -218,8 +218,8 @@ class Order:
             (n,) int64, owned by the caller.
 
         Raises:
-            BadArgumentError: If the epoch or a position is none.
-            PositionPastEndError: If a position is past the end of the epoch.
+            BadArgumentError: The epoch or a position is not valid.
+            PositionPastEndError: A position is past the end of the epoch.
         """
         low, high = int(positions.min(initial=0)), int(positions.max(initial=-1))
         check_positions(epoch, low, max(high + 1, low), sample_count=self.sample_count)
@@ -228,7 +228,7 @@ class Order:
     def positions(self, epoch: int, sample_ids: _Array) -> _Array:
         """Return the position of each sample in an epoch: the inverse of `at` without skips.
 
-        At the position of a skipped sample comes its substitute.
+        The position of a skipped sample holds its substitute.
 
         Args:
             epoch: In [0, 2**62).
@@ -238,7 +238,7 @@ class Order:
             (n,) int64, owned by the caller.
 
         Raises:
-            BadArgumentError: If the epoch is none or the dataset lacks a sample.
+            BadArgumentError: The epoch is not valid, or the dataset does not have a sample.
         """
         check_positions(epoch, 0, 0, sample_count=self.sample_count)
         outside = (sample_ids < 0) | (sample_ids >= self.sample_count)
@@ -259,7 +259,7 @@ class Order:
         return positions
 
     def find(self, epoch: int, sample_id: int) -> _Array:
-        """Return all positions of an epoch at which a sample comes, as a substitute too.
+        """Return all positions of an epoch that hold a sample, also those where it is a substitute.
 
         Args:
             epoch: In [0, 2**62).
@@ -269,21 +269,21 @@ class Order:
             (n,) int64, rising; empty if the sample is skipped.
 
         Raises:
-            BadArgumentError: If the epoch is none or the dataset lacks the sample.
+            BadArgumentError: The epoch is not valid, or the dataset does not have the sample.
         """
         return self.find_each(epoch, np.array([sample_id]))[0]
 
     def find_each(self, epoch: int, sample_ids: _Array) -> list[_Array]:
-        """Return for each of some samples what `find` returns.
+        """Return what `find` returns, for each of several samples.
 
         Args:
             epoch: In [0, 2**62).
             sample_ids: (n,) int64, each in [0, `sample_count`).
 
         Raises:
-            BadArgumentError: If the epoch is none or the dataset lacks a sample.
+            BadArgumentError: The epoch is not valid, or the dataset does not have a sample.
         """
-        # Refuses what is none before it is looked up.
+        # Checks the epoch and the ids before they are looked up.
         own = np.split(self.positions(epoch, sample_ids), len(sample_ids))
         if self._skipper is None:
             return own
@@ -300,7 +300,7 @@ class Order:
         ]
 
     def _stored_ids(self, epoch: int, start: int, stop: int) -> _Array:
-        # Skipped samples among them.
+        # The ids before substitution, so skipped samples are among them.
         if self.spec.lanes == 1:
             return self._read(epoch, 0, start, stop)
         order, ranges = self._split.by_lane(start, stop)
@@ -352,7 +352,7 @@ class Order:
         return sample_ids
 
     def _chunk(self, epoch: int, lane: int, place: int) -> tuple[int, _Array]:
-        # The samples around a place that are worked out with it, and the first one's place.
+        # The samples that are worked out together with a place, and the place of the first.
         latest = self._latest.get(lane)
         if latest is not None and latest.epoch == epoch and latest.start <= place < latest.stop:
             chunk = self._chunks.find((epoch, lane, *latest.key))
@@ -378,7 +378,8 @@ class Order:
             owners, slots = spread(counts)
             sample_ids = self._whole(epoch, lane, first, stop)
             if sample_ids is None:
-                # In the order of slots neighbours are near in the layout, and found faster so.
+                # In the order of slots, neighbours lie near each other in the layout, so they are
+                # found faster.
                 sample_ids = self._deal(epoch, lane, steps[owners], slots)
             slots = permutations(self._step_keys(epoch, lane, steps), counts)
             slots += starts_of(counts)[owners]
@@ -394,7 +395,7 @@ class Order:
         self._latest[lane] = chunk
 
     def _part(self, epoch: int, lane: int, step: int, length: int, part: tuple[int, int]) -> _Array:
-        # A part of a step too large to be sorted.
+        # A part of a step that is too large to be sorted.
         def make() -> _Array:
             slots = self._permuter(epoch, lane, step, length)(np.arange(*part))
             whole = self._whole(epoch, lane, step, step + 1)
@@ -425,7 +426,7 @@ class Order:
     def _whole(
         self, epoch: int, lane: int, first: int, stop: int
     ) -> NDArray[np.int32] | NDArray[np.int64] | None:
-        # The samples of some steps by slot, where whole cohorts are worked out for them.
+        # The samples of steps by slot, if whole cohorts are worked out for them.
         dealing = self._dealing(lane)
         first_full, stop_full = dealing.full_steps(0)
         held = self.memory_samples * self.spec.lanes
@@ -441,7 +442,7 @@ class Order:
         return self._dealt.read(deal, first, stop)
 
     def _places(self, epoch: int, lane: int, offsets: _Array) -> _Array:
-        # Places in a lane from offsets in its layout.
+        # Turn offsets in a lane's layout into places in the lane.
         if not self.spec.shuffle:
             return offsets
         dealing = self._dealing(lane)
@@ -466,7 +467,7 @@ class Order:
         keys: NDArray[np.uint64],
         lengths: _Array,
     ) -> None:
-        # Fill the places of those in steps that are sorted, some steps at a time.
+        # Fill in the places of samples in sorted steps, several steps at a time.
         order = np.argsort(owners, kind="stable")
         bounds = np.searchsorted(owners[order], np.arange(len(keys) + 1))
         first = 0
@@ -495,7 +496,7 @@ class Order:
     def _dealing(self, lane: int) -> Dealings:
         length = self._split.length(lane)
         if length not in self._dealings:
-            # Two lengths differ by a unit's rounding, so there are few.
+            # Lengths of lanes differ only by the rounding of a unit, so there are few.
             self._dealings[length] = Dealings(np.array([length]), np.array([self.memory_samples]))
         return self._dealings[length]
 

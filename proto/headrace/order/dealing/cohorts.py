@@ -1,7 +1,7 @@
-"""Whole cohorts, dealt once for all their steps: what `Dealings.offsets` says sample by sample.
+"""Deal whole cohorts once for all their steps, where `Dealings.offsets` goes sample by sample.
 
-A cohort has samples in each of as many steps as it has slices. Here it is looked up in its lane's
-layout and dealt as a whole, and each of those steps takes a row of it.
+A cohort has as many slices as there are steps that take samples from it. Here the whole cohort is
+looked up in its lane's layout and dealt, and each of those steps takes one row of the result.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ class LaneDeal:
 
     Attributes:
         name: Epoch and lane.
-        cohorts: Those of the full size.
-        keys: (1,) uint64, of the dealing.
-        second_keys: (1,) uint64, what draws add to the key half-way.
+        cohorts: The lane's cohorts of full size.
+        keys: (1,) uint64, the key of the dealing.
+        second_keys: (1,) uint64, what `second_keys_of` returns for the key.
         ids_between: Returns the sample ids between two offsets of the lane's layout.
     """
 
@@ -44,11 +44,11 @@ class LaneDeal:
 
 
 class DealtSteps:
-    """The samples of steps in the order of their slots; safe to call from several threads.
+    """The samples of steps in the order of their slots; thread-safe.
 
     Args:
-        sample_count: Samples of the dataset; ids take four bytes where they fit.
-        budget_bytes: The memory for cohorts.
+        sample_count: Samples of the dataset; ids take four bytes if they fit.
+        budget_bytes: Memory for cohorts.
     """
 
     def __init__(self, sample_count: int, budget_bytes: int) -> None:
@@ -60,13 +60,16 @@ class DealtSteps:
 
     @property
     def held_bytes(self) -> int:
-        """Bytes of all that is kept."""
+        """Bytes of the cohorts that are kept."""
         return self._blocks.held_bytes + self._steps.held_bytes
 
     def has_room_for(self, memory_samples: int) -> bool:
-        """Return whether all cohorts fit that lanes with that many samples in memory deal from.
+        """Return whether the budget holds all cohorts that lanes deal from at one time.
 
-        If not, each step would deal all of its cohorts again.
+        If it does not, each step would deal all of its cohorts again.
+
+        Args:
+            memory_samples: Samples that are shuffled together.
         """
         return memory_samples * self._dtype.itemsize <= self._budget_bytes
 
@@ -75,11 +78,11 @@ class DealtSteps:
 
         Args:
             deal: The deal that the steps belong to.
-            first: The first; all must have full cohorts alone.
+            first: The first step; all steps must have full cohorts only.
             stop: The step after the last.
 
         Returns:
-            (samples of those steps,) of int32 or int64; not to be changed.
+            (samples of those steps,) int32 or int64, shared with the cache; do not change it.
         """
         return self._steps.get((*deal.name, first, stop), lambda: self._join(deal, first, stop))
 
@@ -87,9 +90,9 @@ class DealtSteps:
         cohorts = deal.cohorts
         together = max(_BLOCK_SAMPLES // (cohorts.slices * cohorts.groups), 1)
         found = np.empty((stop - first, cohorts.slices, cohorts.groups), self._dtype)
-        # The oldest cohorts first, which lie first in the layout.
+        # The oldest cohorts come first: they lie first in the layout.
         for part in reversed(range(cohorts.slices)):
-            # A step has the first slice of its own cohort, the second of the one before it, ...
+            # A step takes the first slice of its own cohort, the second of the one before, ...
             begin = first - part - cohorts.first
             end, at = begin + stop - first, begin
             while at < end:

@@ -1,8 +1,8 @@
-"""Dealing: how the samples of lanes come from storage into steps.
+"""Dealing: how the samples of a lane get from its layout into steps.
 
 The layout of a lane is cut into cohorts, and each cohort is dealt to as many steps as it has
-slices: of every group of neighbours one sample goes to each slice. So a run's samples are spread
-over some steps while it is in memory once. Then each step is permuted.
+slices: each slice gets one sample of every group of neighbours. So the samples of a run are spread
+over several steps, although the run is in memory only once. Then each step is permuted.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ from headrace.order.basics.segments import starts_of
 _Array: TypeAlias = NDArray[np.int64]
 _Keys: TypeAlias = NDArray[np.uint64]
 Owners: TypeAlias = NDArray[np.int64] | int
-"""Which lane each number is of: (n,) int64, or one for all."""
+"""The lane of each number: (n,) int64, or one lane for all."""
 
-# Slices of a cohort: primes, so that lines deal a group to all of them.
+# Slices of a cohort: primes, so that a line deals a group to all slices.
 _SLICES: Final = (1, 2, 3, 5, 7, 11, 13, 17)
 _MOST: Final = _SLICES[-1]
-# The first cohorts have one slice and this part of a cohort, so that a first batch needs little.
+# The first cohorts have one slice and this part of a cohort, so that a first batch is small.
 _FIRST_PARTS: Final = (16, 16, 8, 4, 2)
 _RAMP: Final = len(_FIRST_PARTS) + len(_SLICES) - 2
-# Steps that have other cohorts than d of the full size.
+# The first steps, which take from other cohorts than d of full size.
 _EARLY: Final = _RAMP + _MOST - 1
 _HALF_BITS: Final = 32
 _LOW_HALF: Final = np.uint64((1 << _HALF_BITS) - 1)
@@ -42,17 +42,17 @@ def _inverses() -> _Array:
 
 
 LINE_INVERSES: Final = _inverses()
-"""What times each slope is 1 modulo each number of slices: ``[slices, slope]``."""
+"""The inverse of each slope modulo each number of slices: ``[slices, slope]``."""
 
 
 @dataclass(frozen=True, slots=True)
 class FullCohorts:
-    """The cohorts of a lane behind its ramp.
+    """The cohorts of a lane after its ramp, all of full size.
 
     Attributes:
-        first: Number of the first.
-        begin: The offset of its first sample in the lane's layout.
-        count: How many of them are dealt.
+        first: Number of the first cohort.
+        begin: Offset of its first sample in the lane's layout.
+        count: How many cohorts are dealt.
         slices: The slices of each cohort.
         groups: The groups of each slice.
     """
@@ -67,8 +67,8 @@ class FullCohorts:
 class Dealings:
     """The steps of one or more lanes.
 
-    All before a lane's last step is dealt; what is left then is one step, which fits into the
-    memory. Numbers of several lanes are told apart by their `Owners`.
+    All samples before a lane's last step are dealt; the rest is one step, which fits into memory.
+    `Owners` say which lane each number belongs to.
 
     Args:
         lengths: (lanes,) int64, samples of each lane.
@@ -78,7 +78,7 @@ class Dealings:
         lengths: (lanes,) int64, samples of each lane.
         cohorts: (lanes,) int64, how many cohorts are dealt, which is also the number of the last
             step.
-        step_samples: (lanes,) int64, samples of a step, except for the first ones and the last.
+        step_samples: (lanes,) int64, samples of a step, other than the first steps and the last.
     """
 
     def __init__(self, lengths: _Array, memories: _Array) -> None:
@@ -86,7 +86,8 @@ class Dealings:
         least = np.array([slices * (slices + 2) for slices in _SLICES])
         chosen = np.searchsorted(least, memories, side="right") - 1
         self._last_slices = np.array(_SLICES)[np.maximum(chosen, 0)]
-        # In memory are one cohort a slice, one that is fetched, and half a cohort to spare.
+        # Memory holds one cohort for each slice, one that is being fetched, and half of one to
+        # spare.
         groups = 2 * memories // (2 * self._last_slices + 3) // self._last_slices
         self._last_groups = np.maximum(groups, 1)
         self.step_samples = self._last_groups * self._last_slices
@@ -96,7 +97,7 @@ class Dealings:
         self._tail_starts = self._cohort_starts(np.arange(len(lengths)), self.cohorts)
 
     def step_start(self, owners: Owners, steps: _Array) -> _Array:
-        """Return the place at which each of some steps starts."""
+        """Return the place at which each step starts."""
         later = np.maximum(steps - self._early[owners], 0)
         result: _Array = self._step_starts[owners, steps - later]
         result += later * self.step_samples[owners]
@@ -114,7 +115,7 @@ class Dealings:
         return np.minimum(steps, self.cohorts[owners])
 
     def step_length(self, owners: Owners, steps: _Array) -> _Array:
-        """Return the samples of each of some steps."""
+        """Return how many samples each step has."""
         last = steps >= self.cohorts[owners]
         ends = np.where(last, self.lengths[owners], self.step_start(owners, steps + 1))
         result: _Array = ends - self.step_start(owners, steps)
@@ -123,13 +124,13 @@ class Dealings:
     def offsets(
         self, keys: _Keys, second_keys: _Keys, owners: Owners, steps: _Array, slots: _Array
     ) -> _Array:
-        """Return which sample of its lane's layout is in each slot of each step.
+        """Return the offset in its lane's layout of the sample in each slot of each step.
 
         Args:
-            keys: (n,) or (1,) uint64, of each lane's dealing in the epoch.
-            second_keys: What draws add to the keys half-way.
-            owners: The lane of each.
-            steps: (n,) int64, steps that `steps_of` gives.
+            keys: (n,) or (1,) uint64, the key of each lane's dealing in the epoch.
+            second_keys: What `second_keys_of` returns for the keys.
+            owners: The lane of each step.
+            steps: (n,) int64, as `steps_of` returns them.
             slots: (n,) int64, each in [0, length of its step).
         """
         last_slices = self._last_slices[owners]
@@ -151,7 +152,7 @@ class Dealings:
     def slots(
         self, keys: _Keys, second_keys: _Keys, owners: Owners, offsets: _Array
     ) -> tuple[_Array, _Array]:
-        """Return the step and the slot of each sample of the layout: `offsets` backwards."""
+        """Return the step and the slot of each sample of the layout: the inverse of `offsets`."""
         cohort = self._cohorts_of(owners, offsets)
         kind = np.minimum(cohort, self._ramps[owners])
         slices = self._slices[owners, kind]
@@ -173,7 +174,7 @@ class Dealings:
         return steps, slots
 
     def step_at(self, owner: int, place: int) -> tuple[int, int, int]:
-        """Return the step of a place of a lane, where that step starts, and its samples."""
+        """Return the step that holds a place of a lane, its first place, and its sample count."""
         first, stop = self.full_steps(owner)
         size = int(self.step_samples[owner])
         begin = int(self._early_ends[owner])
@@ -185,7 +186,7 @@ class Dealings:
         return step, int(self.step_start(owner, steps)[0]), int(self.step_length(owner, steps)[0])
 
     def full_steps(self, owner: int) -> tuple[int, int]:
-        """Return the first step of a lane of full cohorts alone, and the step after the last."""
+        """Return the first step of a lane with full cohorts only, and the step after the last."""
         first = int(self._early[owner])
         return first, max(first, int(self.cohorts[owner]))
 
@@ -201,7 +202,7 @@ class Dealings:
         )
 
     def entries(self, owner: int, step: int) -> _Array:
-        """Return the slices that a lane's step has, as `Step.entries` holds them."""
+        """Return the slices that a step of a lane takes, as in `Step.entries`."""
         cohorts, slices = int(self.cohorts[owner]), self._slices[owner]
         found = []
         for cohort in range(max(step - _MOST, 0), min(step + 1, cohorts)):
@@ -221,7 +222,7 @@ class Dealings:
         return table
 
     def stretch(self, owner: int, step: int) -> tuple[int, int]:
-        """Return between which offsets of its lane's layout the samples of a step lie."""
+        """Return the range of offsets in its lane's layout that holds the samples of a step."""
         low = int(self.entries(owner, step)[:-1, 1].min())
         if step == self.cohorts[owner]:
             return low, int(self.lengths[owner])
@@ -230,7 +231,7 @@ class Dealings:
     def _odd_slots(
         self, owners: Owners, steps: _Array, slots: _Array
     ) -> tuple[_Array, _Array, _Array]:
-        # The cohort, the slice and the group of slots in early and last steps.
+        # Return the cohort, the slice and the group of slots in early and last steps.
         cohorts = self.cohorts[owners]
         cohort, part = np.broadcast_to(cohorts, steps.shape).copy(), np.zeros_like(steps)
         group, rest = slots.copy(), slots.copy()
@@ -246,7 +247,7 @@ class Dealings:
         return cohort, part, group
 
     def _before(self, owners: Owners, steps: _Array, cohort: _Array, part: _Array) -> _Array:
-        # How many slots of an early or last step come before the first of a slice.
+        # Return how many slots of an early or last step come before the first of a slice.
         before = np.zeros_like(steps)
         for back in range(_MOST if self.cohorts.any() else -1, -1, -1):
             own, first, groups, count = self._entry(owners, steps, back)
@@ -257,8 +258,8 @@ class Dealings:
     def _entry(
         self, owners: Owners, steps: _Array, back: int
     ) -> tuple[_Array, _Array, _Array, _Array]:
-        # What a step has of the cohort that many before it: the cohort, its first slice there, its
-        # groups, and the samples.
+        # Return what a step takes of the cohort that is `back` before it: the cohort, the first
+        # slice, the groups and the samples.
         cohort = steps - back
         last = steps == self.cohorts[owners]
         kind = np.minimum(np.maximum(cohort, 0), self._ramps[owners])
@@ -268,7 +269,7 @@ class Dealings:
         return cohort, np.full_like(steps, back), groups, np.where(there, parts * groups, 0)
 
     def _make_kinds(self) -> None:
-        # The cohorts of the ramp, and after them one for all that follow.
+        # The cohorts of the ramp, followed by one that stands for all others.
         full, last = self.step_samples[:, None], self._last_slices[:, None]
         primes = np.array([1] * len(_FIRST_PARTS) + list(_SLICES[1:-1]))
         divisors = np.array(_FIRST_PARTS + _SLICES[1:-1])
@@ -320,11 +321,11 @@ class Dealings:
 
 
 def members_of(keys: _Keys, second_keys: _Keys, first: _Array, slices: int) -> _Array:
-    """Return for groups of one cohort size which member is dealt to each slice.
+    """Return which member of each group is dealt to each slice, for cohorts of one size.
 
     Args:
-        keys: (1,) uint64, of the lane's dealing in the epoch.
-        second_keys: (1,) uint64, what draws add to the key half-way.
+        keys: (1,) uint64, the key of the lane's dealing in the epoch.
+        second_keys: (1,) uint64, what `second_keys_of` returns for the key.
         first: (n,) int64, the offset of each group's first sample.
         slices: The slices of the cohort.
 
@@ -337,7 +338,7 @@ def members_of(keys: _Keys, second_keys: _Keys, first: _Array, slices: int) -> _
     slope -= 1
     slope *= slices
     slope += turn
-    # Lines are few, so each is worked out once.
+    # There are few lines, so each is worked out once.
     parts, slopes, turns = np.ogrid[:slices, 1:slices, :slices]
     lines = (parts - turns) * LINE_INVERSES[slices][slopes] % slices
     members: _Array = lines.reshape(slices, -1).take(slope, axis=1)
@@ -349,7 +350,8 @@ def _some(owners: Owners, chosen: _Array) -> Owners:
 
 
 def _lines(keys: _Keys, second_keys: _Keys, first: _Array, slices: _Array) -> tuple[_Array, _Array]:
-    # How the group that starts at each offset is dealt: member a goes to slice slope * a + turn.
+    # The group that starts at each offset is dealt by a line: member a goes to slice slope * a +
+    # turn.
     drawn = draw_each(keys, first.view(np.uint64), second_keys)
     words = slices.view(np.uint64)
     slope = ((drawn >> np.uint64(_HALF_BITS)) * (words - np.uint64(1))) >> np.uint64(_HALF_BITS)

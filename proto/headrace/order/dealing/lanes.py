@@ -1,4 +1,4 @@
-"""Lanes: which of them fills which positions of an epoch."""
+"""Lanes: which lane fills which positions of an epoch."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from numpy.typing import NDArray
 class LaneSplit:
     """How the positions of an epoch are dealt to its lanes.
 
-    Of each unit of `unit` consecutive positions lane l fills the slots
-    [floor(l * unit / lanes), floor((l + 1) * unit / lanes)); a last, shorter unit is dealt by the
-    same rule with its own length.
+    In each unit of `unit` consecutive positions, lane l fills the slots
+    [floor(l * unit / lanes), floor((l + 1) * unit / lanes)). A shorter last unit is dealt by the
+    same rule, with its own length.
 
     Attributes:
         sample_count: Positions of the epoch.
@@ -27,7 +27,7 @@ class LaneSplit:
     unit: int
 
     def start(self, lane: int) -> int:
-        """Return how many samples the lanes before `lane` hold together."""
+        """Return how many samples all lanes before `lane` hold together."""
         units, rest = divmod(self.sample_count, self.unit)
         return units * (lane * self.unit // self.lanes) + lane * rest // self.lanes
 
@@ -46,7 +46,8 @@ class LaneSplit:
             position: In [0, `sample_count`).
 
         Returns:
-            Its lane, its place there, and how many positions from it on that lane fills in turn.
+            Its lane, its place in that lane, and how many consecutive positions, this one
+            included, the lane fills from there.
         """
         units, slot = divmod(position, self.unit)
         length = min(self.unit, self.sample_count - units * self.unit)
@@ -56,10 +57,10 @@ class LaneSplit:
         return lane, units * full + slot - first, end - slot
 
     def stretches(self, start: int, stop: int) -> list[tuple[int, int, int]]:
-        """Cut the positions [start, stop) where one lane gives way to another.
+        """Cut the positions [start, stop) where the lane changes.
 
         Returns:
-            In the order of positions: a lane, and a range of places in it.
+            A lane and a range of its places, for each piece in the order of positions.
         """
         if self.lanes == 1:
             return [(0, start, stop)] if start < stop else []
@@ -75,11 +76,11 @@ class LaneSplit:
         """Sort the positions [start, stop) by lane, so that each lane is read in one piece.
 
         Returns:
-            Which of the positions come first, those of a lane in their order, and in the same
-            order the range of places that they are of each lane.
+            The positions as indices from 0, lane by lane, rising within a lane; and in the same
+            order each lane with its range of places.
         """
         lanes = self.lane_of(np.arange(start, stop))
-        # Sorting 16-bit integers is a radix sort.
+        # NumPy sorts 16-bit integers by radix.
         order = np.argsort(
             lanes.astype(np.uint16) if self.lanes <= 1 << 16 else lanes, kind="stable"
         )
@@ -91,10 +92,10 @@ class LaneSplit:
     def offsets(
         self, lane: int | NDArray[np.int64], positions: NDArray[np.int64]
     ) -> NDArray[np.int64]:
-        """Return for each position how many of the positions before it a lane fills.
+        """Return how many of the positions before each position a lane fills.
 
         Args:
-            lane: In [0, `lanes`), or several that are broadcast with the positions.
+            lane: In [0, `lanes`), or several, broadcast with the positions.
             positions: (n,) int64 in [0, `sample_count`].
         """
         return self.starts(lane + 1, positions) - self.starts(lane, positions)
@@ -102,7 +103,7 @@ class LaneSplit:
     def starts(
         self, lane: int | NDArray[np.int64], positions: NDArray[np.int64]
     ) -> NDArray[np.int64]:
-        """Return for each position how many of those before it the lanes before `lane` fill."""
+        """Return how many positions before each position the lanes before `lane` fill together."""
         units, slots = np.divmod(positions, self.unit)
         lengths = np.minimum(self.unit, self.sample_count - units * self.unit)
         before: NDArray[np.int64] = np.asarray(lane, np.int64)
@@ -122,7 +123,7 @@ class LaneSplit:
         return lanes
 
     def positions(self, lane: int, places: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return the position at which each place of a lane comes: `offsets` backwards.
+        """Return the position of each place of a lane: the inverse of `offsets`.
 
         Args:
             lane: In [0, `lanes`).

@@ -1,4 +1,4 @@
-"""The samples of a dataset that a filter keeps, and the shard table that is left of it."""
+"""The samples of a dataset that a filter keeps, and the shard table of what is kept."""
 
 from __future__ import annotations
 
@@ -16,20 +16,19 @@ from headrace.order.samples.skips import Skips
 
 _Array = NDArray[np.int64]
 
-# Ids are held as two bytes each, beneath the number of 2^16 that they share.
+# Ids are held as two bytes each, grouped by their upper bits.
 _LOW_BITS: Final = 16
 _LOW: Final = 1 << _LOW_BITS
-# Of shards whose blocks differ, stretches of that many bytes stand for blocks.
+# In shards whose blocks differ in size, stretches of this many bytes stand for blocks.
 _STRETCH_BYTES: Final = 1 << 18
-# Samples that are looked at together, which bounds memory.
+# Samples that are processed together, which bounds memory.
 _TOGETHER: Final = 1 << 20
 
 
 class Kept:
     """The samples of a dataset that are kept, numbered from 0 in storage order.
 
-    It takes two bytes for each, and finding one takes a search among 2^-16 of the dataset's
-    samples.
+    It takes two bytes for each kept sample. To find one, it searches at most 2^16 of them.
 
     Args:
         bits: A bit for each sample of the dataset, 1 where it is kept, the lowest bit of each byte
@@ -38,11 +37,11 @@ class Kept:
 
     Attributes:
         sample_count: Samples of the dataset.
-        count: How many of them are kept.
-        digest: BLAKE2b-128 of which ones: 32 hexadecimal digits (docs/order.md).
+        count: How many samples are kept.
+        digest: BLAKE2b-128 digest that identifies them: 32 hexadecimal digits (docs/order.md).
 
     Raises:
-        BadArgumentError: The bits are not as many as the samples.
+        BadArgumentError: There are not as many bits as samples.
 
     Example:
         >>> import numpy as np
@@ -76,7 +75,7 @@ class Kept:
 
     @property
     def nbytes(self) -> int:
-        """Bytes that it takes."""
+        """Bytes of memory that it takes."""
         return self._lows.nbytes + self._starts.nbytes
 
     def sample_ids(self, numbers: _Array) -> _Array:
@@ -91,7 +90,7 @@ class Kept:
         return parts
 
     def numbers(self, sample_ids: _Array) -> _Array:
-        """Return the number of each sample among those kept; -1 for one that is not.
+        """Return the number of each sample among those kept; -1 for one that is not kept.
 
         Args:
             sample_ids: ``(n,)``, each in [0, `sample_count`).
@@ -102,7 +101,7 @@ class Kept:
         return np.where(found, places, -1)
 
     def before(self, sample_ids: _Array) -> _Array:
-        """Return how many kept samples come before each one, ids up to `sample_count`."""
+        """Return how many kept samples come before each id, which is in [0, `sample_count`]."""
         parts = np.minimum(sample_ids >> _LOW_BITS, len(self._starts) - 2)
         if not self.count:
             return np.zeros_like(sample_ids)
@@ -117,13 +116,13 @@ class Kept:
         return result
 
     def table(self, table: ShardTable) -> ShardTable:
-        """Return what an order reads of the kept samples (docs/order.md).
+        """Return the shard table of the kept samples, for an order (docs/order.md).
 
         Args:
             table: The dataset's shards.
 
         Raises:
-            BadArgumentError: They are of another dataset.
+            BadArgumentError: The shards are of another dataset.
         """
         if table.sample_count != self.sample_count:
             raise BadArgumentError(
@@ -142,20 +141,20 @@ class Kept:
             np.maximum(_STRETCH_BYTES // sample_bytes, 1),
         )
         touched = self._touched(firsts, size)
-        # In floating point first, because a hostile table could pass int64.
+        # In floating point first, because a malicious table could overflow int64.
         is_less = touched * (size * 1.0) * sample_bytes < raw
         least = np.where(is_less, touched, 0) * np.where(is_less, size, 0)
         return ShardTable(counts, np.where(is_less, least * sample_bytes, raw) * (counts > 0))
 
     def skips(self, skips: Skips | None) -> Skips | None:
-        """Return a list of samples to leave out by the numbers of those that are kept."""
+        """Return skips as numbers among the kept samples; those that are not kept are dropped."""
         if skips is None:
             return None
         numbers = self.numbers(skips.sample_ids)
         return Skips(numbers[numbers >= 0])
 
     def _touched(self, firsts: _Array, size: _Array) -> _Array:
-        # How many stretches of each shard hold a kept sample.
+        # Return how many stretches of each shard hold a kept sample.
         touched = np.zeros(len(size), np.int64)
         last = (-1, -1)
         for begin in range(0, self.count, _TOGETHER):
@@ -171,7 +170,7 @@ class Kept:
 
 
 def joined_digest(digests: Sequence[str]) -> str:
-    """Return what a token says of the filters of a mixture's datasets; empty where none has one.
+    """Return the digest that a token holds for a mixture's filters; empty without any filter.
 
     Args:
         digests: `Kept.digest` of each dataset; empty for one without a filter.

@@ -1,4 +1,4 @@
-"""Orders of the samples that filters keep: as those of datasets that hold nothing else."""
+"""Orders of the samples that filters keep, as if datasets held nothing else."""
 
 from __future__ import annotations
 
@@ -23,20 +23,20 @@ _Array = NDArray[np.int64]
 
 
 class KeptOrder:
-    """The order of those samples of a dataset that are kept; safe to call from several threads.
+    """The order of the kept samples of a dataset; thread-safe.
 
-    It is the order of a dataset that holds them alone, and their ids are those in the whole
+    It equals the order of a dataset that holds only these samples, but ids are those in the whole
     dataset.
 
     Args:
         spec: The options.
         table: `Kept.table` of the dataset's shards.
-        kept: Which samples are kept; some are.
+        kept: Which samples are kept; at least one.
         skips: Samples to leave out, by their ids in the whole dataset.
         walk: See `Order`.
 
     Raises:
-        BadArgumentError: If none is kept, or all that are kept are skipped.
+        BadArgumentError: No sample is kept, or all kept samples are skipped.
 
     Example:
         >>> import numpy as np
@@ -71,49 +71,49 @@ class KeptOrder:
         return self.kept.sample_ids(self._order.sample_ids(epoch, start, stop))
 
     def at(self, epoch: int, positions: _Array) -> _Array:
-        """Return the sample ids at some positions of an epoch, as `Order` does."""
+        """Return the sample ids at positions of an epoch, as `Order` does."""
         return self.kept.sample_ids(self._order.at(epoch, positions))
 
     def find_each(self, epoch: int, sample_ids: _Array) -> list[_Array]:
-        """Return all positions of an epoch at which each of some samples comes.
+        """Return all positions of an epoch that hold each of several samples.
 
         Args:
             epoch: In [0, 2**62).
             sample_ids: (n,) int64, each in [0, samples of the whole dataset); those that are not
-                kept come nowhere.
+                kept have no positions.
 
         Raises:
-            BadArgumentError: If the epoch is none or the dataset lacks a sample.
+            BadArgumentError: The epoch is not valid, or the dataset does not have a sample.
         """
         _check_ids(sample_ids, self.kept.sample_count)
         return _find_kept(self._order, epoch, self.kept.numbers(sample_ids))
 
     def substitute(self, epoch: int, damaged: Sequence[int]) -> int:
-        """Return the kept sample that stands in for a damaged one, as `Order` does."""
+        """Return the kept sample that replaces a damaged one, as `Order` does."""
         numbers = self.kept.numbers(np.array(damaged, np.int64)).tolist()
         return int(self.kept.sample_ids(np.array([self._order.substitute(epoch, numbers)]))[0])
 
     def runs_of(self, sample_ids: _Array) -> tuple[_Array, _Array]:
-        """Return the first kept sample of each one's run, and the one after its last."""
+        """Return the first kept sample of each sample's run, and the one after its last."""
         firsts, stops = self._order.runs_of(self.kept.numbers(sample_ids))
         return self.kept.sample_ids(firsts), self.kept.sample_ids(stops - 1) + 1
 
     def run_members(self, sample_ids: _Array) -> _Array:
-        """Return all kept samples of the runs that some samples are in, rising."""
+        """Return all kept samples of the runs that hold the given samples, rising."""
         return _members(self._order.runs_of(self.kept.numbers(sample_ids)), self.kept.sample_ids)
 
 
 class KeptMixtureOrder:
-    """The order of a mixture of datasets of some of which filters keep a part.
+    """The order of a mixture in which filters keep a part of some datasets.
 
     Args:
         spec: The options.
-        tables: The shards of each dataset, `Kept.table` of them where samples are kept.
-        kept: Which samples of each are kept; None for all.
+        tables: The shards of each dataset, or their `Kept.table` if it has a filter.
+        kept: Which samples of each dataset are kept; None for all.
         skips: Samples to leave out of each dataset, by their ids in it.
 
     Raises:
-        BadArgumentError: As `MixtureOrder`.
+        BadArgumentError: `MixtureOrder` refuses the arguments.
     """
 
     def __init__(
@@ -147,30 +147,30 @@ class KeptMixtureOrder:
         return self._whole(self._order.sample_ids(epoch, start, stop))
 
     def find_each(self, epoch: int, sample_ids: _Array) -> list[_Array]:
-        """Return all positions of an epoch at which each of some samples comes.
+        """Return all positions of an epoch that hold each of several samples.
 
         Args:
             epoch: See `MixtureOrder.find`.
-            sample_ids: (n,) int64, ids in the mixture; those that are not kept come nowhere.
+            sample_ids: (n,) int64, ids in the mixture; those that are not kept have no positions.
 
         Raises:
-            BadArgumentError: If the epoch is none or no dataset has a sample.
+            BadArgumentError: The epoch is not valid, or no dataset has a sample.
         """
         _check_ids(sample_ids, int(self.first_ids[-1]))
         return _find_kept(self._order, epoch, self._numbers(sample_ids))
 
     def substitute(self, epoch: int, damaged: Sequence[int]) -> int:
-        """Return the kept sample that stands in for a damaged one, as `MixtureOrder` does."""
+        """Return the kept sample that replaces a damaged one, as `MixtureOrder` does."""
         numbers = self._numbers(np.array(damaged, np.int64)).tolist()
         return int(self._whole(np.array([self._order.substitute(epoch, numbers)]))[0])
 
     def runs_of(self, sample_ids: _Array) -> tuple[_Array, _Array]:
-        """Return the first kept sample of each one's run, and the one after its last."""
+        """Return the first kept sample of each sample's run, and the one after its last."""
         firsts, stops = self._order.runs_of(self._numbers(sample_ids))
         return self._whole(firsts), self._whole(stops - 1) + 1
 
     def run_members(self, sample_ids: _Array) -> _Array:
-        """Return all kept samples of the runs that some samples are in, rising."""
+        """Return all kept samples of the runs that hold the given samples, rising."""
         return _members(self._order.runs_of(self._numbers(sample_ids)), self._whole)
 
     def _whole(self, numbers: _Array) -> _Array:
@@ -227,16 +227,16 @@ AnyOrder: TypeAlias = Order | KeptOrder | MixtureOrder | KeptMixtureOrder
 def order_of(
     spec: OrderSpec, table: ShardTable, kept: Kept | None, *, skips: Skips | None = None
 ) -> Order | KeptOrder:
-    """Return the order of a dataset, of which a filter may keep a part.
+    """Return the order of a dataset, with or without a filter.
 
     Args:
         spec: The options.
-        table: Of the samples that are kept.
-        kept: Which those are; None for all.
+        table: The shard table of the kept samples.
+        kept: Which samples are kept; None for all.
         skips: Samples to leave out, by their ids in the whole dataset.
 
     Raises:
-        BadArgumentError: As the orders.
+        BadArgumentError: The order refuses the arguments.
     """
     if kept is None:
         return Order(spec, table, skips=skips)
@@ -250,16 +250,16 @@ def mixture_order_of(
     *,
     skips: Sequence[Skips | None] | None = None,
 ) -> MixtureOrder | KeptMixtureOrder:
-    """Return the order of a mixture, of whose datasets filters may keep a part.
+    """Return the order of a mixture, with or without filters.
 
     Args:
         spec: The mixture.
-        tables: Of the samples that are kept, for each dataset.
-        kept: Which those are; None for all.
+        tables: The shard table of the kept samples of each dataset.
+        kept: Which samples of each dataset are kept; None for all.
         skips: Samples of each dataset to leave out.
 
     Raises:
-        BadArgumentError: As the orders.
+        BadArgumentError: The order refuses the arguments.
     """
     if all(each is None for each in kept):
         return MixtureOrder(spec, tables, skips=skips)

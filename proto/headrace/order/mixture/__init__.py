@@ -1,1 +1,1 @@
-"""The order of several datasets drawn together by weight, and all that describes such a mixture."""
+"""The order of a mixture: several datasets drawn by weight, and all that describes them."""

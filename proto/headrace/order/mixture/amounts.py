@@ -1,4 +1,4 @@
-"""How much of each dataset an epoch draws and shuffles together, and how long an epoch is."""
+"""How many samples of each dataset an epoch draws and shuffles, and how long an epoch is."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ from headrace.order.samples.spec import OrderSpec
 _Array = NDArray[np.int64]
 
 _SAMPLE_LIMIT: Final = 1 << 42
-# Weights of a schedule are compared as parts of a number of this many bits.
+# Weights of a schedule are compared as integers of this many bits.
 _PART_BITS: Final = 20
 
 
 def epoch_draws(spec: MixtureSpec, sample_counts: Sequence[int]) -> _Array:
-    """Return the draws of an epoch from each dataset: (datasets,) int64; zeros if weights rule.
+    """Return how often an epoch draws from each dataset: (datasets,) int64; zeros with weights.
 
     Args:
         spec: The mixture.
         sample_counts: Samples of each dataset.
 
     Raises:
-        BadArgumentError: If they are too many.
+        BadArgumentError: There would be too many.
     """
     if spec.weights() is not None:
         return np.zeros(len(sample_counts), np.int64)
@@ -50,7 +50,7 @@ def epoch_positions(spec: MixtureSpec, sample_counts: Sequence[int]) -> int:
         sample_counts: Samples of each dataset.
 
     Raises:
-        BadArgumentError: If they are too many.
+        BadArgumentError: There would be too many.
     """
     positions = int(epoch_draws(spec, sample_counts).sum())
     if spec.weights() is not None:
@@ -61,7 +61,7 @@ def epoch_positions(spec: MixtureSpec, sample_counts: Sequence[int]) -> int:
 
 
 def drawn_datasets(spec: MixtureSpec, draws: _Array) -> NDArray[np.bool_]:
-    """Return which datasets samples are drawn from: (datasets,) bool."""
+    """Return which datasets are drawn from at all: (datasets,) bool."""
     schedule = spec.weights()
     return draws > 0 if schedule is None else np.any(schedule.weights != 0, axis=0)
 
@@ -71,14 +71,13 @@ def memories(
 ) -> _Array:
     """Return how many samples of each dataset are shuffled together: (datasets,) int64, >= 1.
 
-    The limits hold for all datasets together, and each has the part of them that it has of the
-    draws.
+    The limits of the spec hold for all datasets together; each dataset gets its share of the draws.
 
     Args:
         spec: The options.
         tables: The datasets.
-        draws: (datasets,) int64, draws of an epoch, if no schedule rules.
-        schedule: Weights, if they rule; of each dataset the greatest counts.
+        draws: (datasets,) int64, draws of an epoch; unused with a schedule.
+        schedule: Weights over the run, or None; the greatest weight of each dataset counts.
     """
     weights = draws.tolist() if schedule is None else _greatest(schedule).tolist()
     counts = [table.sample_count for table in tables]
@@ -101,10 +100,10 @@ def memories(
 
 
 def check_total(things: str, counts: Sequence[int]) -> None:
-    """Refuse datasets of too many samples or draws.
+    """Refuse datasets with too many samples or draws in all.
 
     Raises:
-        BadArgumentError: If they are.
+        BadArgumentError: There are too many.
     """
     if sum(counts) >= _SAMPLE_LIMIT:
         raise BadArgumentError(
@@ -114,7 +113,7 @@ def check_total(things: str, counts: Sequence[int]) -> None:
 
 
 def _greatest(schedule: Schedule) -> _Array:
-    # Of each dataset its greatest part of the weights in any piece.
+    # Return the greatest share of the weights that each dataset has in any piece.
     parts = np.zeros(schedule.weights.shape[1], np.int64)
     for piece in range(len(schedule.starts)):
         sums = schedule.shares(piece)

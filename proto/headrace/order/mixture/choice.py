@@ -20,18 +20,18 @@ _SAMPLE_LIMIT = 1 << 41
 class FixedChoice:
     """Which samples each dataset of a mixture uses, if it uses the same ones in every epoch.
 
-    A shard of n samples that gives c of them in q groups lays the groups out in order and the
-    n - c others between them: floor((k + 1) (n - c) / q) - floor(k (n - c) / q) of these belong
-    to group k, and a draw says how many of them come before it.
+    A shard gives c of its n samples in q groups. The groups lie in order, and the n - c other
+    samples lie between them: floor((k + 1) (n - c) / q) - floor(k (n - c) / q) of these belong to
+    group k, and a draw decides how many of them come before it.
 
     Args:
         tables: The datasets' shards.
-        chosen: For each dataset how many samples it uses, or None for all.
-        granularities: For each dataset the samples of one group.
+        chosen: How many samples of each dataset are used; None for all.
+        granularities: Samples of one group, for each dataset.
         keys: (datasets,) uint64, the datasets' keys.
 
     Raises:
-        BadArgumentError: If a dataset or one of its shards is too large to choose from.
+        BadArgumentError: A dataset or one of its shards is too large to choose from.
     """
 
     def __init__(
@@ -51,7 +51,7 @@ class FixedChoice:
         owners, self._shards = spread(np.array([len(table.sample_counts) for table in tables]))
         self._rests = samples - self._counts
         groups = -(-self._counts // np.array(granularities)[owners])
-        # Shards that give all they have are one group, so that no product passes 64 bits.
+        # Shards that give all their samples are one group, so that no product exceeds 64 bits.
         self._groups = np.where(self._rests > 0, groups, np.minimum(groups, 1))
         self._starts = starts_of(self._counts)
         sizes = [table.sample_count for table in self.tables]
@@ -67,8 +67,9 @@ class FixedChoice:
         """Return the sample ids of chosen samples.
 
         Args:
-            datasets: (n,) int64, the dataset of each.
-            numbers: (n,) int64, which of its dataset's chosen samples it is, in storage order.
+            datasets: (n,) int64, the dataset of each sample.
+            numbers: (n,) int64, its number among the chosen samples of its dataset, in storage
+                order.
 
         Returns:
             (n,) int64.
@@ -86,25 +87,25 @@ class FixedChoice:
         return sample_ids
 
     def numbers_of(self, dataset: int, sample_ids: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return which of a dataset's chosen samples some are: `sample_ids` backwards.
+        """Return the numbers of samples among the chosen ones: the inverse of `sample_ids`.
 
         Args:
             dataset: The dataset.
-            sample_ids: (n,) int64, of its samples.
+            sample_ids: (n,) int64, ids in that dataset.
 
         Returns:
             (n,) int64; -1 for samples that are not chosen.
         """
         first, stop = self._tables_starts[dataset : dataset + 2].tolist()
         begins = self._first_ids[first:stop]
-        # Of shards that start with the same id, the last is the one that has samples.
+        # If shards start with the same id, only the last of them has samples.
         shards = first + np.searchsorted(begins, sample_ids, side="right") - 1
         places = sample_ids - self._first_ids[shards]
         counts, rests, groups = self._counts[shards], self._rests[shards], self._groups[shards]
         own = np.maximum(groups, 1)
         group = np.minimum(places * groups // np.maximum(counts + rests, 1), own - 1)
         for _ in range(2):
-            # A group's samples lie in a stretch of its own, which the guess misses by two at most.
+            # Each group lies in its own stretch, and the guess is off by at most two groups.
             later = np.minimum(group + 1, own - 1)
             group = np.where(later * counts // own + later * rests // own <= places, later, group)
         low, high = group * rests // own, (group + 1) * rests // own

@@ -1,8 +1,8 @@
-"""Draws: which dataset each place of a span draws from, and its how-manieth draw that is.
+"""Draws: which dataset each place of a span draws from, and the number of that draw.
 
-The draws of a dataset are spread evenly over a span's time, which runs from 0 to 2**62. Sorted by
-time, all draws make one sequence, of which blocks are shuffled. So any block can be worked out
-alone, and no dataset ever runs far ahead of its share.
+The draws of a dataset are spread evenly over the time of a span, which runs from 0 to 2**62. All
+draws, sorted by time, make one sequence, which is shuffled block by block. So any block can be
+worked out on its own, and no dataset runs far ahead of its share.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from headrace.order.basics.segments import spread
 from headrace.order.mixture.timeline import Span
 
 _TIME_BITS: Final = 62
-# Draws are sorted by the time without these bits, and by dataset where it is equal.
+# Draws are sorted by time without these bits, and by dataset where that is equal.
 _TICK_MASK: Final = (1 << 20) - 1
 
 
@@ -52,19 +52,19 @@ class Draws:
             size: Places of a block; the span's last may be shorter.
 
         Returns:
-            The dataset of each draw and its number among the draws of that dataset in the lane:
-            two int64 arrays; the draws of one dataset rise.
+            Two int64 arrays: the dataset of each draw, and its number among the lane's draws of
+            that dataset. Numbers of one dataset rise.
         """
         start = number * size
         stop = min(start + size, self.span.length)
-        # Each dataset is within one draw of its share at any time, and times are rounded by less
-        # than one draw, so twice the datasets is enough slack on either side.
+        # At any time each dataset is within one draw of its share, and times are rounded by less
+        # than one draw, so a slack of twice the datasets is enough on either side.
         slack = 2 * len(self.steps) + 2
         first = self._draws_before(self._time(start - slack))
         end = self._draws_before(self._time(stop + slack))
         owners, numbers = spread(end - first)
         numbers += first[owners]
-        # A tick and a dataset share one word; a dataset has one draw a tick at most.
+        # Tick and dataset share one word; a dataset has at most one draw in a tick.
         words = (self.phases[owners] + numbers * self.steps[owners]) & ~_TICK_MASK | owners
         words.sort()
         skipped = start - int(first.sum())
@@ -74,14 +74,14 @@ class Draws:
         return owners, numbers + self.span.base[owners]
 
     def places(self, number: int, size: int, *, within: int) -> NDArray[np.int64]:
-        """Return of which draw of a block, counted in time, each place has the dataset: (n,) int64.
+        """Return the draw, by time, whose dataset each place of a block has: (n,) int64.
 
-        The places of a dataset have its draws of the block in their order.
+        The draws of one dataset stay in their order: its places get them one after the other.
 
         Args:
             number: Number of the block.
             size: Places of a block.
-            within: Places that are permuted among themselves, one after the other; divides `size`.
+            within: Places that are permuted among themselves; divides `size`.
         """
         first, stop = number * size, min((number + 1) * size, self.span.length)
         counts = np.full(-(-(stop - first) // within), within)
@@ -93,17 +93,17 @@ class Draws:
         return places
 
     def find(self, dataset: int, number: int, *, within: int) -> int:
-        """Return the place of the span that has a draw: `block` and `places` backwards.
+        """Return the place of the span that has a draw: the inverse of `block` and `places`.
 
         Args:
             dataset: The dataset.
             number: Number of the draw among the span's draws of that dataset.
-            within: Places that are permuted among themselves, one after the other.
+            within: Places that are permuted among themselves.
         """
         time = int(self.phases[dataset] + number * self.steps[dataset]) & ~_TICK_MASK
         before = self._draws_before(time)
         until = self._draws_before(time + _TICK_MASK + 1)
-        # At one tick datasets draw in their order.
+        # Within a tick, datasets draw in their order.
         rank = number + int(until[:dataset].sum() + before[dataset + 1 :].sum())
         block, slot = divmod(rank, within)
         owners, _ = self.block(block, within)
@@ -122,7 +122,7 @@ class Draws:
 
 
 def random_draws(span: Span, key: int) -> Draws:
-    """Spread each dataset's draws evenly from a random time on."""
+    """Spread each dataset's draws evenly, starting at a random time."""
     steps = _steps(span)
     phases = draw(derive(key, Stream.PHASE), np.arange(len(steps), dtype=np.uint64))
     phases %= steps.view(np.uint64)
@@ -130,7 +130,7 @@ def random_draws(span: Span, key: int) -> Draws:
 
 
 def centred_draws(span: Span, key: int) -> Draws:
-    """Spread each dataset's draws evenly, each in the middle of its step."""
+    """Spread each dataset's draws evenly, each in the middle of its interval."""
     steps = _steps(span)
     return Draws(span, key, steps, steps // 2)
 

@@ -1,4 +1,4 @@
-"""Members: from draws of a mixture's datasets to sample ids, and back, for all datasets at once."""
+"""Members: from draws to sample ids and back, for all datasets of a mixture at once."""
 
 from __future__ import annotations
 
@@ -26,21 +26,22 @@ from headrace.order.spread.spread import Spread, StoredLayout
 
 _Array: TypeAlias = NDArray[np.int64]
 
-# Steps of more samples are permuted by a network: a batch has a few samples of each dataset.
+# Larger steps are permuted by a network: a batch has only a few samples of each dataset.
 SORT_LIMIT: Final = 1 << 6
 _LAYOUT_BYTES: Final = 96 << 20
-# Small, because adding to a table copies it.
+# Small, because adding to a table means copying it.
 _PASS_BYTES: Final = 8 << 20
 
 
 SamplesOfPass: TypeAlias = Callable[[int], _Array]
-"""Gives the ids, in their dataset, of the samples that are looked for in a pass."""
+"""Returns the ids, in their dataset, of the samples to look for in a pass."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Drawn:
-    # Draws of one lane, sorted by dataset; a group is a stretch of one pass of one dataset. Groups
-    # have a pass and a first draw; draws have a dataset, a group and a place in the pass.
+    # Draws of one lane, sorted by dataset. A group is a stretch of draws in one pass of a dataset.
+    # Each group has a pass and a first draw; each draw has a dataset, a group and a place in the
+    # pass.
     datasets: _Array
     groups: _Array
     places: _Array
@@ -49,23 +50,23 @@ class _Drawn:
 
 
 class Members:
-    """The orders of a mixture's datasets; safe to call from several threads.
+    """The orders of a mixture's datasets; thread-safe.
 
-    Draw j of a dataset in a lane is place j mod n of pass j div n, n being the samples that the
-    lane has of the dataset. A pass is shuffled as an epoch of one dataset is.
+    If a lane has n samples of a dataset, draw j of it is place j mod n of pass j div n. A pass is
+    shuffled like an epoch of a single dataset.
 
     Args:
-        spec: The options, for all datasets alike.
+        spec: The options, which hold for every dataset.
         tables: The datasets' shards.
         memories: (datasets,) int64, samples of each dataset that are shuffled together, >= 1.
-        first_ids: (datasets + 1,) int64, samples of the datasets before each.
-        choice: Which of their samples are used, if not all.
+        first_ids: (datasets + 1,) int64, how many samples the datasets before each one have.
+        choice: Which samples of the datasets are used; None for all.
         skips: Samples to leave out, by their ids in the mixture.
         titles: Names of the datasets, for errors.
-        drawn: (datasets,) bool, which of them samples are drawn from.
+        drawn: (datasets,) bool, which datasets are drawn from.
 
     Attributes:
-        memories: (datasets,) int64, `memories`, but none larger than its dataset.
+        memories: (datasets,) int64, the argument, limited to the samples of each dataset.
     """
 
     def __init__(
@@ -98,7 +99,7 @@ class Members:
         whole = (self.memories >= counts) & (spec.lanes == 1)
         self._is_stored = whole if spec.shuffle else np.ones_like(whole)
         few = totals(self._runs.counts, np.diff(self._runs.starts)) <= PASS_RUNS
-        # Datasets whose passes are opened together, and those that are looked at one by one.
+        # Datasets whose passes are opened together; the others are opened one by one.
         self._is_small = few & ~self._is_stored
         self._maker = PassMaker(self._runs, self._is_small)
         self._passes = OpenPasses(_PASS_BYTES)
@@ -112,20 +113,20 @@ class Members:
         self._lock = threading.Lock()
 
     def drawn(self, lane: int, datasets: _Array, draws: _Array) -> tuple[_Array, _Array]:
-        """Return the sample ids of draws, and the pass of its dataset that each draw is of.
+        """Return the sample ids of draws, and the pass that each draw belongs to.
 
-        Of a dataset with a fixed choice every pass is 0: it has the same samples in all of them.
+        With a fixed choice the pass is always 0, because all passes have the same samples.
 
         Args:
             lane: The lane.
             datasets: (n,) int64, the dataset of each draw; it must have samples.
-            draws: (n,) int64, the number of each draw among those of its dataset in this lane.
+            draws: (n,) int64, the number of each draw among the lane's draws of its dataset.
 
         Returns:
-            Two (n,) int64 arrays; sample ids are those in the mixture, in which those of all
-            datasets are laid end to end.
+            Two (n,) int64 arrays. Sample ids are ids in the mixture, where the ids of all datasets
+            follow one another.
         """
-        # Sorting 16-bit integers is a radix sort, and what is sorted can be grouped by comparing
+        # NumPy sorts 16-bit integers by radix, and sorted numbers are grouped by comparing
         # neighbours.
         narrow = np.uint16 if len(self._keys) <= 1 << 16 else np.uint32
         order = np.argsort(datasets.astype(narrow), kind="stable")
@@ -134,9 +135,9 @@ class Members:
         return sample_ids, passes
 
     def runs_of(self, sample_ids: _Array) -> tuple[_Array, _Array]:
-        """Return the first of each sample's run, and the one after its last, in the mixture.
+        """Return the first id of each sample's run, and the one after its last, in the mixture.
 
-        Of a fixed choice each sample is a run: those between are not read.
+        With a fixed choice each sample is a run of its own, because its neighbours are not read.
         """
         firsts, stops = sample_ids.copy(), sample_ids + 1
         if self._choice is not None:
@@ -150,14 +151,14 @@ class Members:
         return firsts, stops
 
     def substitute(self, number: int, damaged: Sequence[int]) -> int:
-        """Return the sample that stands in for a damaged one.
+        """Return the substitute for a damaged sample.
 
         Args:
-            number: The pass whose key draws it.
-            damaged: Ids in the mixture: the sample, then the substitutes before this one.
+            number: The pass whose key draws the substitute.
+            damaged: Ids in the mixture: the sample, followed by earlier substitutes.
 
         Raises:
-            BadArgumentError: If nothing else is drawn from the dataset.
+            BadArgumentError: No other sample is drawn from the dataset.
         """
         dataset = int(np.searchsorted(self._first_ids, damaged[0], side="right")) - 1
         start = self._first_ids[dataset]
@@ -174,11 +175,11 @@ class Members:
     def draws_of(
         self, dataset: int, samples: SamplesOfPass, lane: int, draws: tuple[int, int]
     ) -> _Array:
-        """Return which draws of a dataset in a lane give some samples, as substitutes too.
+        """Return which draws of a dataset in a lane give certain samples, also as substitutes.
 
         Args:
             dataset: The dataset.
-            samples: The samples that are looked for.
+            samples: The samples to look for.
             lane: The lane.
             draws: The first draw to look at, and the one after the last.
 
@@ -222,7 +223,7 @@ class Members:
     def _lane_ranges(self, lane: int) -> tuple[_Array, _Array]:
         starts = np.diff(self._split.starts(lane, self._used_starts))
         lengths = np.diff(self._split.offsets(lane, self._used_starts))
-        # A lane that has nothing of a small dataset may use all of it.
+        # A lane that holds no sample of a small dataset may use all of them.
         nothing = lengths == 0
         starts[nothing] = 0
         lengths[nothing] = self._counts[nothing]
@@ -246,7 +247,7 @@ class Members:
         return sample_ids, own_passes
 
     def _dealt(self, lane: int, drawn: _Drawn) -> _Array:
-        # Offsets in the layouts of lanes from places in their steps.
+        # Turn places in the steps of lanes into offsets in their layouts.
         dealings, owners, groups = self._dealing(lane), drawn.datasets, drawn.groups
         keys = derive_each(self._keys[owners[drawn.firsts]], drawn.passes)
         steps = dealings.steps_of(owners, drawn.places)
@@ -258,7 +259,7 @@ class Members:
         return dealings.offsets(deal_keys[groups], second, owners, steps, slots)
 
     def _read(self, drawn: _Drawn, offsets: _Array) -> None:
-        # Put the sample ids in their datasets in the place of offsets in the layouts of passes.
+        # Replace offsets in the layouts of passes by sample ids in their datasets.
         owners = drawn.datasets[drawn.firsts]
         small = self._is_small[owners]
         if small.any():
@@ -284,7 +285,7 @@ class Members:
                 offsets[own] = self._skippers[dataset].fill(key, offsets[own])
 
     def _places(self, lane: int, dataset: int, number: int, own: int) -> _Array:
-        # Places of a lane's pass at which a sample comes.
+        # Return the places of a lane's pass that hold a sample.
         samples = np.array([own])
         skipper = self._skippers.get(dataset)
         if skipper is not None:

@@ -22,40 +22,41 @@ _DATASET_LIMIT = 1 << 20
 
 
 class Batching(enum.Enum):
-    """How the samples of a unit are composed from the datasets."""
+    """How each unit of samples is composed of datasets."""
 
     RANDOM = "random"
-    """Draws of all datasets at random, in their proportions over some thousand positions."""
+    """Datasets are drawn at random; over some thousand positions their proportions are exact."""
     STRATIFIED = "stratified"
-    """Every unit has the datasets in their exact proportions, to the rounding of whole samples."""
+    """Every unit has the exact proportions, apart from rounding to whole samples."""
     PER_DATASET = "per_dataset"
-    """Every unit is of one dataset."""
+    """Every unit comes from a single dataset."""
 
 
 class Choice(enum.Enum):
-    """Which samples a dataset gives that is not drawn as a whole each epoch."""
+    """Which samples a dataset gives if an epoch does not draw all of them."""
 
     FRESH = "fresh"
-    """Others each epoch: no sample comes back before all have come."""
+    """Other samples each epoch: none is repeated before all have been drawn."""
     FIXED = "fixed"
-    """The same ones each epoch, in another order."""
+    """The same samples each epoch, in another order."""
 
 
 @dataclass(frozen=True, slots=True)
 class MixtureDataset:
     """One dataset of a mixture.
 
-    Of `proportion`, `repeat` and `choose` at most one is given; none means `repeat=1`, or leaves
-    the weights to the mixture's schedule.
+    Give at most one of `proportion`, `repeat` and `choose`. Without them `repeat` is 1, or the
+    mixture's schedule sets the weights.
 
     Attributes:
-        name: What to call it.
+        name: Name of the dataset in errors and checkpoints.
         fingerprint: The dataset's fingerprint, 32 lower-case hexadecimal digits.
-        proportion: Weight relative to the other datasets' proportions.
-        repeat: Draws of an epoch as a multiple of the dataset's samples; a fraction samples down.
-        choose: Draws of an epoch.
-        choice: Which samples it gives if an epoch does not draw all.
-        granularity: With a fixed choice, samples are chosen in groups of that many neighbours.
+        proportion: Weight relative to the proportions of the other datasets.
+        repeat: Draws in an epoch as a multiple of the dataset's samples; below 1 not all samples
+            are drawn.
+        choose: Draws in an epoch.
+        choice: Which samples the dataset gives if an epoch does not draw all of them.
+        granularity: With a fixed choice, the number of neighbours that are chosen together.
     """
 
     name: str
@@ -99,7 +100,7 @@ class MixtureDataset:
             )
 
     def draws(self, samples: int) -> int:
-        """Return the draws of an epoch from a dataset of that many samples, without proportions."""
+        """Return the draws in an epoch for a dataset of `samples` samples and no proportion."""
         if self.choose is not None:
             return self.choose
         return samples if self.repeat is None else round(self.repeat * samples)
@@ -107,15 +108,15 @@ class MixtureDataset:
 
 @dataclass(frozen=True, slots=True)
 class MixtureSpec:
-    """Every option of a mixture's order; two specs of one digest give equal orders.
+    """Every option of a mixture's order; specs with equal digests give equal orders.
 
     Attributes:
         datasets: The datasets; their order matters.
-        order: The options of an order, for all datasets alike; they share the memory of its
-            shuffle by their weights.
+        order: The options of the order, for all datasets; these share the shuffle's memory by
+            their weights.
         batching: How units are composed.
-        epoch_size: Positions of an epoch if proportions or a schedule rule; 0 means as many as all
-            datasets have samples.
+        epoch_size: Positions of an epoch with proportions or a schedule; 0 means the samples of
+            all datasets together.
         schedule: Weights over the run, in place of proportions.
     """
 
@@ -166,7 +167,7 @@ class MixtureSpec:
                 )
 
     def weights(self) -> Schedule | None:
-        """Return the schedule in force, or None if the datasets' own draws make an epoch."""
+        """Return the schedule in force; None if the draws of the datasets make up an epoch."""
         if self.schedule is not None or self.datasets[0].proportion is None:
             return self.schedule
         proportions = [dataset.proportion for dataset in self.datasets]
@@ -179,7 +180,7 @@ class MixtureSpec:
 
     @property
     def digest(self) -> str:
-        """Digest of everything but the order's options and the fingerprints, for the token."""
+        """Digest, for tokens, of everything but the order's options and the fingerprints."""
         digest = hashlib.blake2b(digest_size=16, person=b"headrace-mix")
         for line in _lines(self):
             digest.update(line.encode() + b"\n")
@@ -202,10 +203,10 @@ def mixture_differences(wanted: MixtureSpec, found: MixtureSpec) -> tuple[str, .
 
     Args:
         wanted: The mixture that was asked for.
-        found: The mixture that a checkpoint has.
+        found: The mixture in the checkpoint.
 
     Returns:
-        One phrase a difference; empty if both give the same order.
+        One phrase for each difference; empty if both give the same order.
     """
     differences = [
         f"{name}: {getattr(wanted, name)} requested, the token has {getattr(found, name)}"

@@ -1,4 +1,4 @@
-"""Mixtures as JSON, so that a checkpoint can word what differs from it."""
+"""Mixtures as JSON in checkpoints, so that an error can say what differs."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def dump_mixture(spec: MixtureSpec) -> str:
     """Write a mixture as JSON.
 
     Returns:
-        An object with the fields of the spec; `load_mixture` gives one of equal digest.
+        A JSON object with the fields of the spec. `load_mixture` returns a spec of equal digest.
     """
     schedule = None
     if spec.schedule is not None:
@@ -38,10 +38,10 @@ def dump_mixture(spec: MixtureSpec) -> str:
 
 
 def load_mixture(text: str) -> MixtureSpec:
-    """Read a mixture that `dump_mixture` has written.
+    """Read a mixture that `dump_mixture` wrote.
 
     Raises:
-        BadArgumentError: If the text is something else, or holds what cannot be.
+        BadArgumentError: The text is not such a mixture, or a value is not valid.
     """
     try:
         fields: dict[str, Any] = json.loads(text)

@@ -33,14 +33,14 @@ from headrace.order.samples.skips import Skips, check_some_kept, join_skips
 
 _Array = NDArray[np.int64]
 
-# Draws at random keep their proportions over this many places of a lane.
+# Random draws keep their proportions over this many places of a lane.
 _BLOCK_PLACES: Final = 1 << 14
-# Units of one dataset each are shuffled among this many.
+# With one dataset a unit, units are shuffled within blocks of this many.
 _BLOCK_UNITS: Final = 1 << 10
-# Places of smaller blocks, and of stretches of units, that are worked out in one call, which takes
-# some milliseconds with a hundred datasets.
+# Places of smaller blocks, and of stretches of units, that are worked out in one call. With a
+# hundred datasets that takes some milliseconds.
 _PLACES_TOGETHER: Final = 1 << 13
-# Passes of a dataset in an epoch that are looked through one by one, which takes milliseconds each.
+# Most passes over a dataset in an epoch that a search goes through; each takes milliseconds.
 _MOST_PASSES: Final = 1 << 12
 _DRAW_LIMIT: Final = 1 << 62
 _TIMELINE_BYTES: Final = 48 << 20
@@ -50,8 +50,8 @@ _BLOCK_BYTES: Final = 16 << 20
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Block:
-    # Of each place its dataset, its sample and which pass over the dataset that is of. With one
-    # dataset a unit, the blocks of the timeline have units of draws in the place of both.
+    # The dataset of each place, its sample, and the pass over the dataset. With one dataset a unit,
+    # the blocks of the timeline hold units of draws instead of samples.
     datasets: _Array
     sample_ids: _Array
     passes: _Array
@@ -62,16 +62,16 @@ class _Block:
 
 
 class MixtureOrder:
-    """The order of a mixture; safe to call from several threads.
+    """The order of a mixture; thread-safe.
 
     Args:
         spec: The options.
         tables: The shards of each dataset, in the order of `spec.datasets`.
-        skips: Samples to leave out of each dataset; others of their runs come in their place.
+        skips: Samples to leave out of each dataset; other samples of their runs take their places.
 
     Raises:
-        BadArgumentError: If the tables do not fit the spec, an empty dataset is drawn from, or all
-            that is drawn from a dataset is skipped.
+        BadArgumentError: The tables do not fit the spec, an empty dataset is drawn from, or all
+            samples that could be drawn from a dataset are skipped.
     """
 
     def __init__(
@@ -126,15 +126,15 @@ class MixtureOrder:
             (stop - start,) int64, owned by the caller.
 
         Raises:
-            BadArgumentError: If the epoch or the range is none.
-            PositionPastEndError: If the range passes the end of the epoch.
+            BadArgumentError: The epoch or the range is not valid.
+            PositionPastEndError: The range passes the end of the epoch.
         """
         return self._read(epoch, start, stop).sample_ids
 
     def samples(self, epoch: int, start: int, stop: int) -> tuple[_Array, _Array]:
-        """Return the dataset and the sample id in it at the positions [start, stop).
+        """Return the dataset and the sample id in that dataset at the positions [start, stop).
 
-        Args and errors are those of `sample_ids`.
+        Takes and raises what `sample_ids` does.
 
         Returns:
             Two (stop - start,) int64 arrays, owned by the caller.
@@ -144,10 +144,10 @@ class MixtureOrder:
         return block.datasets, sample_ids
 
     def with_passes(self, epoch: int, start: int, stop: int) -> tuple[_Array, _Array]:
-        """Return the sample ids at the positions [start, stop), and the pass that each is of.
+        """Return the sample ids at the positions [start, stop), and the pass of each.
 
-        A pass is a run through all samples of a dataset; of a fixed choice, which gives the same
-        ones in every pass, it is 0. Args and errors are those of `sample_ids`.
+        A pass goes once through all samples of a dataset. With a fixed choice, which gives the same
+        samples in every pass, it is 0. Takes and raises what `sample_ids` does.
 
         Returns:
             Two (stop - start,) int64 arrays, owned by the caller.
@@ -156,9 +156,9 @@ class MixtureOrder:
         return block.sample_ids, block.passes
 
     def skipped(self, epoch: int, start: int, stop: int) -> NDArray[np.bool_]:
-        """Return at which of the positions [start, stop) a substitute stands for a skipped sample.
+        """Return which of the positions [start, stop) hold substitutes for skipped samples.
 
-        Args and errors are those of `sample_ids`.
+        Takes and raises what `sample_ids` does.
 
         Returns:
             (stop - start,) bool.
@@ -168,17 +168,17 @@ class MixtureOrder:
         return self.skips.contains(self._unskipped.sample_ids(epoch, start, stop))
 
     def find(self, epoch: int, sample_id: int) -> _Array:
-        """Return all positions of an epoch at which a sample comes, as a substitute too.
+        """Return all positions of an epoch that hold a sample, also those where it is a substitute.
 
         Args:
             epoch: In [0, 2**62 / `sample_count`).
             sample_id: The sample's id in the mixture, in [0, samples of all datasets).
 
         Returns:
-            (n,) int64, rising; empty if the epoch does not draw the sample or it is skipped.
+            (n,) int64, rising; empty if the epoch does not draw the sample, or it is skipped.
 
         Raises:
-            BadArgumentError: If the epoch is none or no dataset has the sample.
+            BadArgumentError: The epoch is not valid, or no dataset has the sample.
         """
         if not 0 <= sample_id < self.first_ids[-1]:
             raise BadArgumentError(
@@ -191,18 +191,18 @@ class MixtureOrder:
         return self.find_in_passes(epoch, dataset, lambda _: own)
 
     def find_in_passes(self, epoch: int, dataset: int, samples: SamplesOfPass) -> _Array:
-        """Return all positions of an epoch at which samples come that differ from pass to pass.
+        """Return all positions of an epoch that hold samples which differ from pass to pass.
 
         Args:
             epoch: In [0, 2**62 / `sample_count`).
-            dataset: The dataset that they are of.
-            samples: Gives their ids in it for a pass, as `with_passes` counts them.
+            dataset: The dataset of the samples.
+            samples: Returns their ids in the dataset for a pass, numbered as in `with_passes`.
 
         Returns:
             (n,) int64, rising.
 
         Raises:
-            BadArgumentError: If the epoch is none, or has too many passes over the dataset.
+            BadArgumentError: The epoch is not valid, or has too many passes over the dataset.
         """
         self._check_positions(epoch, 0, 0)
         count = int(self.first_ids[dataset + 1]) - int(self.first_ids[dataset])
@@ -221,31 +221,31 @@ class MixtureOrder:
         return np.sort(np.concatenate(found))
 
     def find_each(self, epoch: int, sample_ids: _Array) -> list[_Array]:
-        """Return for each of some samples what `find` returns; args and errors are its own."""
+        """Return what `find` returns, for each of several samples; raises what `find` does."""
         return [self.find(epoch, sample_id) for sample_id in sample_ids.tolist()]
 
     def substitute(self, epoch: int, damaged: Sequence[int]) -> int:
-        """Return the sample that stands in for one that turned out to be damaged.
+        """Return the substitute for a sample that turned out to be damaged.
 
         Args:
             epoch: In [0, 2**62 / `sample_count`).
-            damaged: The sample's id in the mixture, and then the substitutes before this one,
+            damaged: The sample's id in the mixture, followed by earlier substitutes that were
                 damaged as well; all of one dataset.
 
         Raises:
-            BadArgumentError: If nothing else is drawn from the dataset.
+            BadArgumentError: No other sample is drawn from the dataset.
         """
         return self._members.substitute(epoch, damaged)
 
     def runs_of(self, sample_ids: _Array) -> tuple[_Array, _Array]:
-        """Return the first sample of each one's run, and the one after its last, in the mixture."""
+        """Return the first id of each sample's run, and the one after its last, in the mixture."""
         return self._members.runs_of(sample_ids)
 
     def check_global_batch_size(self, global_batch_size: int) -> None:
-        """Refuse a global batch that would mix units of one dataset each.
+        """Refuse global batches of partial units if each unit comes from a single dataset.
 
         Raises:
-            BadArgumentError: If batching is per dataset and the unit does not divide the batch.
+            BadArgumentError: Batching is per dataset, and the size is not a multiple of the unit.
         """
         if self._by_unit and global_batch_size % self.spec.order.unit:
             raise BadArgumentError(
@@ -256,12 +256,12 @@ class MixtureOrder:
 
     @property
     def draws(self) -> _Array:
-        """Draws of an epoch from each dataset: (datasets,) int64; zeros if a schedule rules."""
+        """Draws in an epoch for each dataset: (datasets,) int64; zeros with a schedule."""
         return self._draws.copy()
 
     @property
     def memory_samples(self) -> _Array:
-        """Samples of each dataset that are shuffled together in a lane: (datasets,) int64."""
+        """Samples of each dataset that a lane shuffles together: (datasets,) int64."""
         return self._members.memories.copy()
 
     @property
@@ -326,8 +326,8 @@ class MixtureOrder:
     def _positions_of(
         self, epoch: int, lane: int, dataset: int, find: Callable[[int, int], _Array]
     ) -> _Array:
-        # The positions of some draws of a dataset: `find` gives those of a range of draws that are
-        # looked for.
+        # Return the positions of draws of a dataset; `find` returns those wanted of a range of
+        # draws.
         width, shared = 1, lane
         if self._by_unit:
             width, shared = self._unit_width(lane), 0
@@ -359,7 +359,7 @@ class MixtureOrder:
         return self._spans.get(words, lambda: self._spread(lane, span))
 
     def _unit_width(self, lane: int) -> int:
-        # Positions of a unit that a lane fills.
+        # Return how many positions of a unit a lane fills.
         unit, lanes = self.spec.order.unit, self.spec.order.lanes
         return (lane + 1) * unit // lanes - lane * unit // lanes
 
@@ -379,7 +379,7 @@ class MixtureOrder:
     def _make_units(self, epoch: int, lane: int, start: int, stop: int) -> _Block:
         width = self._unit_width(lane)
         units, slots = np.divmod(np.arange(start, stop), width)
-        # All lanes share one timeline, in which a place is a unit and a draw a unit of draws.
+        # All lanes share one timeline, where a place is a unit and a draw is a unit of draws.
         drawn = self._read_lane(epoch, 0, start // width, -(-stop // width))
         units -= start // width
         datasets = drawn.datasets[units]
@@ -387,7 +387,7 @@ class MixtureOrder:
         return _Block(datasets, *self._members.drawn(lane, datasets, draws))
 
     def _block(self, epoch: int, lane: int, place: int) -> tuple[_Block, int]:
-        # The block that holds a place of an epoch's lane, and how many of its places come before.
+        # Return the block that holds a place of an epoch's lane, and the index of the place in it.
         span = self._timeline(lane).span(epoch, place)
         within = self._block_size(lane)
         size = within * max(1, _PLACES_TOGETHER // within)
@@ -401,8 +401,8 @@ class MixtureOrder:
             if not self._by_unit:
                 numbers, passes = self._members.drawn(lane, datasets, numbers)
             placed = datasets[draws.places(number, size, within=within)]
-            # Each dataset's draws rise, or its samples would be needed for longer than the memory
-            # of the shuffle holds them.
+            # Keep the draws of each dataset in order. Otherwise its samples would be needed for
+            # longer than the memory of the shuffle holds them.
             targets, sources = _by_dataset(placed), _by_dataset(datasets)
             rising, risen_passes = np.empty((2, len(numbers)), np.int64)
             rising[targets], risen_passes[targets] = numbers[sources], passes[sources]
@@ -436,7 +436,7 @@ class MixtureOrder:
         return EpochTimeline(np.diff(self._places.offsets(lane, starts_of(draws))))
 
     def _piece_starts(self, schedule: Schedule, lane: int) -> list[tuple[int, int]]:
-        # Weights change between units.
+        # Weights change only between units.
         unit = self.spec.order.unit
         epochs, positions = np.divmod(np.array(schedule.starts), self.sample_count)
         positions -= positions % unit
@@ -445,7 +445,7 @@ class MixtureOrder:
 
 
 def _by_dataset(datasets: _Array) -> _Array:
-    # Sorting 16-bit integers is a radix sort.
+    # NumPy sorts 16-bit integers by radix.
     narrow = datasets.astype(np.uint16) if datasets.max(initial=0) < 1 << 16 else datasets
     return np.argsort(narrow, kind="stable")
 

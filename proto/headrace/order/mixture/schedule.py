@@ -12,22 +12,22 @@ from numpy.typing import NDArray
 
 from headrace.errors import BadArgumentError
 
-# A linear stretch becomes this many steps: each changes a weight by 0.4 % of its whole change.
+# A linear stretch becomes this many steps; each makes 0.4 % of the whole change of a weight.
 LINEAR_PIECES: Final = 256
 _START_LIMIT: Final = 1 << 42
-# Weights become integers of this sum at most, so that products with 21 bits stay in 64.
+# Weights become integers whose sum is at most this, so that products with 21 bits fit in 64.
 _WEIGHT_SUM: Final = 1 << 40
 _LENGTH_BITS: Final = 21
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Schedule:
-    """Piecewise constant weights; the last piece lasts forever.
+    """Piecewise constant weights; the last piece never ends.
 
     Attributes:
-        starts: Samples since the start of the run at which each piece starts, rising from 0.
-        weights: (pieces, datasets) float64, finite and >= 0, not all 0 in any piece; only their
-            ratios in a piece matter.
+        starts: Where each piece starts, in samples since the start of the run, rising from 0.
+        weights: (pieces, datasets) float64, finite and >= 0, not all 0 in any piece. Only ratios
+            within a piece matter.
     """
 
     starts: tuple[int, ...]
@@ -74,20 +74,20 @@ def piecewise(starts: Sequence[int], weights: Sequence[Sequence[float]]) -> Sche
     """Return a schedule of constant pieces.
 
     Args:
-        starts: Samples since the start of the run at which each piece starts; the first is 0.
-        weights: A weight a dataset for each piece.
+        starts: Where each piece starts, in samples since the start of the run; the first is 0.
+        weights: For each piece, a weight for each dataset.
     """
     return Schedule(tuple(starts), np.array(weights, np.float64, ndmin=2))
 
 
 def linear(knots: Sequence[int], weights: Sequence[Sequence[float]]) -> Schedule:
-    """Return a schedule that goes straight from knot to knot, in 256 steps each.
+    """Return a schedule that interpolates linearly between knots, in 256 steps each.
 
-    A step has the weights in its middle. After the last knot its weights hold forever.
+    A step has the weights of its middle. The weights of the last knot hold forever.
 
     Args:
         knots: Samples since the start of the run, rising from 0.
-        weights: A weight a dataset at each knot.
+        weights: For each knot, a weight for each dataset.
     """
     values = np.array(weights, np.float64, ndmin=2)
     starts: list[int] = []
@@ -105,8 +105,8 @@ def linear(knots: Sequence[int], weights: Sequence[Sequence[float]]) -> Schedule
 def apportion(length: int, shares: NDArray[np.int64]) -> NDArray[np.int64]:
     """Deal a number of draws to datasets by their weights.
 
-    Dataset d gets floor(length * S[d + 1] / S[-1]) - floor(length * S[d] / S[-1]) for the prefix
-    sums S: all together `length`, and each within one of its exact share.
+    With prefix sums S, dataset d gets floor(length * S[d + 1] / S[-1]) - floor(length * S[d] /
+    S[-1]). All together get `length`, and each is within one of its exact share.
 
     Args:
         length: Draws, in [0, 2**42).
@@ -115,7 +115,7 @@ def apportion(length: int, shares: NDArray[np.int64]) -> NDArray[np.int64]:
     Returns:
         (datasets,) int64.
     """
-    # In two steps, because length * share may pass 64 bits.
+    # In two steps, because length * share may exceed 64 bits.
     whole = int(shares[-1])
     high, low = length >> _LENGTH_BITS, length & ((1 << _LENGTH_BITS) - 1)
     quotients, rests = np.divmod(shares * high, whole)

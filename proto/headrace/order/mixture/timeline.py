@@ -1,4 +1,4 @@
-"""Timelines: how many draws of each dataset lie in each stretch of a mixture's run."""
+"""Timelines: how many draws each dataset has in each stretch of a run."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from headrace.order.dealing.lanes import LaneSplit
 from headrace.order.mixture.schedule import Schedule, apportion
 
-# Longer spans are split, so that times in a span are exact to a quarter of a step.
+# Longer spans are split, so that times in a span are exact to a quarter of an interval.
 SPAN_LIMIT: Final = 1 << 30
 
 
@@ -21,11 +21,11 @@ class Span:
     """A stretch of one lane of one epoch in which the weights are constant.
 
     Attributes:
-        words: What tells it from all other spans, for keys: epoch, piece, number of the split.
-        start: First place of the epoch's lane.
-        length: Places.
-        counts: (datasets,) int64, draws of each dataset; all together `length`.
-        base: (datasets,) int64, draws of each dataset in this lane before.
+        words: Epoch, piece and number of the split, which make its keys different from others.
+        start: Its first place in the epoch's lane.
+        length: Number of places.
+        counts: (datasets,) int64, draws from each dataset; their sum is `length`.
+        base: (datasets,) int64, earlier draws from each dataset in this lane.
     """
 
     words: tuple[int, int, int]
@@ -36,7 +36,7 @@ class Span:
 
 
 class EpochTimeline:
-    """Every epoch draws the same number of each dataset.
+    """The timeline without weights: every epoch draws the same number from each dataset.
 
     Args:
         counts: (datasets,) int64, draws of an epoch in this lane.
@@ -58,11 +58,11 @@ class EpochTimeline:
 
 
 class ScheduledTimeline:
-    """Weights by a schedule.
+    """The timeline of a schedule of weights.
 
     Args:
         schedule: The weights.
-        starts: For each piece the epoch that it starts in and the place in the epoch's lane.
+        starts: For each piece, the epoch in which it starts and the place in the epoch's lane.
         length: Places of an epoch's lane, >= 1.
     """
 
@@ -91,7 +91,7 @@ class ScheduledTimeline:
         return split_span(Span((epoch, piece, 0), start, stop - start, counts, base), place)
 
     def _draws(self, piece: int, stop: tuple[int, int]) -> NDArray[np.int64]:
-        # Draws from the start of a piece up to a place of a later epoch or the same.
+        # Return the draws from the start of a piece up to a place in the same or a later epoch.
         (first_epoch, first), (epoch, place) = self._starts[piece], stop
         shares = self._shares[piece]
         if epoch == first_epoch:
@@ -107,7 +107,7 @@ def split_span(span: Span, place: int) -> Span:
     splits = -(-span.length // SPAN_LIMIT)
     if splits <= 1:
         return span
-    # Draw i of all, dataset after dataset, goes to split i modulo splits.
+    # Number all draws, dataset after dataset: draw i goes to split i modulo splits.
     split = LaneSplit(span.length, splits, splits)
     starts = [split.start(number) for number in range(splits + 1)]
     number = bisect_right(starts, place - span.start) - 1

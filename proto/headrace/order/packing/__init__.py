@@ -1,7 +1,7 @@
-"""Packing: documents of different lengths into rows of one length, group by group.
+"""Pack documents of different lengths into rows of one length, group by group.
 
-Pure arithmetic over lengths; ``docs/order.md`` specifies it. A group is a stretch of neighbouring
-documents whose row count never changes, so any row is found by packing its group alone.
+This is pure arithmetic over lengths; ``docs/order.md`` specifies it. A group is a stretch of
+neighbouring documents whose row count never changes, so a row is found by packing its group alone.
 """
 
 from headrace.order.packing.best_fit import Fit, Fitted, best_fit

@@ -1,4 +1,4 @@
-"""Best fit: each piece goes into the row with the least room that it fits into."""
+"""Best fit: each piece goes into the fullest row that still has room for it."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ _Array = NDArray[np.int64]
 
 
 class Fitted(NamedTuple):
-    """Where pieces went.
+    """The result of placing documents.
 
     Attributes:
-        pieces: ``(pieces, 4) int64``: row, document, where the piece starts in it, its elements; in
-            the order in which they were placed.
-        row_count: Rows.
+        pieces: ``(pieces, 4) int64``: row, document, start of the piece in the document, elements
+            of the piece; in the order in which they were placed.
+        row_count: Number of rows.
     """
 
     pieces: _Array
@@ -24,34 +24,34 @@ class Fitted(NamedTuple):
 
 
 class Fit(Protocol):
-    """What `best_fit` does, if something does it faster."""
+    """A faster equivalent of `best_fit`."""
 
     def __call__(
         self, documents: _Array, begins: _Array, sizes: _Array, limits: tuple[int, int, int]
     ) -> Fitted | None:
-        """Place documents; None if they need more rows than there may be."""
+        """Place documents; return None if they need more rows than allowed."""
 
 
 def best_fit(
     documents: _Array, begins: _Array, sizes: _Array, limits: tuple[int, int, int]
 ) -> Fitted | None:
-    """Place documents one after the other, each into the row with the least room for it.
+    """Place documents one after the other, each into the fullest row that has room for it.
 
-    Of rows with equal room the one that came to it last is taken. What fits into no row starts
-    a new one; or, with ``cut``, fills the row with the most room, if that is at least ``cut``, and
-    what is left of it continues.
+    Among rows with equal room, the one that got it last is taken. A document that fits into no row
+    starts a new one. With ``cut``, it first fills the row with the most room, if that is at least
+    ``cut`` elements, and then the rest of it is placed.
 
     Args:
         documents: ``(documents,) int64``, in the order in which they are placed.
-        begins: ``(documents,) int64``: where what is left of each begins.
-        sizes: ``(documents,) int64``: elements of that, in [1, length].
-        limits: Elements of a row; ``cut``, 0 for never; most rows.
+        begins: ``(documents,) int64``: where the rest of each document starts.
+        sizes: ``(documents,) int64``: elements of that rest, in [1, length].
+        limits: Elements of a row; ``cut``, where 0 cuts nothing; the highest number of rows.
 
     Returns:
-        The pieces; None if they need more rows.
+        The pieces; None if they need more rows than allowed.
     """
     length, cut, most_rows = limits
-    # Bit r of the mask is set if some row has room for r elements.
+    # Bit r of the mask is set if a row has room for exactly r elements.
     rooms: list[list[int]] = [[] for _ in range(length + 1)]
     mask = row_count = 0
     placed: list[tuple[int, int, int, int]] = []

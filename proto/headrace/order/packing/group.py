@@ -1,4 +1,4 @@
-"""Pack the documents of one group, in an order that differs from epoch to epoch."""
+"""Pack the documents of one group, differently in each epoch."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from headrace.order.packing.options import Packing
 
 _Array = NDArray[np.int64]
 
-# Rows beyond what plain packing takes, so that most packings with jitter fit: one, and one in 256.
+# Spare rows, so that most packings with jitter fit: one, and one more for each 256 rows.
 _RESERVE_SHIFT: Final = 8
-# Logarithms have 16 bits after the point; this is that of e.
+# Logarithms have 16 bits after the binary point; this is the one of e.
 _POINT_BITS: Final = 16
 _LOG2_E: Final = 94548
 _PLACE_BITS: Final = 32
@@ -30,11 +30,11 @@ class PackedGroup:
     """The rows of a group.
 
     Attributes:
-        starts: ``(rows + 1,) int64``: where the pieces of each row begin, and the last end.
+        starts: ``(rows + 1,) int64``: the first piece of each row, and the end of the last row.
         pieces: ``(pieces, 5) int32``, row by row: the document, counted from the group's first;
-            where the piece begins in it; its elements; the document's elements, marks included;
-            where the piece lies in its row.
-        memory: The address and length of both arrays, for compiled loops.
+            the start of the piece in it; elements of the piece; elements of the document, marks
+            included; the start of the piece in its row.
+        memory: Address and length of each array, for compiled loops.
     """
 
     starts: _Array
@@ -48,7 +48,7 @@ class PackedGroup:
 
     @property
     def row_count(self) -> int:
-        """Rows."""
+        """Number of rows."""
         return len(self.starts) - 1
 
     @property
@@ -58,12 +58,12 @@ class PackedGroup:
 
 
 def group_row_count(lengths: _Array, packing: Packing, *, fit: Fit = best_fit) -> int:
-    """Return the rows that a group has in every epoch, its reserve included.
+    """Return how many rows a group has in every epoch, spare rows included.
 
     Args:
-        lengths: ``(documents,) int64``: elements of each, marks not included.
-        packing: How they are packed.
-        fit: Does what `best_fit` does.
+        lengths: ``(documents,) int64``: elements of each document, without marks.
+        packing: How the documents are packed.
+        fit: `best_fit`, or a faster equivalent.
     """
     lengths = _marked(lengths, packing)
     whole, rests = np.divmod(lengths, packing.length)
@@ -87,15 +87,15 @@ def pack_group(
     """Pack the documents of a group.
 
     Args:
-        lengths: ``(documents,) int64``: elements of each, marks not included.
-        packing: How they are packed.
-        first_id: Sample id of the first.
+        lengths: ``(documents,) int64``: elements of each document, without marks.
+        packing: How the documents are packed.
+        first_id: Sample id of the first document.
         key: The key of the epoch.
         row_count: What `group_row_count` returned.
-        fit: Does what `best_fit` does.
+        fit: `best_fit`, or a faster equivalent.
 
     Raises:
-        BadArgumentError: The row count is not that of these lengths.
+        BadArgumentError: The row count does not belong to these lengths.
     """
     lengths = _marked(lengths, packing)
     whole, rests = np.divmod(lengths, packing.length)
@@ -124,14 +124,14 @@ def _marked(lengths: _Array, packing: Packing) -> _Array:
 
 
 def _plain_order(rests: _Array) -> _Array:
-    """Return documents by falling length, and of equal ones the first one first."""
+    """Return documents by falling length; equal ones stay in their order."""
     return _falling(rests)
 
 
 def _placing_order(rests: _Array, sample_ids: _Array, key: int) -> _Array:
     """Return documents by falling log(length) + u, with u in [0, 1) drawn for each."""
     exponents = np.frexp(rests.astype(np.float64))[1].astype(np.int64) - 1
-    # log2 with a straight line between two powers of two.
+    # log2, linear between powers of two.
     logs = (exponents << _POINT_BITS) + ((rests << _POINT_BITS) >> np.maximum(exponents, 0))
     logs -= 1 << _POINT_BITS
     jitters = draw(key, sample_ids.astype(np.uint64)) >> _HALF_WORD
@@ -140,7 +140,7 @@ def _placing_order(rests: _Array, sample_ids: _Array, key: int) -> _Array:
 
 
 def _falling(numbers: _Array) -> _Array:
-    # Sorting words that hold both takes a tenth of the time of sorting places by numbers.
+    # Sorting words that hold number and place takes a tenth of the time of an argsort.
     words = (_MOST_SORTED - numbers) << _PLACE_BITS
     words |= np.arange(len(numbers))
     words.sort()
@@ -157,9 +157,9 @@ def _fitted(
 
 
 def _filled(fitted: Fitted, wanted: int) -> _Array:
-    """Give each row that is wanted beside those fitted every second piece of the fullest one.
+    """Add rows until there are `wanted`: each takes every second piece of the row with the most.
 
-    That is the row with the most pieces, and of several the first.
+    Among rows with equally many pieces, the first is taken.
     """
     pieces = fitted.pieces
     if fitted.row_count == wanted:
@@ -178,7 +178,7 @@ def _filled(fitted: Fitted, wanted: int) -> _Array:
 
 
 def _whole_rows(whole: _Array, length: int) -> _Array:
-    """Return the pieces that fill a row each, document by document."""
+    """Return the pieces that fill a whole row each, document by document."""
     documents = np.repeat(np.arange(len(whole)), whole)
     firsts = np.cumsum(whole) - whole
     numbers = np.arange(len(documents))

@@ -9,20 +9,20 @@ from headrace.errors import BadArgumentError
 from headrace.order.basics.checks import check_range
 
 MAX_ROW_LENGTH: Final = 1 << 22
-"""Elements of a row, at most: an eighth of them is the memory that finding room takes."""
+"""Most elements of a row. Finding room takes an eighth of this number in bytes."""
 
 _MARKS: Final = 3
 
 
 @dataclass(frozen=True, slots=True)
 class Packing:
-    """How documents become rows; two equal ones make the same rows of the same lengths.
+    """How documents become rows; equal options make equal rows of equal lengths.
 
     Attributes:
         length: Elements of a row, in [1, `MAX_ROW_LENGTH`].
-        cut: A document that no row has room for is cut if a row has room for this many elements or
-            more, in [1, `length`]; 0 cuts only what is longer than a row.
-        marks: Elements that are put before and after each document, 0 to 2.
+        cut: A document that fits into no row is cut if a row has room for at least this many
+            elements, in [1, `length`]; 0 cuts only documents longer than a row.
+        marks: Elements that are added before and after each document, 0 to 2 in all.
 
     Raises:
         BadArgumentError: A value is out of range.

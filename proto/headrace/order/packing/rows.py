@@ -20,7 +20,7 @@ from headrace.order.samples.shard_table import ShardTable
 
 _Array = NDArray[np.int64]
 
-# Some eighty groups of 16,384 documents, more than are shuffled together by default.
+# About eighty groups of 16,384 documents, more than are shuffled together by default.
 _PACKED_BYTES: Final = 32 << 20
 
 
@@ -28,19 +28,19 @@ _Groups = BoundedCache[tuple[int, int, int], PackedGroup]
 
 
 class PackedRows:
-    """The rows of a dataset; safe to call from several threads.
+    """The rows of a dataset; thread-safe.
 
     Args:
         packing: How documents are packed.
         document_counts: ``(groups,) int64``: documents of each group.
-        row_counts: ``(groups,) int64``: rows of each, as `group_row_count` returned them.
-        raw_bytes: ``(groups,) int64``: bytes of its documents in memory.
-        lengths: Returns the lengths of a group's documents; may read them from somewhere.
-        fit: Does what `best_fit` does.
-        take: Does what `take_pieces` does.
+        row_counts: ``(groups,) int64``: rows of each group, from `group_row_count`.
+        raw_bytes: ``(groups,) int64``: bytes of each group's documents in memory.
+        lengths: Returns the lengths of a group's documents; may read from a store.
+        fit: `best_fit`, or a faster equivalent.
+        take: `take_pieces`, or a faster equivalent.
 
     Raises:
-        BadArgumentError: The counts are not of as many groups, or one is out of range.
+        BadArgumentError: The arrays do not have equal lengths, or a count is out of range.
     """
 
     def __init__(
@@ -60,7 +60,7 @@ class PackedRows:
                 field="row_counts",
             )
         self.packing: Final = packing
-        # A group is read whole whatever is wanted of it, so it is one block, and a run, of rows.
+        # A group can only be read as a whole, so it is one block and one run of rows.
         self.table: Final = ShardTable(row_counts, raw_bytes, row_counts)
         self.row_count: Final = self.table.sample_count
         self.first_rows: Final = _starts(row_counts)
@@ -73,7 +73,7 @@ class PackedRows:
         self._number = 0
 
     def pieces(self, key: int, row_ids: _Array) -> Pieces:
-        """Return the pieces of some rows, in their order.
+        """Return the pieces of rows, in the order of the rows.
 
         Args:
             key: The key of the epoch, from `packing_key`.
@@ -82,12 +82,9 @@ class PackedRows:
         return self._take(*self.places(key, row_ids))
 
     def places(self, key: int, row_ids: _Array) -> tuple[list[PackedGroup], _Array, _Array, _Array]:
-        """Return where some rows lie, as `take_pieces` takes it: groups, which, rows and firsts.
-
-        Args are those of `pieces`.
-        """
+        """Return where rows lie, as the arguments of `take_pieces`; takes what `pieces` does."""
         groups = np.searchsorted(self.first_rows, row_ids, side="right") - 1
-        # Few of them, so sorting all would take three times as long.
+        # There are few, so a set is three times as fast as sorting all.
         distinct = sorted(set(groups.tolist()))
         which = np.searchsorted(distinct, groups)
         packed = [self.group(key, group) for group in distinct]
@@ -95,7 +92,7 @@ class PackedRows:
         return packed, which, rows, self.first_documents[groups]
 
     def rows_of(self, key: int, sample_id: int) -> _Array:
-        """Return the ids of the rows that hold a document, or parts of it, rising."""
+        """Return the ids of the rows that hold a document or a part of it, rising."""
         group = int(np.searchsorted(self.first_documents, sample_id, side="right")) - 1
         found = self.group(key, group)
         own = np.flatnonzero(found.pieces[:, 0] == sample_id - int(self.first_documents[group]))
@@ -105,7 +102,7 @@ class PackedRows:
 
     def group(self, key: int, group: int) -> PackedGroup:
         """Return a group as it is packed in an epoch."""
-        # Read outside of the cache's lock, for that may take long.
+        # Read outside the cache's lock, because it may take long.
         lengths = self._lengths(group)
 
         def make() -> PackedGroup:
@@ -122,7 +119,7 @@ class PackedRows:
 
 
 def shared_groups(several: Sequence[PackedRows]) -> list[PackedRows]:
-    """Return the rows of several datasets that keep together as many packed groups as one does."""
+    """Return the rows of several datasets, with one cache of packed groups for all of them."""
     packed, views = _Groups(_PACKED_BYTES), []
     for number, rows in enumerate(several):
         view = copy.copy(rows)
@@ -132,12 +129,12 @@ def shared_groups(several: Sequence[PackedRows]) -> list[PackedRows]:
 
 
 def packing_key(seed: int, epoch: int) -> int:
-    """Return the key that an epoch's packing is drawn from."""
+    """Return the key of an epoch's packing."""
     return derive(0, seed, epoch, Stream.PACKING)
 
 
 def pass_packing_key(seed: int, dataset: int, number: int) -> int:
-    """Return the key that the packing of a pass over a dataset of a mixture is drawn from."""
+    """Return the key of the packing of one pass over a dataset of a mixture."""
     return derive(0, seed, Stream.DATASET, dataset, number, Stream.PACKING)
 
 

@@ -1,4 +1,4 @@
-"""Take the pieces of rows from the groups that they are of."""
+"""Take the pieces of rows from their groups."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ class Pieces(NamedTuple):
 
     Attributes:
         counts: ``(rows,) int64``: pieces of each row.
-        sample_ids: ``(pieces,) int64``: the document of each.
-        table: ``(pieces, 4) int64``: where the piece begins in its document, its elements, the
-            document's elements, marks included, and where the piece lies in its row.
+        sample_ids: ``(pieces,) int64``: the document of each piece.
+        table: ``(pieces, 4) int64``: start of the piece in its document, elements of the piece,
+            elements of the document, marks included, and start of the piece in its row.
     """
 
     counts: _Array
@@ -29,7 +29,7 @@ class Pieces(NamedTuple):
 
 
 class Take(Protocol):
-    """What `take_pieces` does, if something does it faster."""
+    """A faster equivalent of `take_pieces`."""
 
     def __call__(
         self, groups: Sequence[PackedGroup], which: _Array, rows: _Array, firsts: _Array
@@ -43,10 +43,10 @@ def take_pieces(
     """Take the pieces of rows.
 
     Args:
-        groups: The groups that they are of.
-        which: ``(rows,) int64``: the group of each.
-        rows: ``(rows,) int64``: its place in that group.
-        firsts: ``(rows,) int64``: the sample id of its group's first document.
+        groups: The groups of the rows.
+        which: ``(rows,) int64``: the group of each row, as an index into `groups`.
+        rows: ``(rows,) int64``: the place of each row in its group.
+        firsts: ``(rows,) int64``: the sample id of the first document of each row's group.
     """
     parts = [np.empty((0, 5), np.int32)]
     for group, row in zip(which.tolist(), rows.tolist(), strict=True):

@@ -1,4 +1,4 @@
-"""Runs: the stretches of whole blocks that are read together, and the pieces made of them."""
+"""Runs: stretches of whole blocks that are read together, and the pieces made of them."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from headrace.order.samples.spec import OrderSpec
 
 _Array = NDArray[np.int64]
 
-# Runs of a shard, at most: times of the spread have room for no more.
+# Most runs of a shard: the times of the spread have room for no more.
 _SHARD_RUNS: Final = 1 << 20
-# Runs of a piece. Sorted ImageNet, variance in batches of 4,096 with pieces of 8, 16 and 32 runs:
-# 1.94, 1.18 and 1.78; docs/decisions/order-version-2.md.
+# Most runs of a piece. For sorted ImageNet and batches of 4,096, pieces of 8, 16 and 32 runs have a
+# variance of 1.94, 1.18 and 1.78; docs/decisions/order-version-2.md.
 MOST_RUNS: Final = 16
-# Datasets of more runs have whole shards as pieces, which bounds the memory for them.
+# With more runs, whole shards are pieces, which bounds the memory for pieces.
 _FINE_RUNS: Final = 1 << 20
-# Shards that are looked at together, which bounds memory.
+# Shards that are processed together, which bounds memory.
 _TOGETHER: Final = 1 << 16
 
 
@@ -31,9 +31,9 @@ class Runs:
     """The runs of a dataset in storage order; the same in every epoch.
 
     Attributes:
-        first_ids: (shards,) int64, sample id of the first sample of each shard that has one.
+        first_ids: (shards,) int64, id of the first sample of each shard; empty shards are left out.
         sample_counts: (shards,) int64, >= 1.
-        run_samples: (shards,) int64, samples of each run of a shard but its last.
+        run_samples: (shards,) int64, samples of each run of a shard, except for its last.
         first_runs: (shards + 1,) int64, number of each shard's first run.
         sample_count: Samples of the dataset.
     """
@@ -45,13 +45,13 @@ class Runs:
     sample_count: int
 
     def missing(self, start: int, stop: int) -> _Array:
-        """Return for some shards how many samples their last run has less than the others."""
+        """Return how many samples fewer than the others the last run of each shard has."""
         counts = np.diff(self.first_runs[start : stop + 1])
         result: _Array = counts * self.run_samples[start:stop] - self.sample_counts[start:stop]
         return result
 
     def around(self, sample_ids: _Array) -> tuple[_Array, _Array]:
-        """Return the first sample id of each one's run, and the one after its last."""
+        """Return the first sample id of each sample's run, and the one after its last."""
         shards = np.searchsorted(self.first_ids, sample_ids, side="right") - 1
         begin, size = self.first_ids[shards], self.run_samples[shards]
         first = begin + (sample_ids - begin) // size * size
@@ -59,7 +59,7 @@ class Runs:
 
     @property
     def count(self) -> int:
-        """Runs of the dataset."""
+        """Number of runs of the dataset."""
         return int(self.first_runs[-1])
 
     def shards_of(self, runs: _Array) -> _Array:
@@ -67,7 +67,7 @@ class Runs:
         return np.searchsorted(self.first_runs, runs, side="right") - 1
 
     def begin_and_size(self, runs: _Array, shards: _Array) -> tuple[_Array, _Array]:
-        """Return each run's first sample id and how many samples it has."""
+        """Return each run's first sample id and its number of samples."""
         before = (runs - self.first_runs[shards]) * self.run_samples[shards]
         sizes = np.minimum(self.run_samples[shards], self.sample_counts[shards] - before)
         return self.first_ids[shards] + before, sizes
@@ -75,13 +75,13 @@ class Runs:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class RunPieces:
-    """The neighbouring runs of a shard that are spread together over the epoch.
+    """Pieces: neighbouring runs of a shard that are spread over the epoch together.
 
     Attributes:
         first_runs: (pieces + 1,) int64, the first run of each piece.
         shards: (pieces,) int32, the shard of each piece.
-        ordinals: (pieces,) int32, number of each piece among those of as many runs.
-        groups: The pieces of as many runs in storage order, by how many runs they have, rising.
+        ordinals: (pieces,) int32, number of each piece among the pieces of equal size.
+        groups: Sizes, rising, each with the pieces of that many runs in storage order.
     """
 
     first_runs: _Array
@@ -100,11 +100,11 @@ class AllRuns:
     """The runs of several datasets.
 
     Attributes:
-        starts: (datasets + 1,) int64, where each dataset's shards begin among all that have
+        starts: (datasets + 1,) int64, the first shard of each dataset, counting shards that have
             samples.
         sample_counts: (shards,) int64, as in `Runs`.
         run_samples: (shards,) int64, as in `Runs`.
-        counts: (shards,) int64, runs of each shard.
+        counts: (shards,) int64, number of runs of each shard.
     """
 
     starts: _Array
@@ -184,7 +184,11 @@ def make_pieces(runs: Runs) -> RunPieces:
 
 
 def binary_pieces(counts: _Array) -> tuple[NDArray[np.int32], _Array]:
-    """Return the shard and the runs of each piece of shards of some runs, in storage order."""
+    """Return the shard and the size in runs of each piece, in storage order.
+
+    Args:
+        counts: ``(shards,) int64``: runs of each shard.
+    """
     full = counts // MOST_RUNS
     bits = np.arange(MOST_RUNS.bit_length() - 2, -1, -1)
     rest = (counts[:, None] >> bits) & 1

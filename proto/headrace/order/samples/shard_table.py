@@ -1,4 +1,4 @@
-"""The shard table: what an order reads of a dataset."""
+"""The shard table: all that an order knows of a dataset."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ COUNT_LIMIT: Final = 1 << 42
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ShardTable:
-    """What the order reads of a dataset.
+    """The shards of a dataset, as an order sees them. Arrays are not copied; do not change them.
 
     Attributes:
         sample_counts: (shards,) int64, samples of each shard in manifest order, each in
-            [0, 2**42); zeros are fine. Not copied: leave it unchanged.
+            [0, 2**42).
         raw_bytes: (shards,) int64, bytes of each shard's samples in memory, each in [0, 2**42).
-            Not copied.
-        block_samples: (shards,) int64, samples of every block of a shard but its last, 0 where
-            blocks differ; None where all do. What can only be read whole is one block. Not copied.
+        block_samples: (shards,) int64, samples of every block of a shard except for its last; 0 if
+            its blocks differ. None if those of all shards do. A shard that can only be read as a
+            whole is one block.
     """
 
     sample_counts: NDArray[np.int64]
@@ -69,7 +69,7 @@ class Stored(Protocol):
 
     @property
     def block_samples(self) -> NDArray[np.int64]:
-        """``(stretches,) int64``; all samples of what can only be read whole."""
+        """``(stretches,) int64``; all samples of a stretch that can only be read as a whole."""
 
 
 def table_of(stored: Stored) -> ShardTable:
@@ -85,7 +85,7 @@ def _check_counts(field: str, counts: NDArray[np.int64], *, total_limit: int) ->
     if counts.dtype != np.int64:
         raise BadArgumentError(f"{field} is {counts.dtype}, must be int64", field=field)
     _check_each(field, counts)
-    # In floating point, because the sum of hostile counts could pass int64; seldom needed.
+    # In floating point, because a sum of malicious counts could overflow int64; seldom needed.
     most = int(counts.max(initial=0)) * len(counts)
     if most >= total_limit and counts.sum(dtype=np.float64) >= total_limit:
         raise BadArgumentError(

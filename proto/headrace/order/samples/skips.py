@@ -1,4 +1,4 @@
-"""Skips: samples that no run may see again, without moving any position."""
+"""Skips: leave samples out without changing the position of any other."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ _Array = NDArray[np.int64]
 class Skips:
     """A list of sample ids to leave out.
 
-    At the position of a skipped sample comes another of its run that is not skipped; if the whole
-    run is skipped, one of its shard, or of the whole dataset (docs/order.md).
+    A skipped sample is replaced by another sample of its run; if the whole run is skipped, by one
+    of its shard, or else of the whole dataset (docs/order.md).
 
     Args:
         sample_ids: Sample ids, in any order; repeats count once.
 
     Raises:
-        BadArgumentError: If an id is negative.
+        BadArgumentError: An id is negative.
 
     Examples:
         >>> skips = Skips([7, 3, 7])
@@ -57,7 +57,7 @@ class Skips:
         return hashlib.blake2b(little_endian, digest_size=16, person=b"headrace-skips").hexdigest()
 
     def contains(self, sample_ids: NDArray[np.int64]) -> NDArray[np.bool_]:
-        """Return which of some sample ids are skipped."""
+        """Return which of the sample ids are skipped: (n,) bool."""
         if not len(self._sample_ids):
             return np.zeros(len(sample_ids), np.bool_)
         places = np.searchsorted(self._sample_ids, sample_ids)
@@ -66,13 +66,13 @@ class Skips:
         return skipped
 
     def count_in(self, first: int, stop: int) -> int:
-        """Return how many ids of [first, stop) are skipped."""
+        """Return how many ids in [first, stop) are skipped."""
         begin, end = np.searchsorted(self._sample_ids, (first, stop)).tolist()
         return int(end - begin)
 
 
 class Skipper:
-    """Finds the substitutes of one dataset's skipped samples; each in a logarithm of the list.
+    """Finds the substitutes for skipped samples of one dataset, each in logarithmic time.
 
     Args:
         skips: The list.
@@ -80,7 +80,7 @@ class Skipper:
         title: Names the dataset in errors.
 
     Raises:
-        BadArgumentError: If the list has ids that the dataset lacks, or all it has.
+        BadArgumentError: The list has ids that the dataset does not have, or all ids of it.
     """
 
     def __init__(self, skips: Skips, runs: Runs, *, title: str = "the dataset") -> None:
@@ -92,11 +92,11 @@ class Skipper:
                 field="skips",
             )
         self.skips, self._runs = skips, runs
-        # How many samples that are kept come before each skipped one.
+        # How many kept samples come before each skipped one.
         self._kept_before = skips.sample_ids - np.arange(len(skips))
         (first, stop), _ = self._ranges(skips.sample_ids)
         alone = self._kept_until(first) == self._kept_until(stop)
-        # Skipped samples of runs that are skipped as a whole.
+        # Skipped samples whose whole run is skipped.
         self._homeless = skips.sample_ids[alone]
 
     def fill(self, key: int, sample_ids: _Array) -> _Array:
@@ -104,7 +104,7 @@ class Skipper:
 
         Args:
             key: The key of the epoch's substitutes.
-            sample_ids: (n,) int64; left as they are.
+            sample_ids: (n,) int64; not changed.
         """
         (lost,) = np.nonzero(self.skips.contains(sample_ids))
         if not len(lost):
@@ -114,9 +114,10 @@ class Skipper:
         return filled
 
     def replaced_by(self, key: int, sample_id: int) -> _Array:
-        """Return the skipped samples in whose place a kept one comes, rising: (n,) int64."""
+        """Return the skipped samples that a kept sample replaces, rising: (n,) int64."""
         only = np.array([sample_id])
-        # Those of its run, and those of runs and shards that are skipped as a whole.
+        # Candidates: skipped samples of its run, and of runs and shards that are skipped as a
+        # whole.
         (first, stop), _ = self._ranges(only)
         skipped = self.skips.sample_ids
         begin, end = np.searchsorted(skipped, (int(first[0]), int(stop[0])))
@@ -140,7 +141,7 @@ class Skipper:
         return result
 
     def _ranges(self, sample_ids: _Array) -> tuple[tuple[_Array, _Array], ...]:
-        # The run and the shard of each sample.
+        # Return the bounds of each sample's run and shard.
         runs = self._runs
         shards = np.searchsorted(runs.first_ids, sample_ids, side="right") - 1
         begin, count = runs.first_ids[shards], runs.sample_counts[shards]
@@ -154,15 +155,15 @@ class Skipper:
 
 
 def skipper_of(skips: Skips | None, runs: Runs, sample_ids: Sequence[int]) -> Skipper:
-    """Return what finds substitutes of samples that are skipped, and of some more.
+    """Return a skipper for a list of skips and some more samples.
 
     Args:
-        skips: The list; None for nothing.
+        skips: The list; None for no skips.
         runs: The dataset's runs.
-        sample_ids: What is left out besides.
+        sample_ids: More samples to leave out.
 
     Raises:
-        BadArgumentError: None would be left.
+        BadArgumentError: No sample would be left.
     """
     before = () if skips is None else skips.sample_ids
     return Skipper(Skips(np.concatenate([before, np.array(sample_ids, np.int64)])), runs)
@@ -171,8 +172,8 @@ def skipper_of(skips: Skips | None, runs: Runs, sample_ids: Sequence[int]) -> Sk
 def check_within(skips: Skips | None, sample_count: int, *, dataset: str) -> None:
     """Refuse a list with ids that a dataset does not have.
 
-    Such a list is of another dataset or version, and in a mixture it would mean samples of the
-    next dataset.
+    Such a list belongs to another dataset or version. In a mixture its ids would stand for samples
+    of the next dataset.
 
     Args:
         skips: The list, or None.
@@ -180,7 +181,7 @@ def check_within(skips: Skips | None, sample_count: int, *, dataset: str) -> Non
         dataset: Its name, for the message.
 
     Raises:
-        BadArgumentError: If an id is `sample_count` or more.
+        BadArgumentError: An id is `sample_count` or more.
     """
     if skips is None or not len(skips) or int(skips.sample_ids[-1]) < sample_count:
         return
@@ -194,15 +195,15 @@ def check_within(skips: Skips | None, sample_count: int, *, dataset: str) -> Non
 
 
 def check_skips(wanted: Skips, found: Skips, *, allow_new_skips: bool = False) -> None:
-    """Refuse to go on with another list of skips than a token was made with.
+    """Refuse to resume with another list of skips than a token was made with.
 
     Args:
         wanted: The list that was asked for.
         found: The list that the token's digest names.
-        allow_new_skips: Whether a list that skips more may be adopted.
+        allow_new_skips: Whether `wanted` may skip more samples than `found`.
 
     Raises:
-        TokenSpecChangedError: If the lists differ, or `wanted` lacks some of `found`.
+        TokenSpecChangedError: The lists differ, or `wanted` lacks some ids of `found`.
     """
     if wanted.digest == found.digest:
         return
@@ -217,15 +218,15 @@ def check_skips(wanted: Skips, found: Skips, *, allow_new_skips: bool = False) -
 
 
 def join_skips(skips: Sequence[Skips | None] | None, first_ids: NDArray[np.int64]) -> Skips | None:
-    """Return what is skipped of each dataset of a mixture as one list; None for nothing.
+    """Return the skips of all datasets of a mixture as one list; None if there are none.
 
     Args:
-        skips: The skips of each dataset; None for nothing.
+        skips: The skips of each dataset; None for no skips.
         first_ids: ``(datasets + 1,) int64``: the id in the mixture of each dataset's first sample,
-            and how many samples the mixture has.
+            followed by the number of samples of the mixture.
 
     Raises:
-        BadArgumentError: There are not as many lists as datasets.
+        BadArgumentError: The number of lists is not the number of datasets.
     """
     if skips is None or all(each is None for each in skips):
         return None
@@ -243,16 +244,16 @@ def join_skips(skips: Sequence[Skips | None] | None, first_ids: NDArray[np.int64
 
 
 def check_some_kept(skips: Skips, first: int, stop: int, *, title: str) -> None:
-    """Refuse to leave out all samples of a dataset that has some.
+    """Refuse skips that leave nothing of a dataset which has samples.
 
     Args:
         skips: The skips.
         first: The dataset's first sample id.
-        stop: The one after its last.
+        stop: The id after its last.
         title: Names the dataset in the error.
 
     Raises:
-        BadArgumentError: They are all skipped.
+        BadArgumentError: All its samples are skipped.
     """
     if first < stop and skips.count_in(first, stop) == stop - first:
         raise BadArgumentError(

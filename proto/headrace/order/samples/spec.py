@@ -10,7 +10,7 @@ from headrace.errors import BadArgumentError
 from headrace.order.basics.checks import check_lanes, check_range
 
 ORDER_VERSION: Final = 2
-# Chosen from the measurements in docs/decisions/order-version-2.md.
+# Chosen by the measurements in docs/decisions/order-version-2.md.
 DEFAULT_RUN_BYTES: Final = 2 << 20
 DEFAULT_SHUFFLE_BYTES: Final = 2 << 30
 
@@ -19,20 +19,21 @@ _COUNT_LIMIT: Final = 1 << 42
 
 @dataclass(frozen=True, slots=True)
 class OrderSpec:
-    """Every option of one dataset's order; two equal specs give equal orders.
+    """Every option of one dataset's order; equal specs give equal orders.
 
     Attributes:
         seed: Seed of all permutations, in [0, 2**63).
         shuffle: False gives storage order.
-        run_bytes: Bytes in memory of the neighbouring samples that are read together, in
-            [1, 2**42); whole blocks, and one at least.
-        shuffle_bytes: Bytes in memory of the samples that are shuffled together, in [0, 2**62);
-            each lane has as many. 0 is no limit.
-        shuffle_samples: The same limit in samples, in [0, 2**42); 0 is no limit. With neither
+        run_bytes: Bytes in memory of neighbouring samples that are read together, in [1, 2**42);
+            runs are whole blocks, at least one.
+        shuffle_bytes: Bytes in memory of the samples that a lane shuffles together, in [0, 2**62);
+            0 is no limit.
+        shuffle_samples: The same limit in samples, in [0, 2**42); 0 is no limit. Without either
             limit the whole epoch is shuffled at once.
-        lanes: Parts of an epoch that are shuffled apart, in [1, 2**20].
-        unit: Samples that the lanes fill in turn, in [`lanes`, 2**42); it matters only with
-            several lanes, and is best the global batch size then.
+        lanes: Parts of an epoch that are shuffled separately, in [1, 2**20].
+        unit: Samples that the lanes fill together before the next unit starts, in
+            [`lanes`, 2**42). It matters only with several lanes; the best value is the global
+            batch size.
         version: Version of the order's specification.
     """
 
@@ -65,7 +66,7 @@ def spec_differences(wanted: OrderSpec, found: OrderSpec) -> tuple[str, ...]:
         found: The spec that a token holds.
 
     Returns:
-        One phrase an option, in the order of the fields; empty if the specs are equal.
+        One phrase for each option, in the order of the fields; empty if the specs are equal.
     """
     return tuple(
         f"{field.name}: {getattr(wanted, field.name)} requested,"

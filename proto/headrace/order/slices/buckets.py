@@ -1,7 +1,7 @@
 """Length buckets: batches of samples of like length, in shuffled order.
 
-Windows of an epoch are sorted by length and cut into units again, so that the positions of an order
-are rearranged within windows, and nothing else changes.
+Each window of an epoch is sorted by length and cut into units again. So the positions of an order
+are rearranged within windows; nothing else changes.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from headrace.order.basics.permutation import permutation
 
 LEAST_BUCKETS: Final = 2
 MOST_BUCKETS: Final = 1 << 16
-"""Units of a window, at most."""
+"""Most units of a window."""
 MOST_BUCKET_SAMPLES: Final = 1 << 18
-"""Samples of a window, at most: it is found and sorted at once."""
+"""Most samples of a window, because a window is found and sorted at once."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,9 +27,9 @@ class Window:
     """Positions of an epoch that are rearranged among themselves.
 
     Attributes:
-        number: Of the windows of the epoch, from 0.
-        start: Its first position.
-        stop: The position after its last.
+        number: Number of the window in its epoch, from 0.
+        start: First position.
+        stop: Position after the last.
     """
 
     number: int
@@ -42,12 +42,12 @@ class Buckets:
     """The windows of an order, and how each is rearranged.
 
     Attributes:
-        seed: Of the order.
-        shuffle: Whether it is shuffled; otherwise units come by rising length in each window.
-        lanes: Of the order; each is rearranged for itself.
-        unit: Of the order: positions of a bucket.
+        seed: Seed of the order.
+        shuffle: Whether the order is shuffled; otherwise the units of a window have rising lengths.
+        lanes: Lanes of the order; each is rearranged separately.
+        unit: Unit of the order, which is also the size of a bucket in positions.
         sample_count: Positions of an epoch.
-        units: Buckets of a window, at most.
+        units: Most buckets of a window.
     """
 
     seed: int
@@ -63,7 +63,7 @@ class Buckets:
         return -(-(self.sample_count // self.unit) // self.units)
 
     def window(self, position: int) -> Window | None:
-        """Return the window that holds a position; None for the last, incomplete unit."""
+        """Return the window that holds a position; None in an incomplete last unit."""
         full, count = self.sample_count // self.unit, self.window_count
         unit = position // self.unit
         if unit >= full:
@@ -75,15 +75,15 @@ class Buckets:
     def arrangement(
         self, epoch: int, window: Window, lengths: NDArray[np.int64] | NDArray[np.uint16]
     ) -> NDArray[np.int64]:
-        """Return which place of the order comes at each place of a window.
+        """Return the place in the order of what comes at each place of a window.
 
         Args:
             epoch: The epoch.
             window: The window.
-            lengths: ``(places,)``: of the samples of the window, in the order.
+            lengths: ``(places,)``: the length of each sample of the window, in the order.
 
         Returns:
-            ``(places,) int64``: places of the window, from 0.
+            ``(places,) int64``: places in the window, from 0.
         """
         unit, lanes = self.unit, self.lanes
         count = len(lengths) // unit

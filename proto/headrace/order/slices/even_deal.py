@@ -1,6 +1,6 @@
-"""Deal the samples of a global batch to ranks so that what they cost is even.
+"""Deal the samples of a global batch to ranks so that costs are even.
 
-Which samples a global batch has does not change, nor how many of them each rank gets.
+The samples of the global batch stay the same, and so does the number that each rank gets.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _Array = NDArray[np.int64]
 _Costs = NDArray[np.float64]
 
 MAX_ACCUMULATED: Final = 256
-"""Global batches of a step, at most: a batch is dealt after all before it of its step."""
+"""Most global batches of a step: a batch can be dealt only after those before it in its step."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,10 +28,12 @@ class DealSpec:
     """How samples are dealt to ranks.
 
     Attributes:
-        length_cost: What each element of a sample costs, finite and >= 0.
-        square_cost: What the square of a sample's elements costs; of a row, of each document's.
-        speeds: For each rank how fast it is beside the others, > 0; none for equal ones.
-        accumulate: Global batches of a step, over which costs are even, in [1, `MAX_ACCUMULATED`].
+        length_cost: Cost of each element of a sample, finite and >= 0.
+        square_cost: Cost per squared number of elements of a sample; for a packed row, of each of
+            its documents.
+        speeds: The relative speed of each rank, > 0; empty if all are equal.
+        accumulate: Global batches of a step, over which costs are balanced, in
+            [1, `MAX_ACCUMULATED`].
 
     Raises:
         BadArgumentError: A value is out of range.
@@ -65,19 +67,21 @@ _MOST_SPEED = 1e3
 def deal_evenly(
     costs: _Costs, edges: _Array, part_edges: _Array, loads: _Costs, pace: _Costs
 ) -> _Array:
-    """Return the part that gets each sample, and add its cost to what the part has.
+    """Return the part that gets each sample, and add its cost to the load of that part.
 
-    In each slice the costliest sample that is left goes to the part with the least load times pace
-    of those that are not full there, the first of several. Equal costs go in order.
+    In each slice, the costliest sample that is left goes to the part with the least load times
+    pace, among parts that are not full there; ties go to the first part. Samples of equal cost are
+    dealt in order.
 
     Args:
-        costs: ``(samples,) float64`` of one global batch, each >= 0.
-        edges: ``(slices + 1,) int64``: where each slice begins, and the last ends; no sample leaves
-            its slice.
-        part_edges: ``(parts + 1,) int64``: where each part begins if samples are dealt in order,
-            and the last ends. A part gets as many samples of each slice as it would have then.
-        loads: ``(parts,) float64``: what each part has already; changed.
-        pace: ``(parts,) float64``: how long each takes for a unit of cost.
+        costs: ``(samples,) float64``: costs of one global batch, each >= 0.
+        edges: ``(slices + 1,) int64``: where each slice starts, and where the last one ends. No
+            sample leaves its slice.
+        part_edges: ``(parts + 1,) int64``: where each part would start if samples were dealt in
+            order, and where the last one would end. A part gets as many samples of each slice as it
+            would get then.
+        loads: ``(parts,) float64``: the cost that each part has already; updated in place.
+        pace: ``(parts,) float64``: the time that each part takes for a unit of cost.
 
     Returns:
         ``(samples,) int64``.
@@ -101,12 +105,12 @@ def deal_evenly(
 
 
 def slices_of(position: int, count: int, *, lanes: int, unit: int) -> _Array:
-    """Return where the slices of a global batch begin that lanes have, and where the last ends.
+    """Return where the slices of a global batch start, one for each lane, and where the last ends.
 
     Args:
-        position: Its first position.
-        count: Its samples.
-        lanes: How many lanes the order has.
+        position: First position of the global batch.
+        count: Samples of the global batch.
+        lanes: Number of lanes of the order.
         unit: The order's unit.
 
     Returns:
@@ -123,10 +127,10 @@ def slices_of(position: int, count: int, *, lanes: int, unit: int) -> _Array:
 
 
 def check_speeds(deal: DealSpec, parts: int) -> _Costs:
-    """Return how long each part takes for a unit of cost.
+    """Return the time that each part takes for a unit of cost: (parts,) float64.
 
     Raises:
-        BadArgumentError: There are speeds, and not one for each part.
+        BadArgumentError: Speeds are given, but not one for each part.
     """
     if deal.speeds and len(deal.speeds) != parts:
         raise BadArgumentError(

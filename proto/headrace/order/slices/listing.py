@@ -1,4 +1,4 @@
-"""Listing: what any rank gets at any step, from shard tables alone."""
+"""Listing: which samples any rank gets at any step, from shard tables alone."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from headrace.order.slices.slicing import EpochPlan, RankBatch
 
 
 class AnyOrder(Protocol):
-    """`Order`, `MixtureOrder`, or one of them with a filter."""
+    """An `Order` or a `MixtureOrder`, with or without filters."""
 
     @property
     def sample_count(self) -> int:
@@ -25,7 +25,7 @@ class AnyOrder(Protocol):
 
 
 def batch_sample_ids(order: AnyOrder, epoch: int, batch: RankBatch) -> NDArray[np.int64]:
-    """Return the sample ids of a rank's batch, repeats that fill it up last.
+    """Return the sample ids of a rank's batch; repeats that fill it up come last.
 
     Args:
         order: The order.
@@ -38,7 +38,7 @@ def batch_sample_ids(order: AnyOrder, epoch: int, batch: RankBatch) -> NDArray[n
     sample_ids = order.sample_ids(epoch, batch.start, batch.stop)
     if not batch.pad_positions:
         return sample_ids
-    # Pads repeat positions of this global batch, which is in the caches.
+    # Pads repeat positions of this global batch, so the order's caches hold them.
     whole = order.sample_ids(epoch, batch.position, batch.next_position)
     return np.append(sample_ids, whole[np.array(batch.pad_positions) - batch.position])
 
@@ -52,11 +52,11 @@ def rank_batches(
     world_size: int,
     replication: int = 1,
 ) -> Iterator[tuple[RankBatch, NDArray[np.int64]]]:
-    """Yield a rank's batches of one epoch and their sample ids, from the plan's base on.
+    """Yield a rank's batches of one epoch with their sample ids, starting at the plan's base.
 
     Args:
         order: The order.
-        plan: How the epoch is cut; its `sample_count` is the order's.
+        plan: How the epoch is cut; its `sample_count` must be that of the order.
         epoch: The epoch.
         rank: In [0, `world_size`).
         world_size: Number of ranks.

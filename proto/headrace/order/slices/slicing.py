@@ -11,14 +11,14 @@ from headrace.order.basics.checks import check_range
 
 
 class EndMode(enum.Enum):
-    """What becomes of the last positions of an epoch, if they fill no global batch."""
+    """What happens to the last positions of an epoch if they do not fill a global batch."""
 
     DROP_LAST = "drop_last"
     """They are left out, and counted in `EpochPlan.dropped`."""
     UNEVEN = "uneven"
-    """They make a smaller last batch; some ranks may get one sample less, or none."""
+    """They make a smaller last batch; some ranks may get one sample fewer, or none."""
     PAD = "pad"
-    """As uneven, and each rank's part is filled up to its full size with repeats of that batch."""
+    """They make a last batch; each rank's part is filled up to its full size with repeats."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,13 +28,14 @@ class RankBatch:
     Attributes:
         index: Number of the global batch, counted from the plan's base.
         position: First position of the global batch.
-        next_position: Position after the global batch: what the token after it holds.
-        global_sample_count: Samples of the global batch, pads left out, replicas counted once.
+        next_position: Position after the global batch, which the token after it holds.
+        global_sample_count: Samples of the global batch, without pads; replicas count once.
         start: This rank's first position.
         stop: Position after this rank's last.
-        pad_positions: Positions whose samples follow as repeats.
-        loss_scale: n * W / samples of the global batch, with n this rank's samples without pads:
-            the mean over ranks of each rank's mean loss times this is the mean over the batch.
+        pad_positions: Positions whose samples are repeated after them, as pads.
+        loss_scale: n * W / `global_sample_count`, where n is this rank's samples without pads and
+            W the number of parts. If each rank multiplies its mean loss by it, the mean over ranks
+            is the mean over the global batch.
     """
 
     index: int
@@ -56,13 +57,13 @@ class RankBatch:
 class EpochPlan:
     """How the positions [base, sample_count) of an epoch are cut into global batches.
 
-    The global batches depend on these fields alone, so they are the same for every world size.
+    The global batches depend only on these fields, so they are the same for every world size.
 
     Attributes:
         sample_count: Positions of the epoch, >= 0.
-        base: First position: the token's in the epoch that a stream starts in, else 0.
+        base: First position: that of the token in the epoch where a stream starts, else 0.
         global_batch_size: Samples of a global batch, >= 1.
-        end: What becomes of the last positions.
+        end: What happens to the last positions.
     """
 
     sample_count: int
@@ -83,7 +84,7 @@ class EpochPlan:
 
     @property
     def batch_count(self) -> int:
-        """Global batches of the plan; every rank gets a part of each."""
+        """Number of global batches of the plan; every rank gets a part of each."""
         rest = self.sample_count - self.base
         if self.end is EndMode.DROP_LAST:
             return rest // self.global_batch_size
@@ -91,7 +92,7 @@ class EpochPlan:
 
     @property
     def dropped(self) -> int:
-        """Positions at the end that no rank gets."""
+        """Number of positions at the end that no rank gets."""
         if self.end is not EndMode.DROP_LAST:
             return 0
         return (self.sample_count - self.base) % self.global_batch_size
@@ -106,8 +107,8 @@ class EpochPlan:
             replication: How many consecutive ranks get the same samples; divides `world_size`.
 
         Raises:
-            BadArgumentError: If the rank's coordinates do not fit together.
-            PositionPastEndError: If there is no such batch.
+            BadArgumentError: Rank, world size, replication and batch size do not fit together.
+            PositionPastEndError: There is no such batch.
         """
         (batch,) = self.batches(
             range(index, index + 1), rank=rank, world_size=world_size, replication=replication
@@ -117,7 +118,7 @@ class EpochPlan:
     def batches(
         self, indices: range, *, rank: int, world_size: int, replication: int = 1
     ) -> list[RankBatch]:
-        """Return a rank's parts of several global batches, as `batch` would each.
+        """Return a rank's parts of several global batches, each as `batch` returns it.
 
         Args:
             indices: Numbers of the global batches, at least one.
@@ -176,7 +177,7 @@ class EpochPlan:
     def _rank_share(self, part: int, parts: int, count: int) -> tuple[int, int]:
         if self.end is not EndMode.PAD or count == self.global_batch_size:
             return _share(part, parts, count)
-        # Taken from the full batch's borders, so that no rank gets more than in a full batch.
+        # Uses the borders of a full batch, so that no rank gets more than in a full batch.
         start, stop = _share(part, parts, self.global_batch_size)
         return start * count // self.global_batch_size, stop * count // self.global_batch_size
 
@@ -196,12 +197,12 @@ def _share(part: int, parts: int, count: int) -> tuple[int, int]:
 
 @dataclass(frozen=True, slots=True, order=True)
 class Row:
-    """Where a position comes.
+    """Where a position is delivered.
 
     Attributes:
         index: Number of the global batch, counted from the plan's base.
         rank: The rank that gets it.
-        row: Its row in the rank's batch; rows that fill a batch up come last.
+        row: Its row in the rank's batch; rows that fill up a batch come last.
     """
 
     index: int
@@ -212,7 +213,7 @@ class Row:
 def find_rows(
     plan: EpochPlan, position: int, *, world_size: int, replication: int = 1
 ) -> tuple[Row, ...]:
-    """Return all rows that hold a position, repeats that fill up the last batch included.
+    """Return all rows that hold a position, also those that repeat it to fill up the last batch.
 
     Args:
         plan: How the epoch is cut.
@@ -221,15 +222,15 @@ def find_rows(
         replication: How many consecutive ranks get the same samples.
 
     Returns:
-        The rows, rising; none for a position before the base, and for one that is dropped.
+        The rows, rising; empty for a position that is before the base or dropped.
 
     Raises:
-        BadArgumentError: If the coordinates do not fit together.
+        BadArgumentError: World size, replication and batch size do not fit together.
     """
     index, slot = divmod(position - plan.base, plan.global_batch_size)
     if not 0 <= index < plan.batch_count:
         return ()
-    # Rank 0's batch is asked for so that replication is checked before it divides.
+    # Checks the replication, by which the code below divides.
     plan.batch(index, rank=0, world_size=world_size, replication=replication)
     parts = world_size // replication
 

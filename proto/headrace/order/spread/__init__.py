@@ -1,1 +1,1 @@
-"""Where the runs of an epoch lie: spread evenly over it, in one large pass or many small ones."""
+"""Spread the runs of an epoch evenly over it, in one large pass or many small ones."""

@@ -1,7 +1,7 @@
-"""Layouts of many small passes at once: what `Spread` is for one large one.
+"""Layouts of many small passes at once; `Spread` is the layout of a large one.
 
-A batch of a mixture needs a pass of each of its datasets. Those of datasets of few runs are worked
-out together, as a whole; they lie one after the other here.
+A batch of a mixture needs a pass over each of its datasets. Passes over datasets with few runs are
+worked out whole and together, and are held here one after the other.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from headrace.order.spread.spread import PHASE_BITS, TIME_BITS, lattices
 _Array: TypeAlias = NDArray[np.int64]
 _Keys: TypeAlias = NDArray[np.uint64]
 
-# Datasets of more runs are opened part by part.
+# Larger datasets are opened part by part.
 PASS_RUNS: Final = 1 << 10
 _LOW_HALF: Final = np.uint64((1 << PHASE_BITS) - 1)
 
@@ -56,10 +56,10 @@ class Passes:
         )
 
     def sample_ids(self, slots: _Array, offsets: _Array) -> _Array:
-        """Return the sample id in its dataset at each offset of some passes.
+        """Return the sample id, in its dataset, at each offset of its pass.
 
         Args:
-            slots: (n,) int64, which pass.
+            slots: (n,) int64, the number of the pass here.
             offsets: (n,) int64, offset in that pass.
         """
         offsets = offsets + self.starts[slots]
@@ -70,11 +70,11 @@ class Passes:
 
 
 class OpenPasses:
-    """The passes worked out so far; over their budget they start again with what is needed now.
+    """The passes worked out so far; when they exceed the budget, only those in use stay.
 
-    The budget is at least twice what was needed at once.
+    The budget grows to at least twice what a single call needs.
 
-    Not safe to call from several threads: its owner holds a lock.
+    Not thread-safe: the owner holds a lock.
     """
 
     def __init__(self, budget_bytes: int) -> None:
@@ -84,14 +84,14 @@ class OpenPasses:
         self._table: Passes | None = None
 
     def find(self, keys: _Keys, make: Callable[[_Array], Passes]) -> tuple[Passes, _Array]:
-        """Return a table that holds some things, and their places in it.
+        """Return a table that holds certain passes, and their places in it.
 
         Args:
-            keys: (n,) uint64, the key of each thing; they may repeat.
-            make: Makes a table of things, given their places in `keys`.
+            keys: (n,) uint64, the key of each pass; keys may repeat.
+            make: Makes a table of passes, given their places in `keys`.
 
         Returns:
-            The table and (n,) int64, the place in it of each thing.
+            The table, and (n,) int64, the place of each pass in it.
         """
         slots = self._lookup(keys)
         missing = np.flatnonzero(slots < 0)
@@ -109,7 +109,7 @@ class OpenPasses:
         if self._table is None or self._table.nbytes > self._budget_bytes:
             _, first = np.unique(keys, return_index=True)
             table, held = make(first), keys[first]
-            # What one batch needs must fit, else each batch would start again.
+            # What one batch needs must fit, or every batch would start again.
             self._budget_bytes = max(self._budget_bytes, 2 * table.nbytes)
         else:
             _, first = np.unique(keys[missing], return_index=True)
@@ -129,12 +129,12 @@ class OpenPasses:
 
 
 class PassMaker:
-    """Works out passes of datasets, several in one go.
+    """Works out passes over datasets, several at a time.
 
     Args:
         runs: The runs of all datasets.
-        small: (datasets,) bool, which of them there will be passes of; they have at most
-            `PASS_RUNS` runs.
+        small: (datasets,) bool, the datasets to make passes over; each has at most `PASS_RUNS`
+            runs.
     """
 
     def __init__(self, runs: AllRuns, small: NDArray[np.bool_]) -> None:
@@ -149,7 +149,7 @@ class PassMaker:
         self._run_counts = totals(runs.counts[shards], lengths)
         pieces, sizes = binary_pieces(runs.counts[shards])
         before = sums_before(sizes, totals(np.bincount(pieces, minlength=len(shards)), lengths))
-        # Smaller pieces first, which is the order of runs of one time.
+        # Smaller pieces come first, which is also the order of runs with equal times.
         names = owners[pieces] * (2 * MOST_RUNS) + sizes
         order = np.argsort(names, kind="stable")
         names = names[order]
@@ -163,7 +163,7 @@ class PassMaker:
         """Work out the layouts of passes.
 
         Args:
-            datasets: (passes,) int64, the dataset of each, which is small.
+            datasets: (passes,) int64, the dataset of each pass, which must be small.
             keys: (passes,) uint64, the key of each pass.
         """
         counts = np.diff(self._piece_starts)[datasets]
@@ -198,7 +198,7 @@ class PassMaker:
         return shifts.view(np.int64)
 
     def _coins(self, datasets: _Array, keys: _Keys, passes: _Array) -> Coins:
-        # Every word of coins is drawn once: most have the coins of many runs.
+        # Each word of coins is drawn once, because most hold the coins of many runs.
         coin_keys = derive_each(keys, Stream.COINS)
         second = second_keys_of(coin_keys)
         counts = (self._run_counts[datasets] >> WORD_BITS) + 1
@@ -221,7 +221,7 @@ class PassMaker:
 
 
 def _by_time(passes: _Array, times: _Array, count: int) -> _Array:
-    # The order of runs by pass and time; those of one time stay as they are.
+    # Return the order of runs by pass and time; runs with equal times keep their order.
     spare = max(count - 1, 1).bit_length() - 1
     words = passes << (TIME_BITS - spare) | times >> spare
     order = np.argsort(words)

@@ -1,7 +1,7 @@
 """The balanced tree that permutes the runs of a piece.
 
-Of the places of a piece every two neighbours lie in different halves of its storage, every four in
-different quarters, and so on; coins, which are single bits of draws, choose which.
+Any two neighbouring places of a piece lie in different halves of its storage, any four in different
+quarters, and so on. Coins, which are single bits of draws, choose which.
 """
 
 from __future__ import annotations
@@ -16,31 +16,31 @@ from headrace.order.basics.hash import draw
 _Array = NDArray[np.int64]
 
 LEVEL_BITS: Final = 56
-# A word has the coins of 64 numbers.
+# A word holds the coins of 64 numbers.
 WORD_BITS: Final = 6
-# Runs whose paths are held at one time, which bounds memory.
+# Runs whose paths are held at the same time, which bounds memory.
 _TOGETHER: Final = 1 << 15
 
 
 class Coins(Protocol):
-    """The coins of an epoch, or of several."""
+    """The coins of one epoch or of several."""
 
     def __call__(self, level: int, numbers: _Array, chosen: _Array | None) -> _Array:
         """Return coins of a level of the tree: (n,) int64 of 0 and 1.
 
         Args:
-            level: The level.
-            numbers: (n,) int64, which coin.
-            chosen: Which places they belong to; None if there is one for each place.
+            level: The level of the tree.
+            numbers: (n,) int64, the number of each coin.
+            chosen: The places that the coins belong to; None for one coin at each place.
         """
         ...
 
 
 def coins_of(key: int) -> Coins:
-    """Return the coins of one epoch by their key."""
+    """Return the coins of the epoch with a key."""
 
     def coins(level: int, numbers: _Array, chosen: _Array | None) -> _Array:
-        del chosen  # All are of one epoch.
+        del chosen  # All places are of one epoch.
         words = (numbers >> WORD_BITS).view(np.uint64) + np.uint64(level << LEVEL_BITS)
         return bits_of(draw(key, words), numbers)
 
@@ -48,7 +48,7 @@ def coins_of(key: int) -> Coins:
 
 
 def bits_of(words: NDArray[np.uint64], numbers: _Array) -> _Array:
-    """Return the bit of each word that a number's coin is; the words are changed."""
+    """Return the coin of each number from its word; the words are changed in place."""
     words >>= (numbers & ((1 << WORD_BITS) - 1)).view(np.uint64)
     words &= np.uint64(1)
     return words.view(np.int64)
@@ -60,7 +60,7 @@ def tree_runs(coins: Coins, first: _Array, sizes: _Array, places: _Array) -> _Ar
     Args:
         coins: The random bits of the epoch.
         first: (n,) int64, the first run of each place's piece.
-        sizes: (n,) int64, how many runs it has, >= 1.
+        sizes: (n,) int64, how many runs the piece has, >= 1.
         places: (n,) int64, each in [0, size of its piece).
 
     Returns:
@@ -105,7 +105,7 @@ def _places(coins: Coins, first: _Array, sizes: _Array, runs: _Array) -> _Array:
 
 
 def _left(coins: Coins, level: int, low: _Array, size: _Array) -> _Array:
-    # The odd run lies in the half that the coin behind all pairs shows, and comes last.
+    # If the size is odd, a coin after those of all pairs chooses the half of the last run.
     half = size >> 1
     (odd,) = np.nonzero(size & 1)
     if not len(odd):

@@ -1,8 +1,8 @@
-"""Where the runs of one epoch lie: each piece's evenly over the whole epoch.
+"""Spread the runs of each piece evenly over the whole epoch.
 
-A run has a time in [0, 2**62). The runs of a piece of n come once in each n-th of the epoch, at the
-piece's phase, and the phases of neighbouring pieces of as many runs are a lattice that is as even
-as any: multiples of a number whose continued fraction has small terms.
+A run has a time in [0, 2**62). A piece of n runs has one in each n-th of the epoch, at the piece's
+phase. The phases of neighbouring pieces of equal size form a lattice that is as even as possible:
+multiples of a number whose continued fraction has small terms.
 """
 
 from __future__ import annotations
@@ -29,15 +29,15 @@ _TERMS: Final = 48
 _SLAB_RUNS: Final = 1 << 10
 _COARSE_SLABS: Final = 1 << 12
 _SLAB_BYTES: Final = 16 << 20
-# Short runs that are placed at one time, which bounds memory.
+# Short runs that are placed together, which bounds memory.
 _TOGETHER: Final = 1 << 16
-# Slabs that are joined for a search; beyond that each is searched alone.
+# Most slabs that are joined for a search; if there are more, each is searched alone.
 _JOINED_SLABS: Final = 1 << 6
 _NEAR_SLABS: Final = 4
 
 
 def lattices(words: NDArray[np.uint64]) -> NDArray[np.uint64]:
-    """Return the multipliers of epochs' phases, odd and below 2**32, for a draw of each."""
+    """Return the multiplier of each epoch's phases, odd and below 2**32, from a draw for each."""
     above, below = np.zeros_like(words), np.ones_like(words)
     for term in range(_TERMS - 1, -1, -1):
         terms = (words >> np.uint64(term) & np.uint64(1)) + np.uint64(1)
@@ -49,7 +49,7 @@ def lattices(words: NDArray[np.uint64]) -> NDArray[np.uint64]:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Slab:
-    # One slab, or neighbours that were joined; `first` is the number of the first.
+    # One slab, or several joined neighbours; `first` is the number of the first.
     first: int
     start: int
     stop: int
@@ -62,11 +62,11 @@ class _Slab:
 
 
 class _Group:
-    """The pieces of as many runs.
+    """The pieces of one size.
 
     Attributes:
-        size: Runs of each piece.
-        step: Time from one run of a piece to its next.
+        size: Number of runs of each piece.
+        step: Time from one run of a piece to the next.
         shift: Phase of the first piece.
     """
 
@@ -84,9 +84,9 @@ class _Group:
         self._short_samples: _Array | int = 0
 
     def weigh(self, samples: _Array, short_times: _Array, missing: _Array) -> None:
-        """Take how many samples a run of each piece has, and when which runs miss some.
+        """Set the samples per run of each piece, and the times of shorter runs with what they lack.
 
-        The times become the group's.
+        The group keeps and changes the array of times.
         """
         least = int(samples.min())
         if least == int(samples.max()):
@@ -96,7 +96,7 @@ class _Group:
             np.cumsum(samples[self._ordinals(self._sorted)], out=self._samples[1:])
         lost = int(missing[0]) if len(missing) else 0
         if (missing == lost).all():
-            # Most datasets have shards of one size; this saves much of the memory of a large one.
+            # Most datasets have shards of equal size; for large ones this saves much memory.
             self._short_samples = lost
             short_times.sort()
             self._short_times = short_times
@@ -107,7 +107,7 @@ class _Group:
         np.cumsum(missing[order], out=self._short_samples[1:])
 
     def times(self, ordinals: NDArray[np.int32], places: _Array) -> _Array:
-        """Return the time of some places of some pieces."""
+        """Return the times of places of pieces."""
         phases = self._phases(ordinals.astype(np.uint32)).astype(np.int64)
         return places * self.step + phases * self._scale
 
@@ -139,7 +139,7 @@ class _Group:
         cycles, rest = np.divmod(times, self.step)
         past = cycles >= self.size
         cycles[past], rest[past] = self.size, 0
-        # The least phase that is not before the time.
+        # The lowest phase that is not before the time.
         least = -(-rest // self._scale)
         over = least > _PHASE_MASK
         places = np.searchsorted(self._sorted, (least & _PHASE_MASK).astype(np.uint32))
@@ -155,7 +155,7 @@ class _Group:
 
 
 class Spread:
-    """The layout of one epoch: its runs end to end, by time; safe to call from several threads.
+    """The layout of one epoch: its runs end to end, by time; thread-safe.
 
     Args:
         runs: The dataset's runs.
@@ -184,7 +184,7 @@ class Spread:
 
     @property
     def nbytes(self) -> int:
-        """About the bytes of the epoch's tables."""
+        """Approximate bytes of the epoch's tables."""
         return 32 * len(self._pieces.shards) + 16 * len(self._runs.first_ids)
 
     def sample_ids(self, offsets: _Array) -> _Array:
@@ -203,7 +203,7 @@ class Spread:
         return sample_ids
 
     def between(self, low: int, high: int) -> _Array:
-        """Return the sample ids from one offset up to another: (high - low,) int64."""
+        """Return the sample ids at the offsets [low, high): (high - low,) int64."""
         runs = self.stretch(low, high)
         if runs is None:
             middle = (low + high) // 2
@@ -214,15 +214,15 @@ class Spread:
         return sample_ids
 
     def stretch(self, low: int, high: int) -> tuple[_Array, _Array] | None:
-        """Return the runs between two offsets, and how many samples of each lie there.
+        """Return the runs in [low, high), and how many samples of each lie there.
 
         Args:
             low: First offset.
             high: Offset after the last, > `low`.
 
         Returns:
-            The first sample id of each run, or of the part that lies there, and how many samples
-            that is; None if those are too many runs to be worked out at once.
+            The first sample id of each run, or of the part that lies there, and its number of
+            samples; None if there are too many runs to work out at once.
         """
         slab = self._around(low, high - 1)
         if slab is None:
@@ -246,7 +246,7 @@ class Spread:
         return result
 
     def _times(self, numbers: _Array) -> list[tuple[int, _Array, _Array]]:
-        # By the size of their piece: which of the runs, and their times.
+        # Return, for each size of pieces, the indices of the runs and their times.
         pieces = np.searchsorted(self._pieces.first_runs, numbers, side="right") - 1
         first = self._pieces.first_runs[pieces]
         sizes = self._pieces.first_runs[pieces + 1] - first
@@ -274,15 +274,15 @@ class Spread:
             group.weigh(samples, times, lost)
 
     def _before(self, times: _Array, sizes: _Array | int) -> _Array:
-        # How many samples lie before each time. Runs of one time, which is rare, come in the order
-        # of the sizes of their pieces.
+        # Return how many samples lie before each time. Runs with equal times, which are rare, come
+        # in the order of the sizes of their pieces.
         before = np.zeros_like(times)
         for other, group in self._groups.items():
             before += group.samples_before(times + (other < sizes))
         return before
 
     def _starts(self, slabs: _Array) -> _Array:
-        # No slab lies behind the last: its time would be 2**62, which all groups take.
+        # The slab after the last would start at time 2**62, which all groups accept.
         return self._before(slabs << self._slab_bits, 0)
 
     def _find(self, offsets: _Array) -> _Array:
@@ -295,12 +295,12 @@ class Spread:
         return low
 
     def _around(self, low: int, high: int) -> _Slab | None:
-        # What holds both offsets; None if that would be joined of too many.
+        # Return a slab that holds both offsets; None if too many would have to be joined.
         recent = self._recent
         if recent is not None and recent.start <= low < recent.stop:
             if high < recent.stop:
                 return recent
-            # They are searched for once: who reads on finds the next behind the last.
+            # Searched for once: a caller that reads on finds the next slab after the last.
             first = self._reach(recent.first, low)
             last = self._reach(first, high)
         else:
@@ -311,7 +311,7 @@ class Spread:
         return joined
 
     def _reach(self, slab: int, offset: int) -> int:
-        # The slab of an offset that is not before a slab.
+        # Return the slab of an offset that does not lie before `slab`.
         for near in range(slab, slab + _NEAR_SLABS):
             if offset < self._slab(near).stop:
                 return near
@@ -358,11 +358,11 @@ class StoredLayout:
         return offsets.copy()
 
     def between(self, low: int, high: int) -> _Array:
-        """Return the sample ids from one offset up to another, which are the offsets."""
+        """Return the sample ids at the offsets [low, high), which are the offsets."""
         return np.arange(low, high)
 
     def stretch(self, low: int, high: int) -> tuple[_Array, _Array]:
-        """Return the samples between two offsets as one run."""
+        """Return the samples in [low, high) as one run."""
         return np.array([low]), np.array([high - low])
 
     def offsets(self, sample_ids: _Array) -> _Array:

@@ -1,1 +1,1 @@
-"""Resume tokens: all that a checkpoint needs to go on with the same samples."""
+"""Resume tokens: all that a checkpoint needs to continue with the same samples."""

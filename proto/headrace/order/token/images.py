@@ -1,4 +1,4 @@
-"""What a token says of images: what is done to them, and what decodes them."""
+"""What a token says about images: how they are transformed, and what decodes them."""
 
 from __future__ import annotations
 
@@ -7,21 +7,21 @@ from collections.abc import Iterable
 from typing import Final
 
 IMAGES: Final = "headrace.images"
-"""Stands among a token's transforms, instead of a name; no transform may be called so."""
+"""Stands for images among a token's transforms; no transform may have this name."""
 
 AUGMENTATION_VERSION: Final = 1
-"""Of docs/augmentation.md: of the draws and of the arithmetic."""
+"""Version of docs/augmentation.md, for its draws and its arithmetic."""
 
 _DECODER_BYTES: Final = 4
 
 
 def images_title(steps: Iterable[tuple[int, bytes]], decoder: str = "") -> str:
-    """Return what a token says of images; empty without any.
+    """Return what a token says about images; empty without image steps.
 
     Args:
-        steps: The steps that go through image transforms, each its place in the request and its
-            encoded message; of those that mix images what `mixing_step` returns.
-        decoder: The decoder's version; empty where none has decoded anything yet.
+        steps: The steps that transform images: the place of each in the request, and its encoded
+            message, or what `mixing_step` returns for a step that mixes images.
+        decoder: The decoder's version; empty if nothing has been decoded yet.
     """
     hashed = hashlib.blake2b(digest_size=16, person=b"headrace-images")
     hashed.update(bytes([AUGMENTATION_VERSION]))
@@ -39,15 +39,15 @@ def images_title(steps: Iterable[tuple[int, bytes]], decoder: str = "") -> str:
 
 
 def mixing_step(encoded: bytes) -> bytes:
-    """Return what stands for a step that mixes images: no encoded message begins with a zero."""
+    """Return what stands for a step that mixes images; no encoded message starts with a zero."""
     return bytes(1) + encoded
 
 
 def split_images(transforms: str) -> tuple[str, str, str]:
-    """Return the parts of what a token says of transforms.
+    """Split what a token says about transforms.
 
     Returns:
-        The transforms but images; the digest of what is done to images; that of what decodes them.
+        The transforms without images; the digest of the image steps; the digest of the decoder.
         Each is empty if there is none.
     """
     names = transforms.split(",") if transforms else []

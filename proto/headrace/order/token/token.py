@@ -1,7 +1,7 @@
-"""The resume token: all that a checkpoint needs to go on with the same samples.
+"""The resume token: all that a checkpoint needs to continue with the same samples.
 
-``docs/order.md`` specifies the bytes. A token holds no rank and no world size, so every rank of
-every later run can use it.
+``docs/order.md`` specifies the bytes. A token holds no rank and no world size, so any rank of any
+later run can use it.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from headrace.order.slices.buckets import LEAST_BUCKETS, MOST_BUCKETS
 
 TOKEN_VERSION: Final = ORDER_VERSION
 NUMBER_LIMIT: Final = 1 << 62
-"""A stream starts only at numbers below it, so that no run can count out of 63 bits."""
+"""Streams start only at numbers below it, so that no run can count beyond 63 bits."""
 
-# Longest token of one dataset; clients may keep this much space for one.
+# The longest token of one dataset; clients may reserve this much space.
 TOKEN_LIMIT_BYTES: Final = 300
 
 _MAGIC: Final = b"hrt"
 _CHECKSUM_BYTES: Final = 8
-# Leaves room for all else that a token holds.
+# Leaves room for everything else in a token.
 TRANSFORMS_LIMIT_BYTES: Final = 120
 _TITLE: Final = r"[A-Za-z0-9][A-Za-z0-9._-]*@[A-Za-z0-9][A-Za-z0-9._-]*"
 _TITLES: Final = re.compile(rf"(?=.{{1,{TRANSFORMS_LIMIT_BYTES}}}\Z){_TITLE}(,{_TITLE})*")
@@ -44,7 +44,7 @@ _REFUSED: Final = {
     1: "this token is for order version 1, which servers no longer serve; restart the run without "
     "it from the model's last checkpoint, and it reads samples in the order of version 2"
 }
-# The options that a token holds as numbers, in its order.
+# The options that a token holds as numbers, in the order of its bytes.
 _NUMBERS: Final = (
     "version",
     *(
@@ -61,22 +61,22 @@ class Token:
     """A place in a run.
 
     Attributes:
-        fingerprint: The fingerprint of the dataset, 32 lower-case hexadecimal digits; of a mixture
-            its combined fingerprint.
+        fingerprint: The fingerprint of the dataset, or the combined fingerprint of a mixture: 32
+            lower-case hexadecimal digits.
         spec: The order's options.
-        epoch: The epoch, in [0, 2^63), as are all numbers that follow.
+        epoch: The epoch, in [0, 2^63); all numbers below have this range.
         position: Samples of the epoch already consumed, over all ranks.
         global_batch_size: Samples of a global batch when the token was made; a hint.
         step: Global batches since the start of the run; a hint.
         sample_count: Samples since the start of the run; a hint.
         mixture: Digest of the mixture's weights and options, 32 digits; empty for one dataset.
-        skips: Digest of the list of skipped samples, 32 digits; empty without one.
-        kept: Digest of the samples that a filter keeps, 32 digits; empty without one.
-        transforms: Names and versions of the transforms that samples go through, ``name@version``
-            with commas between, at most `TRANSFORMS_LIMIT_BYTES`; empty without any.
-        buckets: Units that are sorted by length together; 0 for none.
-        lengths: Digest of the lengths that they are sorted by, 32 digits; empty where no sample has
-            been sorted yet, and without buckets.
+        skips: Digest of the list of skipped samples, 32 digits; empty without skips.
+        kept: Digest of the samples that a filter keeps, 32 digits; empty without a filter.
+        transforms: Names and versions of the transforms of samples, ``name@version``, separated by
+            commas, at most `TRANSFORMS_LIMIT_BYTES`; empty without transforms.
+        buckets: Units that are sorted by length together; 0 without buckets.
+        lengths: Digest of the lengths to sort by, 32 digits; empty without buckets, and if no
+            sample has been sorted yet.
     """
 
     fingerprint: str
@@ -117,7 +117,7 @@ class Token:
 
 
 def encode_token(token: Token) -> bytes:
-    """Encode a token, to at most `TOKEN_LIMIT_BYTES`."""
+    """Encode a token in at most `TOKEN_LIMIT_BYTES`."""
     return TokenEncoder(token).encode(
         epoch=token.epoch,
         position=token.position,
@@ -127,10 +127,10 @@ def encode_token(token: Token) -> bytes:
 
 
 class TokenEncoder:
-    """Encode the tokens of one stream, whose common part is made once.
+    """Encodes the tokens of one stream; their common part is made once.
 
     Args:
-        token: One of them.
+        token: Any token of the stream.
     """
 
     def __init__(self, token: Token) -> None:
@@ -160,7 +160,7 @@ class TokenEncoder:
         self._hash.update(self._head)
 
     def encode(self, *, epoch: int, position: int, step: int, sample_count: int) -> bytes:
-        """Return the token of a place; the numbers are those of a `Token`, and not checked."""
+        """Return the token of a place; its numbers are those of a `Token`, and are not checked."""
         place = (
             _varint(epoch)
             + _varint(position)
@@ -177,8 +177,8 @@ def decode_token(token: bytes) -> Token:
     """Decode a token.
 
     Raises:
-        TokenMalformedError: If the bytes are no token, damaged, or of another version; tokens of
-            version 1 are refused by name.
+        TokenMalformedError: The bytes are not a token, damaged, or of another version. The message
+            names version 1 if it is that.
     """
     _check_frame(token)
     reader = _Reader(token[:-_CHECKSUM_BYTES], len(_MAGIC) + 1)
@@ -279,7 +279,7 @@ class _Reader:
 
 
 def _varint(number: int) -> bytes:
-    # Most numbers of a token are of one to four bytes, and every batch has a token.
+    # Fast, because every batch has a token; most numbers of one take one to four bytes.
     if number < 1 << 7:
         return bytes((number,))
     if number < 1 << 14:

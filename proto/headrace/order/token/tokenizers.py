@@ -1,4 +1,4 @@
-"""What a token says of texts that are tokenized: by which tokenizer, and how."""
+"""What a resume token says about tokenized texts: by which tokenizer, and how."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ import hashlib
 from typing import Final
 
 TOKENIZER: Final = "headrace.tokenizer"
-"""Stands among a token's transforms, instead of a name; no transform may be called so."""
+"""Stands for tokenizers among a token's transforms; no transform may have this name."""
 
 _SHOWN_DIGITS: Final = 16
 _OPTIONS_BYTES: Final = 4
 
 
 def tokenizer_version(column: str, digest: str, *, special_tokens: bool) -> str:
-    """Return what a token says of a column that is tokenized, behind `TOKENIZER` and ``@``.
+    """Return what a token says about a tokenized column, after `TOKENIZER` and ``@``.
 
     Args:
         column: The column.
