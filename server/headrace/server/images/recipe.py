@@ -13,6 +13,7 @@ from headrace.errors import BadArgumentError
 from headrace.server.images.bfloat16 import bfloat16_bits
 from headrace.server.images.draws import draws_of
 from headrace.server.images.frame import Frame, frame_of
+from headrace.server.images.levels import map_levels
 from headrace.server.images.placement import frame_of_size
 from headrace.server.images.transforms import (
     CenterCrop,
@@ -146,10 +147,8 @@ class Recipe:
         if is_direct:
             return
         made = np.empty(out.shape, out.dtype) if self.finish else out
+        map_levels(painted, self.table, made, is_chw=self.is_chw)
         target = made.transpose(1, 2, 0) if self.is_chw else made
-        for channel in range(self.channels):
-            plane = painted[:, :, channel]
-            target[:, :, channel] = plane if self.table is None else self.table[channel][plane]
         for place, paint in self.finish:
             paint.paint(target, drawn(place))
         if made is not out:

@@ -222,20 +222,117 @@ WITH_F16C static void mix_halves_wide(const uint8_t *own, const uint8_t *other, 
 }
 #endif
 
-/* Mix the bytes of images of float16, wherever they lie: `shares` has those of the one and of the
- * other. Returns 0; -1 where the processor does not know float16; -2 where sizes differ. */
-static int mix_halves(const array *own, const array *other, const array *shares, const array *out) {
-    if (own->size != other->size || own->size != out->size || own->size % 2 || shares->size != 2)
+/* Numbers of an image that are mixed: see `_LOOP_KINDS` of `headrace.server.images.mixing`. */
+enum { HALVES = 0, BRAINS = 1, FLOATS = 2 };
+
+static inline float float_of_bits(uint32_t bits) {
+    float number;
+    memcpy(&number, &bits, sizeof number);
+    return number;
+}
+
+static inline uint32_t bits_of_float(float number) {
+    uint32_t bits;
+    memcpy(&bits, &number, sizeof bits);
+    return bits;
+}
+
+/* Mix numbers of bfloat16, the upper halves of float32: rounded once, at the end, to even. */
+TWICE static void mix_brains(const uint8_t *restrict own, const uint8_t *restrict other,
+                             float share, float rest, int64_t size, uint8_t *restrict out) {
+    for (int64_t i = 0; i < size / 2; i++) {
+        uint16_t one, two;
+        memcpy(&one, own + 2 * i, sizeof one);
+        memcpy(&two, other + 2 * i, sizeof two);
+        const float sum = float_of_bits((uint32_t)one << 16) * share +
+                          float_of_bits((uint32_t)two << 16) * rest;
+        const uint32_t bits = bits_of_float(sum);
+        const uint16_t made = (uint16_t)((bits + 0x7fff + ((bits >> 16) & 1)) >> 16);
+        memcpy(out + 2 * i, &made, sizeof made);
+    }
+}
+
+TWICE static void mix_floats(const uint8_t *restrict own, const uint8_t *restrict other,
+                             float share, float rest, int64_t size, uint8_t *restrict out) {
+    for (int64_t i = 0; i < size / 4; i++) {
+        float one, two;
+        memcpy(&one, own + 4 * i, sizeof one);
+        memcpy(&two, other + 4 * i, sizeof two);
+        const float made = one * share + two * rest;
+        memcpy(out + 4 * i, &made, sizeof made);
+    }
+}
+
+/* Mix the bytes of two images, wherever they lie: `shares` has those of the one and of the other.
+ * Returns 0; -1 where the processor does not know float16; -2 where sizes differ. */
+static int mix_pixels(const array *own, const array *other, const array *shares, int64_t kind,
+                      const array *out) {
+    if (own->size != other->size || own->size != out->size || kind < HALVES || kind > FLOATS ||
+        own->size % (kind == FLOATS ? 4 : 2) || shares->size != 2)
         return -2;
+    const float by = (float)doubles_of(shares)[0], rest = (float)doubles_of(shares)[1];
+    if (kind == BRAINS)
+        mix_brains(bytes_of(own), bytes_of(other), by, rest, own->size, bytes_to(out));
+    if (kind == FLOATS)
+        mix_floats(bytes_of(own), bytes_of(other), by, rest, own->size, bytes_to(out));
+    if (kind != HALVES)
+        return 0;
 #if HAS_AVX2_PATH
-    const double *by = shares->data;
     if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("f16c")) {
-        mix_halves_wide(bytes_of(own), bytes_of(other), (float)by[0], (float)by[1], own->size,
-                        bytes_to(out));
+        mix_halves_wide(bytes_of(own), bytes_of(other), by, rest, own->size, bytes_to(out));
         return 0;
     }
 #endif
     return -1;
+}
+
+/* What becomes of the pixels of an image: for each channel the final values of all bytes. */
+typedef struct {
+    int64_t channels, item_bytes;
+    int64_t is_chw; /* whether channels come first in what is written */
+} level_map;
+
+enum { LEVEL_NUMBERS = 3, LEVELS = 256 };
+
+#define MAP_LEVELS(name, type)                                                                        \
+    static void name(const uint8_t *pixels, const uint8_t *tables, const level_map *how,           \
+                     int64_t count, uint8_t *out) {                                                \
+        const int64_t channels = how->channels;                                                    \
+        for (int64_t channel = 0; channel < channels; channel++) {                                 \
+            type table[LEVELS];                                                                    \
+            memcpy(table, tables + channel * (int64_t)sizeof table, sizeof table);                 \
+            const int64_t step = how->is_chw ? 1 : channels;                                       \
+            uint8_t *into = out + (how->is_chw ? channel * count : channel) * (int64_t)sizeof(type); \
+            for (int64_t i = 0; i < count; i++)                                                    \
+                memcpy(into + i * step * (int64_t)sizeof(type),                                    \
+                       table + pixels[i * channels + channel], sizeof(type));                      \
+        }                                                                                          \
+    }
+
+MAP_LEVELS(map_to_bytes, uint8_t)
+MAP_LEVELS(map_to_halves, uint16_t)
+MAP_LEVELS(map_to_words, uint32_t)
+
+/* Write the final values of pixels; returns whether the arrays fit together. */
+static bool map_levels(const array *pixels, const array *tables, const array *numbers,
+                    const array *out) {
+    level_map how;
+    if (numbers->size != LEVEL_NUMBERS)
+        return false;
+    memcpy(&how, numbers->data, sizeof how);
+    if (how.channels < 1 || how.channels > PIXEL || pixels->size % how.channels ||
+        (how.item_bytes != 1 && how.item_bytes != 2 && how.item_bytes != 4) ||
+        tables->size != how.channels * LEVELS * how.item_bytes ||
+        out->size / how.item_bytes != pixels->size || out->size % how.item_bytes)
+        return false;
+    const int64_t count = pixels->size / how.channels;
+    if (how.item_bytes == 1)
+        map_to_bytes(bytes_of(pixels), bytes_of(tables), &how, count, bytes_to(out));
+    else if (how.item_bytes == 2)
+        map_to_halves(bytes_of(pixels), bytes_of(tables), &how, count, bytes_to(out));
+    else
+        map_to_words(bytes_of(pixels), bytes_of(tables), &how, count, bytes_to(out));
+    return true;
 }
 
 /* Count the markers of scans in the file of a JPEG. In compressed bytes a zero follows each 0xff, so

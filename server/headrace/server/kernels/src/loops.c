@@ -302,14 +302,25 @@ static PyObject *py_resample(GIVEN) {
     return end_with(&taken, Py_NewRef(Py_None));
 }
 
-static PyObject *py_mix_halves(GIVEN) {
-    TAKE("mix_halves", "bbdB");
+static PyObject *py_map_levels(GIVEN) {
+    TAKE("map_levels", "bblB");
+    bool is_right;
+    Py_BEGIN_ALLOW_THREADS;
+    is_right = map_levels(ARRAY(0), ARRAY(1), ARRAY(2), ARRAY(3));
+    Py_END_ALLOW_THREADS;
+    if (!is_right)
+        return refuse(&taken, "map_levels: the tables do not fit to the pixels, or to what is written");
+    return end_with(&taken, Py_NewRef(Py_None));
+}
+
+static PyObject *py_mix_pixels(GIVEN) {
+    TAKE("mix_pixels", "bbdnB");
     int found;
     Py_BEGIN_ALLOW_THREADS;
-    found = mix_halves(ARRAY(0), ARRAY(1), ARRAY(2), ARRAY(3));
+    found = mix_pixels(ARRAY(0), ARRAY(1), ARRAY(2), of[3].number, ARRAY(4));
     Py_END_ALLOW_THREADS;
     if (found == -2)
-        return refuse(&taken, "mix_halves: the images are of different sizes");
+        return refuse(&taken, "mix_pixels: the images are of different sizes, or of another kind");
     return end_with(&taken, PyBool_FromLong(found == 0));
 }
 
@@ -386,9 +397,10 @@ static PyMethodDef METHODS[] = {
     METHOD(find_spans),
     METHOD(gather),
     METHOD(hash_parts),
+    METHOD(map_levels),
     METHOD(measure_batches),
     METHOD(measure_rows),
-    METHOD(mix_halves),
+    METHOD(mix_pixels),
     METHOD(network_tables),
     METHOD(pin),
     METHOD(pin_all),
