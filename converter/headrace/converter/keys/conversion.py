@@ -1,11 +1,11 @@
-"""Make the key of a conversion, and say whether it may be found again by it.
+"""Make the key of a conversion, and say whether the conversion can be found again by it.
 
-A key is a digest of everything that settles the rows and how they are stored: the plan with its
-literals, the files that it reads, the settings of the session, the schema, and what the caller
-asks for. Where a part of that cannot be known (functions of users, RDDs, what other systems
-compute, a cache, all of Spark Connect), the conversion has a key of its own and is found by nobody,
-unless the caller names the unknown part. Then that name stands for it, and for nothing else: what
-can be known is part of the key as always.
+A key is a digest of everything that determines the rows and how they are stored: the plan with its
+literals, the files that it reads, the settings of the session, the schema, and the caller's
+options. If a part of that cannot be known (users' functions, RDDs, results of other systems, a
+cache, anything in Spark Connect), the conversion gets a unique key and cannot be found again,
+unless the caller names the unknown part. The name then stands for that part only; all that can be
+known stays in the key.
 """
 
 from __future__ import annotations
@@ -26,19 +26,19 @@ from headrace.errors import BadArgumentError
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-_VERSION = 2  # of what a key is made of
+_VERSION = 2  # of the contents of a key
 _SHOWN = 5  # names of unknown parts in a message
 
 
 @dataclass(frozen=True, slots=True)
 class ConversionKey:
-    """What names a conversion.
+    """The name of a conversion.
 
     Attributes:
         text: 32 hexadecimal digits.
-        unknown: What nobody can look into, in words, where nobody has named it; a conversion of
-            which this is not empty is found by nobody.
-        files: What the DataFrame reads, as it was listed.
+        unknown: Descriptions of parts that cannot be known and that the caller has not named. If
+            there are any, the conversion cannot be found again.
+        files: The files that the DataFrame reads, as Spark listed them.
     """
 
     text: str
@@ -56,11 +56,11 @@ def conversion_key(
     """Return the key of a conversion of ``df``.
 
     Args:
-        df: Any DataFrame; it is analysed, and not run.
-        asked: How it is to be stored: `None`, bools, numbers, texts, bytes, and sequences and
-            mappings of them.
-        name: What the caller names all that is unknown.
-        unknown: What is besides the DataFrame, in words.
+        df: Any DataFrame; it is analysed, but not run.
+        asked: How to store it: `None`, bools, numbers, texts, bytes, and sequences and mappings of
+            them.
+        name: The caller's name for all unknown parts.
+        unknown: Descriptions of unknown parts outside the DataFrame.
     """
     plan, facts, found = _facts(df)
     text = digest(
@@ -81,10 +81,10 @@ def conversion_key(
 
 
 def refuse_changed_files(key: ConversionKey) -> None:
-    """Refuse to continue where a file is not as it was when the key was made.
+    """Refuse to continue if a file has changed since the key was made.
 
     Raises:
-        BadArgumentError: One is not; the message names it.
+        BadArgumentError: A file has changed; the message names it.
     """
     for files in key.files:
         path = changed_file(files)
@@ -97,7 +97,7 @@ def refuse_changed_files(key: ConversionKey) -> None:
 
 
 def _facts(df: DataFrame) -> tuple[Plan | None, object, list[str]]:
-    """Return the plan, what the key is made of besides, and what is unknown up to here."""
+    """Return the plan, the other contents of the key, and the unknown parts found so far."""
     if context_of(df) is None:
         return None, None, ["Spark Connect shows no plans"]
     unknown = [
@@ -110,11 +110,11 @@ def _facts(df: DataFrame) -> tuple[Plan | None, object, list[str]]:
 
 
 def _is_cached(df: DataFrame) -> bool:
-    """Tell whether Spark would take rows from its cache."""
+    """Return whether Spark would take rows from its cache."""
     state: Any = df._jdf.sparkSession().sharedState()  # noqa: SLF001 - as above
     if state.cacheManager().isEmpty():
         return False
-    # A plan of its own: that of ``df`` may have been settled before anything was cached.
+    # A new plan, because that of ``df`` may have been made before anything was cached.
     plan = df.alias("headrace")._jdf.queryExecution().withCachedData()  # noqa: SLF001 - as above
     plans = [plan, *items_of(plan.subqueriesAll())]
     leaves = (leaf for part in plans for leaf in items_of(part.collectLeaves()))

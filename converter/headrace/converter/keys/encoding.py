@@ -1,9 +1,8 @@
-"""Digest a tree of values in a canonical form: typed, with lengths, so that no two share one.
+"""Digest a tree of values in a canonical form, with types and lengths; no two trees share a form.
 
-The form is a sequence of tokens, a tree's parents before their parts. Every token starts with a
-letter for its type and a length or a count, so one that ends is followed by nothing of its own,
-and a decoder could give the tree back; `tests/edges` has one. There is no recursion: plans of
-Spark may be thousands of nodes deep.
+The form is a sequence of tokens, parents before their parts. Every token starts with a letter for
+its type and a length or a count, so its end is known, and a decoder could rebuild the tree;
+`tests/edges` has one. There is no recursion, because Spark's plans may be thousands of nodes deep.
 """
 
 from __future__ import annotations
@@ -21,8 +20,8 @@ class Node:
     """One node of a tree.
 
     Attributes:
-        kind: What it is, such as the name of a class.
-        parts: What it is made of, in their order.
+        kind: Its type, such as the name of a class.
+        parts: Its parts, in order.
     """
 
     kind: str
@@ -30,16 +29,16 @@ class Node:
 
 
 Opener = Callable[[object], object]
-"""Turns a value that has no canonical form into one that has, of which parts may have none yet."""
+"""Turns a value without a canonical form into one that has it; parts of it may be opened later."""
 
 
 def digest(value: object, opener: Opener) -> str:
-    """Return 32 hexadecimal digits that name a tree.
+    """Return the digest of a tree: 32 hexadecimal digits.
 
     Args:
-        value: `None`, a bool, an integer, a float, a text, bytes, a sequence or a mapping of these,
-            a `Node` of these, or what ``opener`` makes one of them of.
-        opener: Called once for each value of another type, in the order of the tokens.
+        value: `None`, a bool, an integer, a float, a text, bytes, a sequence, mapping or `Node` of
+            these, or a value that ``opener`` turns into one of them.
+        opener: Called once for each value of any other type, in the order of the tokens.
     """
     hashed = hashlib.blake2b(digest_size=DIGEST_BYTES)
     for token in tokens(value, opener):
@@ -48,7 +47,7 @@ def digest(value: object, opener: Opener) -> str:
 
 
 def tokens(value: object, opener: Opener) -> Iterator[bytes]:
-    """Yield the canonical form of a tree, as `digest` takes it."""
+    """Yield the canonical form of a tree; takes what `digest` does."""
     waiting = [value]
     while waiting:
         found = waiting.pop()

@@ -1,9 +1,9 @@
-"""Record the files that a plan reads, by path, size and time of change.
+"""Record the files that a plan reads, by path, size and modification time.
 
-A listing says nothing of a change within the tick of the store's clock, whole seconds in object
-stores. So whoever relies on one first lets the tick of the last change pass (`settle`): whatever
-changes afterwards has another time. After the files were read they must still be as they were
-listed (`changed_file`), or nobody knows which of both was read.
+A listing does not show two changes within one tick of the store's clock, which is a second in
+object stores. So a caller first waits until the tick of the last change is over (`settle`): later
+changes then have another time. After the files were read, they must still be as they were listed
+(`changed_file`); otherwise it is not known which version was read.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 _DATASOURCES = "org.apache.spark.sql.execution.datasources."
-_TICK_MS = 1000  # of object stores; local file systems tell milliseconds
-_FINE_TICK_MS = 20  # two ticks of a kernel that counts 100 a second
+_TICK_MS = 1000  # of object stores; local file systems have milliseconds
+_FINE_TICK_MS = 20  # two ticks of a kernel with 100 ticks a second
 
 Stamp = tuple[int, int]
-"""A file's bytes, and the time of its last change in milliseconds since 1970."""
+"""A file's size in bytes, and its modification time in milliseconds since 1970."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,8 +32,8 @@ class Files:
     """The files of one relation.
 
     Attributes:
-        told: All that settles what Spark reads of them.
-        stamps: The files as Spark has listed them, by path.
+        told: All that determines what Spark reads from them.
+        stamps: The files as Spark listed them, by path.
         listed_anew: Lists them again.
     """
 
@@ -43,11 +43,11 @@ class Files:
 
 
 def files_of(session: SparkSession, relation: Any) -> Files | None:
-    """Return the files of a relation, or nothing where it is no listing of known files.
+    """Return the files of a relation, or None if it does not list known files.
 
     Args:
         session: The session of the DataFrame.
-        relation: What a ``LogicalRelation`` reads.
+        relation: The relation that a ``LogicalRelation`` reads.
     """
     if class_of(relation) != f"{_DATASOURCES}HadoopFsRelation":
         return None
@@ -66,7 +66,7 @@ def files_of(session: SparkSession, relation: Any) -> Files | None:
     )
 
     def listed_anew() -> Mapping[str, Stamp]:
-        # In an index of its own: what is listed again changes what the DataFrame reads.
+        # In a new index, because listing again would change what the DataFrame reads.
         made = jvm_of(session)
         for part in f"{_DATASOURCES}InMemoryFileIndex".split("."):
             made = getattr(made, part)
@@ -79,7 +79,7 @@ def files_of(session: SparkSession, relation: Any) -> Files | None:
 
 
 def changed_file(files: Files) -> str | None:
-    """Return the first file that is not as it was listed, if there is one."""
+    """Return the first file that has changed since it was listed, or None."""
     now = files.listed_anew()
     return next((path for path, stamp in files.stamps.items() if now.get(path) != stamp), None)
 
@@ -90,12 +90,12 @@ def settle(
     clock_s: Callable[[], float] = time.time,
     sleep: Callable[[float], None] = time.sleep,
 ) -> None:
-    """Wait until a file that changes from now on has another time, 2 s at most.
+    """Wait, at most 2 s, until any later change of a file gives it another modification time.
 
     Args:
         files: The files as they were listed.
-        clock_s: Seconds since 1970.
-        sleep: Waits some seconds.
+        clock_s: Returns the seconds since 1970.
+        sleep: Waits a number of seconds.
     """
     now_ms = clock_s() * 1000
     waits = [

@@ -1,4 +1,4 @@
-"""Look into objects of Spark's JVM. They have no types here, since py4j has none."""
+"""Look into objects of Spark's JVM. They have no types here, because py4j has none."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ def class_of(thing: Any) -> str:
 
 
 def items_of(sequence: Any) -> Iterator[Any]:
-    """Yield what a Scala sequence holds."""
+    """Yield the items of a Scala sequence."""
     return (sequence.apply(index) for index in range(sequence.size()))
 
 
 def is_a(session: SparkSession, thing: Any, kind: str, *, name: str) -> bool:
-    """Tell whether an object is of a class or one below it.
+    """Return whether an object is an instance of a class or of a subclass.
 
     Args:
         session: The session of the JVM.
         thing: The object.
-        kind: Name of a class.
+        kind: Name of the class.
         name: `class_of` the object; the JVM is asked once for all objects of a class.
     """
     if (name, kind) not in _KNOWN:
@@ -37,15 +37,15 @@ def is_a(session: SparkSession, thing: Any, kind: str, *, name: str) -> bool:
 
 
 def jvm_of(session: SparkSession) -> Any:
-    """Return what names of classes are looked up in."""
+    """Return the view of the JVM that looks up classes by name."""
     return session.sparkContext._jvm  # noqa: SLF001 - Spark's only way
 
 
 def hidden(session: SparkSession, thing: Any, method: str) -> Any:
-    """Return what a method without arguments gives, also a private one.
+    """Call a method without arguments, even a private one, and return its result.
 
     Raises:
-        Py4JJavaError: The object's class has no such method of its own.
+        Py4JJavaError: The object's class does not define the method itself.
     """
     found = thing.getClass().getDeclaredMethod(method, _none_of(session, "java.lang.Class"))
     found.setAccessible(True)

@@ -1,8 +1,8 @@
-"""Which parts of Spark's plans are known to say, in their own arguments, all that they compute.
+"""The parts of Spark's plans whose arguments are known to say all that they compute.
 
-What is not here is not guessed at: functions of users and of other systems, functions of the
-clock, the session, the user or the place of a row, those that draw a seed when they are analysed
-(``uuid``, ``shuffle``), and whatever later versions of Spark add.
+Anything else counts as unknown: functions of users and of other systems, functions of the clock,
+the session, the user or the place of a row, those that draw a seed when they are analysed
+(``uuid``, ``shuffle``), and all that later versions of Spark add.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ BoolOr CollectList CollectSet Corr Count CountIf CovPopulation CovSample First H
 HyperLogLogPlusPlus Kurtosis Last ListAgg Max MaxBy Median Min MinBy Mode Percentile PercentileCont
 PercentileDisc PivotFirst Product Skewness StddevPop StddevSamp Sum VariancePop VarianceSamp
 """
-# What stands in the arguments of the above: values, and objects of which there is one.
+# What the arguments of the above hold: values, and singletons.
 _VALUES = """
 expressions.Ascending$ expressions.CurrentRow$ expressions.Descending$ expressions.NullsFirst$
 expressions.NullsLast$ expressions.NumericEvalContext expressions.RangeFrame$ expressions.RowFrame$
@@ -96,10 +96,10 @@ _ALL = (
 )
 
 CLASSES = frozenset(place + name for place, names in _ALL for name in names.split())
-"""Those whose arguments say all."""
+"""Classes whose arguments say all."""
 
 BY_PARTITION = frozenset((f"{EXPRESSIONS}Rand", f"{EXPRESSIONS}Randn", f"{LOGICAL}Sample"))
-"""What draws in each partition, so that rows depend on how many cores the cluster has."""
+"""Classes that draw random numbers per partition, so that rows depend on the cluster's cores."""
 
 CAPTURED = {
     f"{EXPRESSIONS}Cast": "legacyCastToStr",
@@ -107,9 +107,9 @@ CAPTURED = {
     f"{EXPRESSIONS}In": "legacyNullInEmptyBehavior",
     f"{EXPRESSIONS}JsonToStructs": "nameOfCorruptRecord",
 }
-"""Settings that are kept from when an expression was made, and are none of its arguments."""
+"""Settings that an expression keeps from when it was made, although they are not arguments."""
 
-# Of Hadoop's file systems and Spark's own formats, which read nothing but the files of a relation.
+# Spark's own formats over Hadoop's file systems, which read only the files of a relation.
 _FORMATS = (
     "binaryfile.BinaryFileFormat",
     "csv.CSVFileFormat",

@@ -1,14 +1,14 @@
 """Open a plan of classic Spark, part by part, for `headrace.converter.keys.encoding`.
 
-A plan is opened as it was analysed, not as Spark compares plans: for that Spark changes the order
-of sums, which for floating-point numbers are not the same then.
+A plan is opened as it was analysed, not in the form in which Spark compares plans: for that form
+Spark reorders sums, which changes sums of floating-point numbers.
 
-1. A part of a known class is its class and its arguments, each opened in turn.
-2. What names parts within one session alone (ids of columns, of common table expressions) is
-   numbered by the order in which it is met, so that it does not differ between sessions.
-3. Names that end with the analysis (aliases of tables, of variables of lambdas) and hints of how
-   to run a plan are left out.
-4. A part of any other class is noted as unknown; the parts below it are opened all the same.
+1. A part of a known class becomes its class and its arguments, each opened in turn.
+2. Ids that hold only within a session (of columns, of common table expressions) are replaced by
+   numbers in the order in which they are met, so that they do not differ between sessions.
+3. Names that have no effect after the analysis (aliases of tables, of variables of lambdas) and
+   hints about how to run a plan are left out.
+4. A part of any other class is noted as unknown; the parts below it are still opened.
 """
 
 from __future__ import annotations
@@ -46,9 +46,9 @@ class Plan:
     """A plan that is being opened.
 
     Attributes:
-        unknown: Names of what it holds of which nobody knows what it computes.
-        files: Those that it reads.
-        draws_by_partition: Whether rows depend on how many cores the cluster has.
+        unknown: Names of its parts whose computation is not known.
+        files: The files that it reads.
+        draws_by_partition: Whether rows depend on the number of cores of the cluster.
     """
 
     def __init__(self, df: DataFrame) -> None:
@@ -87,7 +87,7 @@ class Plan:
         }
 
     def open(self, thing: Any) -> object:
-        """Return what an object of the plan is made of; an `Opener`."""
+        """Return the contents of an object of the plan; an `Opener`."""
         name = class_of(thing)
         if name in self._special:
             return self._special[name](thing)
@@ -101,7 +101,7 @@ class Plan:
 
     def _product(self, thing: Any, name: str) -> object:
         if name not in self._arities:
-            # A class may have arguments that are not counted as its parts.
+            # A class may have arguments that do not count as its parts.
             if is_a(self._session, thing, _TREE, name=name) and thing.otherCopyArgs().size():
                 return self._stranger(thing, name)
             self._arities[name] = int(thing.productArity())
@@ -131,7 +131,7 @@ class Plan:
         return Node("number", (self._numbers.setdefault(named, len(self._numbers)),))
 
     def _column(self, thing: Any) -> Node:
-        # Its JSON leaves nothing out, and is one call where its parts are six.
+        # Its JSON is complete, and takes one call where its parts take six.
         [told] = json.loads(thing.toJSON())
         number = self._number(f"ExprId({told['exprId']['id']},{told['exprId']['jvmId']})")
         kind = json.dumps(told["dataType"], sort_keys=True)

@@ -13,10 +13,10 @@ from headrace.converter.keys.java import class_of, jvm_of
 
 
 def rows_of(df: DataFrame, relation: Any) -> bytes | None:
-    """Return the rows of a ``LocalRelation``, or nothing where Arrow has no type for them.
+    """Return the rows of a ``LocalRelation``, or None if Arrow has no type for them.
 
     Args:
-        df: Whose session is to be used.
+        df: The DataFrame, whose session is used.
         relation: The leaf of its plan.
     """
     dataset: Any = jvm_of(df.sparkSession)

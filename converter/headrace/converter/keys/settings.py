@@ -1,4 +1,4 @@
-"""Collect the settings of a session that can change rows: all that are set, except a few."""
+"""Collect the settings of a session that can change rows: all that are set, with few exceptions."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from headrace.converter.keys.java import jvm_of
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-# Where tables are made, what is shown to people, what is kept for them, and how a plan is logged.
+# Where tables are created, what is shown to people or kept for them, and how plans are logged.
 _HARMLESS = re.compile(
     r"spark\.sql\.(warehouse\.dir|catalogImplementation|globalTempDatabase"
     r"|(ui|debug|repl|codegen\.logging|planChangeLog|artifact|streaming|thriftServer)\..*"
     r"|execution\.pyspark\.udf\..*[tT]raceback.*|pyspark\.(jvmStacktrace|plotting)\..*)"
 )
-# Whoever reads the same file by the same name reads the same bytes, with whichever secret.
+# Credentials do not change the bytes of a file.
 _HARMLESS_OF_HADOOP = re.compile(
     r"spark\..*|hive\.metastore\.warehouse\.dir|hadoop\.tmp\.dir|io\.file\.buffer\.size"
     r"|fs\.s3a\.((bucket\..*\.)?(access\.key|secret\.key|session\.token)|buffer\.dir)"
@@ -27,7 +27,7 @@ _HARMLESS_OF_HADOOP = re.compile(
 _SHIPPED = "-default.xml"  # settings that come with Hadoop
 _TIME_ZONE = "spark.sql.session.timeZone"
 _EXTENSIONS = "spark.sql.extensions"
-# Those that add statements and tables of their own, and leave other plans alone.
+# Extensions that add statements and tables, and do not change other plans.
 _KNOWN_EXTENSIONS = frozenset(
     (
         "io.delta.sql.DeltaSparkSessionExtension",
@@ -37,7 +37,7 @@ _KNOWN_EXTENSIONS = frozenset(
 
 
 def settings_of(session: SparkSession) -> dict[str, object]:
-    """Return all of a classic session that can change rows, besides what its plans hold."""
+    """Return the settings of a classic session that can change rows and are not in its plans."""
     jvm = jvm_of(session)
     state = session._jsparkSession.sessionState()  # noqa: SLF001 - Spark's only way
     return {
@@ -54,7 +54,7 @@ def that_matter(settings: Mapping[str, str]) -> dict[str, str]:
     """Return the settings of Spark SQL that can change rows.
 
     Args:
-        settings: All that are set, by name.
+        settings: All settings that are set, by name.
     """
     return {
         name: value
@@ -70,7 +70,7 @@ def strange_extensions(session: SparkSession) -> list[str]:
 
 
 def parallelism_of(session: SparkSession) -> int:
-    """Return how many partitions Spark makes where nothing says it."""
+    """Return how many partitions Spark makes by default."""
     return int(session.sparkContext.defaultParallelism)
 
 

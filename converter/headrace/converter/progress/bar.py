@@ -1,4 +1,4 @@
-"""A progress bar in a terminal or a notebook, with what Python and IPython bring."""
+"""A progress bar in a terminal or a notebook, with nothing but Python and IPython."""
 
 from __future__ import annotations
 
@@ -12,27 +12,27 @@ from headrace.converter.progress.progress import Progress
 from headrace.errors import BadArgumentError
 
 _WIDTH = 24  # characters of the bar itself
-_LINE_S = 10.0  # between two lines where there is neither terminal nor notebook; arbitrary
+_LINE_S = 10.0  # between two lines without a terminal or a notebook; arbitrary
 
 
 class Line(Protocol):
     """One line of text that can be replaced."""
 
     def show(self, text: str) -> None:
-        """Replace what the line says."""
+        """Replace the text of the line."""
 
     def end(self) -> None:
-        """Leave the line as it is."""
+        """End the line, and leave its text in place."""
 
 
 @contextlib.contextmanager
 def shown(
     progress: Callable[[Progress], None] | Literal["bar"] | None,
 ) -> Iterator[Callable[[Progress], None] | None]:
-    """Yield what is to be told of progress.
+    """Yield the function to call with progress: the user's, or a bar's; None for none.
 
     Raises:
-        BadArgumentError: It is neither a function nor ``"bar"``.
+        BadArgumentError: ``progress`` is neither a function nor ``"bar"``.
     """
     if progress is None or callable(progress):
         yield progress
@@ -49,7 +49,7 @@ def shown(
 
 
 class Bar:
-    """Tells a line how far a conversion is: tasks, shards, samples, bytes, rate, time left."""
+    """Shows on a line how far a conversion is: tasks, shards, samples, bytes, rate, time left."""
 
     def __init__(self, line: Line, *, clock: Callable[[], float]) -> None:
         self._line = line
@@ -62,16 +62,16 @@ class Bar:
         checks, shuffles = bool(progress.checked_bytes), bool(progress.shuffled_bytes)
         found = "checking" if checks else "shuffling" if shuffles else "writing"
         if self._pass and found != self._pass:
-            # The tasks begin now.
+            # The tasks start now.
             self._start = self._clock()
         self._pass = found
         self._line.show(bar_text(progress, elapsed_s=self._clock() - self._start))
 
 
 def bar_text(progress: Progress, *, elapsed_s: float) -> str:
-    """Return what the bar says.
+    """Return the text of the bar.
 
-    The time left is that of the tasks that are left, at the rate of those that are done.
+    The time left is estimated for the tasks that are left, at the rate of those that are done.
     """
     if progress.checked_bytes:
         return "  ".join([*_checked(progress, elapsed_s), _time(elapsed_s)])
@@ -116,7 +116,7 @@ def _time(seconds: float) -> str:
 
 
 def open_line() -> Line:
-    """Return a line where somebody looks: a notebook's output, or standard error."""
+    """Return a line that people see: in a notebook's output, or on standard error."""
     ipython: Any = sys.modules.get("IPython")
     shell = ipython.get_ipython() if ipython is not None else None
     if shell is not None and getattr(shell, "kernel", None) is not None:
@@ -127,7 +127,7 @@ def open_line() -> Line:
 
 
 class TerminalLine:
-    """A line of a terminal, written over."""
+    """A line of a terminal, which is overwritten."""
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream
@@ -144,7 +144,7 @@ class TerminalLine:
 
 
 class SeldomLine:
-    """A new line once in a while, for logs."""
+    """A new line every ten seconds, for logs."""
 
     def __init__(self, stream: TextIO, *, clock: Callable[[], float]) -> None:
         self._stream = stream
@@ -162,7 +162,7 @@ class SeldomLine:
 
 
 class NotebookLine:
-    """An output of a notebook's cell, replaced in place."""
+    """An output of a notebook cell, which is replaced in place."""
 
     def __init__(self, display: Any) -> None:
         self._module = display

@@ -12,17 +12,17 @@ class Progress:
 
     Attributes:
         tasks_done: Tasks that Spark counts as finished, in all stages of the job.
-        tasks_total: Tasks of the stages that Spark knows by now.
-        shard_count: Shards of finished tasks. 0 in Spark Connect before the end, which does not
-            tell, and so with the samples and bytes in them, also at the end.
+        tasks_total: Tasks of all stages that Spark knows so far.
+        shard_count: Shards of finished tasks. Spark Connect does not report them: there they are 0
+            before the end, and samples and bytes are 0 even then.
         sample_count: Samples in those shards; retried tasks may count twice.
         raw_bytes: Raw bytes of those samples.
-        checked_bytes: Of CSV, JSON and text: what the first pass has checked by now. There is no
-            task before it has ended.
-        unchecked_bytes: What it has left to check; 0 where that is not known, as of packed files.
-        shuffled_bytes: What the first pass of a shuffle without Spark has read by now; tasks are
-            the parts that it reads, and begin again with the second pass.
-        spilled_bytes: What it has put aside on the disk for that.
+        checked_bytes: Bytes of CSV, JSON and text that the first pass has checked so far. Tasks
+            start only after that pass.
+        unchecked_bytes: Bytes left to check; 0 if unknown, as for compressed files.
+        shuffled_bytes: Bytes that the first pass of a shuffle without Spark has read so far. Tasks
+            are the parts that it reads; they are counted from 0 again in the second pass.
+        spilled_bytes: Bytes that this shuffle has written to disk.
     """
 
     tasks_done: int
@@ -37,10 +37,10 @@ class Progress:
 
 
 class Stages:
-    """Progress of several jobs, one after another, told as that of one.
+    """Reports several jobs, one after another, as the progress of a single one.
 
     Args:
-        tell: Is told of it; `None` where nobody is.
+        tell: The function to call with progress; `None` for none.
     """
 
     def __init__(self, tell: Callable[[Progress], None] | None) -> None:
@@ -48,7 +48,7 @@ class Stages:
         self._last = Progress(0, 0, 0, 0, 0)
 
     def next(self) -> Callable[[Progress], None] | None:
-        """Return what the next job tells; its tasks come on top, shards are those of the first."""
+        """Return the function for the next job: its tasks are added, its shards are not."""
         tell, before = self._tell, self._last
         if tell is None:
             return None

@@ -11,13 +11,13 @@ import pyarrow as pa
 from headrace.storage import FORMAT_KEY
 
 if TYPE_CHECKING:
-    Array = pa.Array[Any]  # pyarrow's stubs have it generic, pyarrow itself has not
+    Array = pa.Array[Any]  # generic only in pyarrow's stubs
 
 UNKNOWN = ""
 """Marks values of several formats, or of an unknown one."""
 
-_WIDTH = 12  # bytes that tell all of them apart
-# Bytes by their places, as each format's own specification has them at the start of a file.
+_WIDTH = 12  # bytes that are enough to distinguish all formats
+# Bytes at the start of a file, by their places, from the specification of each format.
 _MARKS: dict[str, dict[int, bytes]] = {
     "bmp": {0: b"BM", 6: b"\0\0\0\0"},
     "gif": {0: b"GIF8"},
@@ -32,7 +32,7 @@ class Formats:
     """The formats of binary columns in the samples seen so far."""
 
     def __init__(self, schema: pa.Schema) -> None:
-        """Watch the columns without a declared format."""
+        """Watch the binary columns without a declared format."""
         self._found: dict[str, str | None] = {
             field.name: None
             for field in schema
@@ -41,7 +41,7 @@ class Formats:
 
     @property
     def found(self) -> dict[str, str]:
-        """Format by column, `UNKNOWN` among them; columns without values are left out."""
+        """The format of each column, or `UNKNOWN`; columns without values are left out."""
         return {name: form for name, form in self._found.items() if form is not None}
 
     def see(self, batch: pa.RecordBatch) -> None:
@@ -90,7 +90,7 @@ def _format_of(column: Array) -> str | None:
 
 
 def _begins(values: Array) -> np.ndarray[tuple[int, int], np.dtype[np.uint8]]:
-    """Return the first bytes of each value, ``(values, 12) uint8``, zeros behind short ones."""
+    """Return the first bytes of each value, ``(values, 12) uint8``; short ones end in zeros."""
     offsets = np.frombuffer(memoryview(values.buffers()[1] or b""), np.int32)
     edges = offsets[values.offset : values.offset + len(values) + 1].astype(np.int64)
     content = np.frombuffer(memoryview(values.buffers()[2] or b""), np.uint8)

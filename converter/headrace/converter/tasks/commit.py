@@ -60,8 +60,8 @@ def check_target(store: Store, mode: Mode, file_format: Format) -> None:
 
     Raises:
         BadArgumentError: There is no such mode.
-        DatasetExistsError: The mode is ``error`` and there is a dataset, or there is one of
-            another kind, whatever the mode.
+        DatasetExistsError: A dataset exists and the mode is ``error``, or a dataset of another
+            kind exists, which no mode replaces.
     """
     check = check_mds_mode if file_format == "mds" else check_mode
     check(store, mode)

@@ -13,7 +13,7 @@ import headrace.errors
 from headrace.errors import HeadraceError, InternalError
 
 _PACKED = re.compile(r"\[headrace ([A-Za-z0-9+/=]+)\]")
-_MAX_CHARACTERS = 6000  # of a message; Spark Connect cuts what is much longer
+_MAX_CHARACTERS = 6000  # of a message; Spark Connect cuts much longer ones
 
 
 @contextlib.contextmanager

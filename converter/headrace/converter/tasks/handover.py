@@ -10,12 +10,12 @@ the count is used to limit bytes:
 2. A row that is larger than its share is followed by fillers, one for each share more, in which
    all that varies in size is null. So the rows of a batch have `BATCH_BYTES` at most, and the
    largest row more.
-3. Fillers carry a mark in a column that comes last; the task drops them, and that column.
-   Columns travel under names of their own, since Spark looks them up by name and takes a dot in
-   one for a field, and the task gives them theirs again.
-4. Only what Spark can size without looking at its items counts so: numbers, texts, bytes, arrays
-   of numbers, structs of these. Other rows are left to Spark's own bound.
-5. A bound of bytes that the session sets stays in force, since it is set for the job as well.
+3. Fillers carry a mark in a last column; the task drops them and that column. Columns are renamed
+   on the way, because Spark looks them up by name and takes a dot in a name for a field. The task
+   restores their names.
+4. This works only for types that Spark can size without looking at their items: numbers, texts,
+   bytes, arrays of numbers, structs of these. Other rows are left to Spark's own limit.
+5. A limit of bytes that the session sets stays in force, because it is set for the job as well.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ from pyspark.sql import types as spark
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
-BATCH_BYTES = 64 << 20  # as Spark's own spark.sql.execution.arrow.maxBytesPerBatch
+BATCH_BYTES = 64 << 20  # Spark's default of spark.sql.execution.arrow.maxBytesPerBatch
 _MAX_RECORDS = "spark.sql.execution.arrow.maxRecordsPerBatch"
 _MAX_BYTES = "spark.sql.execution.arrow.maxBytesPerBatch"
-_UNBOUNDED = str(2**31 - 1)  # for which Spark does not look at bytes
+_UNBOUNDED = str(2**31 - 1)  # with this limit Spark does not count bytes
 _MARK = "headrace_filler"
 _WIDTHS: dict[type[spark.DataType], int] = {
     spark.NullType: 0,
@@ -46,7 +46,7 @@ _WIDTHS: dict[type[spark.DataType], int] = {
     spark.DateType: 4,
     spark.DecimalType: 16,
 }
-_OTHER_WIDTH = 8  # bytes of long, double, timestamps and intervals
+_OTHER_WIDTH = 8  # bytes of a long, a double, a timestamp or an interval
 _NO_NUMBERS = (
     spark.StringType,
     spark.BinaryType,
@@ -121,7 +121,7 @@ def _with_fillers(
     df: DataFrame, varies: Sequence[bool], row_bytes: Column, share: int
 ) -> DataFrame:
     fillers = (row_bytes / sf.lit(share)).cast("int")
-    # The row itself is number 0; one without fillers has no number, and costs no array.
+    # The row itself is number 0. A row without fillers has no numbers, and needs no array.
     numbers = sf.when(row_bytes >= share, sf.sequence(sf.lit(0), fillers))
     numbered = df.select("*", sf.explode_outer(numbers).alias(_MARK))
     mark = sf.col(_MARK)
@@ -141,7 +141,7 @@ def _fixed_bytes(kind: spark.DataType) -> int:
 
 
 def _variable_bytes(column: Column, kind: spark.DataType) -> list[Column] | None:
-    """Return what a value adds to that, in parts, or `None` if it is not told without its items."""
+    """Return what a value adds to that, in parts; `None` if only its items tell."""
     if isinstance(kind, (spark.StringType, spark.BinaryType)):
         return [_count(sf.octet_length(column))]
     if isinstance(kind, spark.ArrayType) and not isinstance(kind.elementType, _NO_NUMBERS):
@@ -153,5 +153,5 @@ def _variable_bytes(column: Column, kind: spark.DataType) -> list[Column] | None
 
 
 def _count(number: Column) -> Column:
-    # Of null it is null, or -1 (spark.sql.legacy.sizeOfNull).
+    # The size of a null is null, or -1 (spark.sql.legacy.sizeOfNull).
     return sf.greatest(sf.coalesce(number, sf.lit(0)), sf.lit(0)).cast("long")

@@ -2,17 +2,17 @@
 
 Contract:
 
-1. Success: a shard stands for a run of neighbours and has their samples in their order. The
-   neighbours are named by no manifest, and are swept when the job ends.
-2. Names hold the job and the attempt, as those of `ShardTask` do, so what a retried, speculative
-   or killed attempt leaves is in no manifest and is swept too.
-3. A merge that has more or fewer samples than its neighbours is an error, and nothing is committed.
-4. Blocks are cut again, so those of a merged shard are as even as those of any other.
-5. Memory: that of `stream_blocks` and that of `ShardSeries`.
+1. Success: one shard replaces a run of neighbours and has their samples in the same order. No
+   manifest names the neighbours, and they are swept when the job ends.
+2. Names contain the job and the attempt, as in `ShardTask`. So what a retried, speculative or
+   killed attempt leaves is in no manifest, and is swept too.
+3. A merged shard with more or fewer samples than its neighbours is an error; nothing is committed.
+4. Blocks are cut again, so those of a merged shard are as even as those of any other shard.
+5. Memory: as for `stream_blocks` and `ShardSeries`.
 
-Which shards: a run of neighbours is written again where it then has at most `MOST_LEFT` of the
-shards it had, so a byte is written twice at most, and only where that saves much. A shard that ends
-early among large ones stays: a partition of 15.5 shards keeps 16. `headrace compact` mends that.
+A run of neighbours is merged if at most `MOST_LEFT` of its shards remain. So a byte is written at
+most twice, and only if that saves many shards. A small shard among large ones stays: a partition of
+15.5 shards keeps 16. `headrace compact` merges those.
 """
 
 from __future__ import annotations
@@ -33,18 +33,18 @@ if TYPE_CHECKING:
     from pyspark.sql import Row
 
 LEAST_SAVED = 8
-"""Shards that merging must save in all: fewer are not worth another stage of the job."""
+"""Shards that merging must save in all; fewer are not worth another stage of the job."""
 
 MOST_LEFT = 2 / 3
-"""The part of the shards of a run that may be left, rounded up; else the run stays as it is."""
+"""The share of the shards of a run that may remain, rounded up; otherwise it is not merged."""
 
 MOST_SHARDS = 16
-"""That a run becomes, so that many tasks share the work; with 64 MiB each, 1 GiB a task."""
+"""Most shards that a run becomes, so that many tasks share the work; 1 GiB for 64 MiB shards."""
 
 MOST_ENTRIES = 8192
-"""Shards merged by one job of Spark, which sends their block tables to its tasks."""
+"""Most shards merged by one Spark job, which sends their block tables to its tasks."""
 
-_FULL = 7 / 8  # of a shard: then it is full enough for a run to end
+_FULL = 7 / 8  # of a shard: full enough for a run to end
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,9 +52,9 @@ class ShardGroup:
     """Neighbouring shards of one split that become one. Picklable.
 
     Attributes:
-        split: Whose shards they are.
-        first: Place of the first one among the split's shards.
-        entries: Two or more, in the order of samples.
+        split: The split that the shards belong to.
+        first: Index of the first one among the split's shards.
+        entries: Two or more shards, in the order of samples.
     """
 
     split: str
@@ -67,15 +67,15 @@ class MergeTask:
     """The function that Spark maps over the numbers of groups. Picklable.
 
     Attributes:
-        task: That wrote the shards.
-        groups: All of the job.
+        task: The task that wrote the shards.
+        groups: All groups of the job.
     """
 
     task: ShardTask
     groups: tuple[ShardGroup, ...]
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Merge the groups whose numbers are given; yield rows, whose partition is the group."""
+        """Merge the groups with the given numbers; yield rows that have them as partitions."""
         from pyspark import TaskContext  # noqa: PLC0415 - files are converted without Spark
 
         context = TaskContext.get()
@@ -87,11 +87,11 @@ class MergeTask:
                     yield from self.rows(int(number), attempt=context.taskAttemptId())
 
     def rows(self, number: int, *, attempt: int) -> Iterator[pa.RecordBatch]:
-        """Merge one group wherever it runs.
+        """Merge one group, inside Spark or outside.
 
         Raises:
-            ShardCorruptError: A shard is not what was written.
-            InternalError: Samples were lost or doubled.
+            ShardCorruptError: A shard differs from what was written.
+            InternalError: Samples were lost or duplicated.
         """
         group = self.groups[number]
         stem = f"{number:05d}-{self.task.job}{attempt:04x}"
@@ -120,8 +120,8 @@ def plan_merges(
     """Choose the neighbours to merge.
 
     Returns:
-        Groups in the order of samples, of one split after another; none where merging all of
-        them saves fewer than ``least_saved`` shards.
+        Groups, split by split, in the order of samples; none if merging all of them would save
+        fewer than ``least_saved`` shards.
     """
     groups: list[ShardGroup] = []
     saved = 0
@@ -144,10 +144,10 @@ def plan_merges(
 
 
 def _run_length(sizes: Sequence[int], first: int, shard_bytes: int) -> int:
-    """Return how many shards from one on are to be merged, if any are.
+    """Return how many shards to merge from index ``first`` on; 0 for none.
 
-    A run begins with a shard that has room, and ends where its shards would be full; where they
-    never are, with what `MOST_SHARDS` can hold.
+    A run starts with a shard that has room, and ends where the merged shards would be full, or at
+    the latest with what `MOST_SHARDS` can hold.
     """
     if sizes[first] >= _FULL * shard_bytes:
         return 1
@@ -169,7 +169,7 @@ def _shards_left(total_bytes: int, shard_bytes: int) -> int:
 
 
 def jobs_of(groups: Sequence[ShardGroup]) -> list[tuple[ShardGroup, ...]]:
-    """Divide groups among jobs of Spark, in their order, at most `MOST_ENTRIES` shards each."""
+    """Divide groups among Spark jobs, in order, with at most `MOST_ENTRIES` shards each."""
     jobs: list[list[ShardGroup]] = []
     count = MOST_ENTRIES
     for group in groups:
@@ -186,7 +186,7 @@ def put_merged(
     groups: Sequence[ShardGroup],
     rows: Sequence[Row | Mapping[str, Any]],
 ) -> None:
-    """Put what was merged in the place of its neighbours; the last groups first.
+    """Replace neighbours by the shards they were merged into; the last groups first.
 
     Raises:
         InternalError: A group came back with more or fewer samples, or not at all.

@@ -2,14 +2,14 @@
 
 Contract of `write_task`:
 
-1. Success: one commit a dataset at the end, so a reader sees that of before or the whole new one.
-2. Failure, conflict or interrupt before the commit: every dataset is what it was, and shards of
-   this job are removed as far as they can be found.
+1. Success: one commit a dataset at the end, so a reader sees either the old or the whole new one.
+2. Failure, conflict or interrupt before the commit: no dataset has changed, and the shards of this
+   job are removed as far as they can be found.
 3. Killed driver: as 2, but the shards stay until they are swept; no manifest names them.
-4. A commit whose answer was lost keeps its shards: it may have happened.
-5. With splits, each is committed for itself, one after another, when all have been written.
-6. Small neighbouring shards are merged before the commits (`tasks/merge.py`); a failure of that
-   is a failure of the job.
+4. A commit whose answer was lost keeps its shards, because it may have happened.
+5. Splits are committed separately, one after another, when all have been written.
+6. Small neighbouring shards are merged before the commits (`tasks/merge.py`). If that fails, the
+   job fails.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from pyspark.sql import Row
 
 _MAX_SWEEPS = 4  # arbitrary: more than one means that a worker was still writing
-_SWEEP_PAUSE_S = 0.5  # arbitrary: in which a worker notices that its task is gone
+_SWEEP_PAUSE_S = 0.5  # arbitrary: a worker notices within this time that its task is gone
 
 
 def make_task(
@@ -49,8 +49,8 @@ def make_task(
     """Return the task of a new job.
 
     Args:
-        plan: What becomes of the rows.
-        url: As the user wrote it; tasks get it whole.
+        plan: How rows become shards.
+        url: The URL as the user wrote it; tasks receive all of it.
         options: How tasks reach the store.
         names: See `ShardTask`.
         count: See `ShardTask`.
@@ -68,14 +68,14 @@ def write_task(
     mode: Mode,
     least_samples: int = 0,
 ) -> dict[str, Written]:
-    """Run a task over all partitions and commit its shards; the head of the module says how.
+    """Run a task over all partitions and commit its shards, as the contract above says.
 
     Args:
-        task: What is run.
-        run: Runs it over each partition and returns the rows of `ROW_SCHEMA` that it yielded.
-        merge: Merges groups of small shards by a `MergeTask` and returns the rows of that.
+        task: The task to run.
+        run: Runs it over all partitions and returns the rows of `ROW_SCHEMA` that it yielded.
+        merge: Merges groups of small shards with a `MergeTask` and returns the rows it yielded.
         mode: See `write_shards`.
-        least_samples: How many samples a dataset must have.
+        least_samples: The minimum number of samples of a dataset.
     """
     with contextlib.ExitStack() as stack:
         stores = _Stores(task, stack)
@@ -89,7 +89,7 @@ def write_task(
             rows = run()
             _sort_in(rows, shards)
             groups = plan_merges(shards, shard_bytes=task.plan.writing.shard_bytes)
-            for job in reversed(jobs_of(groups)):  # so that the places of earlier groups stay
+            for job in reversed(jobs_of(groups)):  # so that earlier indices stay valid
                 put_merged(shards, job, merge(job))
             commit_splits(
                 commits,
@@ -110,7 +110,7 @@ def write_task(
                 for split in done
                 for entry in shards[split]
             }
-            # Shards of one arrow dataset are in one folder; all others lie about.
+            # Only the shards of a single arrow dataset are all in one folder.
             alone = task.plan.writing.format == "arrow" and task.plan.splitter is None
             folder = f"{SHARD_FOLDER}/" if alone else ""
             _sweep(stores.root, task.job, folder=folder, keep=keep)
@@ -118,7 +118,7 @@ def write_task(
 
 
 class _Stores:
-    """The stores of the datasets of one job, opened when they are asked for."""
+    """The stores of the datasets of one job, each opened when it is first needed."""
 
     def __init__(self, task: ShardTask, stack: contextlib.ExitStack) -> None:
         self._task = task
@@ -152,7 +152,7 @@ def _sort_in(rows: Sequence[Row | Mapping[str, Any]], shards: dict[str, list[Ent
 def _sweep(store: Store, job: str, *, folder: str, keep: Iterable[str]) -> None:
     """Remove shards of this job that no manifest names: those of failed and killed tasks.
 
-    A Python worker outlives its task by moments and may publish one shard more, so a sweep that
+    A Python worker may outlive its task for a moment and publish one more shard, so a sweep that
     found something is followed by another.
     """
     kept = set(keep)

@@ -2,12 +2,12 @@
 
 Contract of `ShardTask`:
 
-1. Success: one row for each shard, after the shard is whole in the store. Only the rows of
+1. Success: one row for each shard, sent when the shard is complete in the store. Only rows of
    attempts that Spark accepts reach the driver, so a retried or speculative attempt adds nothing
    to the manifest.
-2. Names hold the job and the attempt, so no attempt writes over the shards of another.
-3. Failure or cancel: the attempt removes the shards it has written, as far as it still can.
-   What a killed process leaves is swept by the driver, or later, and is in no manifest.
+2. Names contain the job and the attempt, so no attempt overwrites the shards of another.
+3. Failure or cancellation: the attempt removes the shards that it has written, as far as it can.
+   What a killed process leaves is in no manifest; the driver or a later sweep removes it.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from headrace.errors import BadArgumentError, InternalError
 from headrace.storage import Store, StoreOptions, open_store
 
 ROW_SCHEMA = "split string, partition int, sequence int, entry binary, formats string"
-"""Spark's schema of what a task yields: one row a shard."""
+"""Spark's schema of the rows that a task yields, one for each shard."""
 
 _ARROW_TYPES: dict[str, pa.DataType] = {
     "split": pa.string(),
@@ -45,14 +45,14 @@ _ARROW_SCHEMA = pa.schema(_ARROW_TYPES)
 
 @dataclass(frozen=True, slots=True)
 class SamplePlan:
-    """What becomes of rows, wherever it is done. Picklable.
+    """How rows become samples of shards, in Spark or outside. Picklable.
 
     Attributes:
-        columns: One plan a column of the samples, with that of the split.
+        columns: A plan for each column of the samples, the column of splits included.
         writing: How shards are written.
-        splitter: Says which split a sample belongs to; `None` where there is one dataset.
-        function: Makes the samples of the rows.
-        vectors: Places of the columns of vectors among those that a function is given.
+        splitter: Assigns samples to splits; `None` for a single dataset.
+        function: Makes samples from rows.
+        vectors: Indices of columns of vectors among the columns that the function receives.
     """
 
     columns: tuple[ColumnPlan, ...]
@@ -63,7 +63,7 @@ class SamplePlan:
 
     @property
     def schema(self) -> pa.Schema:
-        """Columns as shards hold them: all but the one that names splits."""
+        """The columns of shards: all except the one that names splits."""
         split = self.splitter.column if isinstance(self.splitter, ByColumn) else None
         return pa.schema([plan.field for plan in self.columns if plan.field.name != split])
 
@@ -73,12 +73,12 @@ class ShardTask:
     """The function that Spark maps over partitions. Picklable.
 
     Attributes:
-        job: Part of every shard's name.
-        url: Where the dataset is, or the datasets of all splits, as executors see it.
+        job: The job's part of every shard's name.
+        url: The URL, as executors see it, of the dataset or of the datasets of all splits.
         options: How executors reach it.
-        plan: What becomes of the rows.
-        names: The names of the columns that Spark hands over.
-        count: Called with samples and raw bytes of each finished shard.
+        plan: How rows become shards.
+        names: The names of the columns that Spark passes on.
+        count: Called with the samples and the raw bytes of each finished shard.
     """
 
     job: str
@@ -106,12 +106,12 @@ class ShardTask:
     def rows(
         self, batches: Iterator[pa.RecordBatch], *, partition: int, stem: str
     ) -> Generator[pa.RecordBatch, None, None]:
-        """Do the same wherever it runs.
+        """Do the same outside Spark too.
 
         Args:
             batches: The batches of the partition.
-            partition: Its number.
-            stem: Part of the name of every shard, of this attempt alone.
+            partition: The number of the partition.
+            stem: Part of the name of every shard, unique to this attempt.
         """
         shards = _Shards(self, stem=stem)
         accepted = False
@@ -162,7 +162,7 @@ class ShardTask:
 
 
 class _Shards:
-    """The open shards of one attempt, one sink a split, opened when its first sample comes."""
+    """The open shards of one attempt: one sink a split, opened with its first sample."""
 
     def __init__(self, task: ShardTask, *, stem: str) -> None:
         self._task = task
@@ -173,7 +173,7 @@ class _Shards:
         self._formats: dict[str, Formats] = {}
 
     def formats(self, split: str) -> dict[str, str]:
-        """Return what all bytes of a split were so far; its last shard's row says it of all."""
+        """Return the formats of a split's binary columns so far; its last row holds for all."""
         return self._formats[split].found
 
     def append(self, split: str, batch: pa.RecordBatch) -> Iterator[tuple[str, Entry]]:
@@ -211,14 +211,14 @@ class _Shards:
 
 
 def split_url(url: str, split: str) -> str:
-    """Return where the dataset of a split is."""
+    """Return the URL of the dataset of a split."""
     return f"{url.rstrip('/')}/{split}" if split else url
 
 
 def row_of(
     entry: Entry, *, split: str, partition: int, sequence: int, formats: dict[str, str]
 ) -> pa.RecordBatch:
-    """Return the row that tells the driver of a shard."""
+    """Return the row that reports a shard to the driver."""
     content = pickle.dumps(entry)
     values: Sequence[object] = (split, partition, sequence, content, json.dumps(formats))
     columns = [
@@ -228,7 +228,7 @@ def row_of(
 
 
 def entry_of(row: Any) -> Entry:
-    """Return the shard that a row of `ROW_SCHEMA` tells of."""
+    """Return the shard that a row of `ROW_SCHEMA` reports."""
     entry: Entry = pickle.loads(bytes(row["entry"]))  # noqa: S301 - of our own task, as all that Spark moves
     return entry
 

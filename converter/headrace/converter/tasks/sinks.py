@@ -2,9 +2,9 @@
 
 Contract of a sink:
 
-1. Success: `append` and `close` return what was finished; it is whole in the store by then.
-2. Failure or cancel: `abort` removes what the sink has written, as far as it still can.
-3. Memory: one block and what the store's writer holds (arrow), or one shard (mds).
+1. Success: `append` and `close` return finished shards, which are complete in the store by then.
+2. Failure or cancellation: `abort` removes what the sink has written, as far as it can.
+3. Memory: one block and the buffers of the store's writer (arrow), or one shard (mds).
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from headrace.storage import (
 )
 from headrace.storage.mds import MdsShardEntry, MdsWriter
 
-_REMOVING = 16  # at once: a store takes some 30 ms for each, and there may be thousands
+_REMOVING = 16  # at once: a store takes about 30 ms for each, and there may be thousands
 
 Format = Literal["arrow", "mds"]
 Entry: TypeAlias = ShardEntry | MdsShardEntry
@@ -68,23 +68,23 @@ class Sink(Protocol):
     """The shards of one split in one task."""
 
     def append(self, batch: pa.RecordBatch) -> Sequence[Entry]:
-        """Add samples and return the shards that are finished by it."""
+        """Add samples and return the shards that they finish."""
 
     def close(self) -> Sequence[Entry]:
-        """Finish the last shard and return what was not returned yet."""
+        """Finish the last shard and return the shards not returned yet."""
 
     def abort(self) -> None:
-        """Remove all that was written."""
+        """Remove everything that was written."""
 
 
 def open_sink(store: Store, schema: pa.Schema, writing: Writing, *, stem: str) -> Sink:
-    """Begin the shards of one split.
+    """Open a sink for the shards of one split.
 
     Args:
-        store: The store of the split's dataset; closed by whoever opened it.
+        store: The store of the split's dataset; the caller closes it.
         schema: The schema of the batches.
-        writing: How.
-        stem: Part of all names, of this attempt alone: ``<partition>-<job and attempt>``.
+        writing: How to write.
+        stem: Part of all names, unique to this attempt: ``<partition>-<job and attempt>``.
     """
     if writing.format == "mds":
         return MdsSink(store, schema, writing, folder=stem)
@@ -92,7 +92,7 @@ def open_sink(store: Store, schema: pa.Schema, writing: Writing, *, stem: str) -
 
 
 class ArrowSink:
-    """Shards of our own format, of even blocks, cut by raw bytes."""
+    """Shards of our own format with even blocks, cut by raw bytes."""
 
     def __init__(self, store: Store, schema: pa.Schema, writing: Writing, *, stem: str) -> None:
         partition, attempt = stem.split("-", 1)
@@ -114,7 +114,7 @@ class ArrowSink:
 
 
 class MdsSink:
-    """Shards of MosaicML Streaming, in a folder of this attempt alone."""
+    """Shards of MosaicML Streaming, in a folder of this attempt."""
 
     def __init__(self, store: Store, schema: pa.Schema, writing: Writing, *, folder: str) -> None:
         self._store = store
@@ -142,7 +142,7 @@ class MdsSink:
 
 
 def mds_compression(writing: Writing) -> str | None:
-    """Return what Mosaic calls a compression with its level."""
+    """Return MosaicML's name for a compression with its level."""
     if writing.compression is None or writing.level is None:
         return writing.compression
     return f"{writing.compression}:{writing.level}"
@@ -161,7 +161,7 @@ def raw_bytes_of(entry: Entry) -> int:
 
 
 def remove_objects(store: Store, names: Sequence[str]) -> None:
-    """Delete what no manifest names, as far as the store lets us."""
+    """Delete objects that no manifest names, as far as the store allows it."""
 
     def remove(name: str) -> None:
         with contextlib.suppress(HeadraceError):

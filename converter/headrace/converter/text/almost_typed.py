@@ -17,10 +17,10 @@ import pyarrow.compute as pc
 from headrace.converter.text.types import GUESSES, holding
 
 if TYPE_CHECKING:
-    Array = pa.Array[Any]  # pyarrow's stubs have it generic, pyarrow itself has not
+    Array = pa.Array[Any]  # generic only in pyarrow's stubs
 
 _MOST_WORDS = 3  # arbitrary: as many as a person would list
-_MOST_SHARE = 0.1  # arbitrary: of words that are no usual ones for nothing
+_MOST_SHARE = 0.1  # arbitrary: of values that are words other than the usual ones for nulls
 _NOTHING = {"", "-", "--", ".", "?", "#n/a", "n/a", "na", "nan", "nil", "none", "null", "missing"}
 _TYPED = r"^(-?\d|-?\.\d|(true|false|True|False|nan|-?inf)$)"
 _DECIMAL = "decimal"
@@ -59,7 +59,7 @@ class Exceptions:
         rows: The first row of each word.
         words: How many values are words.
         values: How many there are in all.
-        inexact: A number that prints in another way, and its row.
+        inexact: A number that would print differently, and its row.
     """
 
     keys: Sequence[str]
@@ -74,14 +74,14 @@ _TOO_MANY = Exceptions(())
 
 @dataclass(slots=True)
 class AlmostTyped:
-    """What a column would be without a few values, after all that were seen.
+    """The type that a column would have without a few of the values seen so far.
 
     Attributes:
-        keys: The keys of guesses that hold for the other values; none where no type would hold.
+        keys: The keys of guesses that hold for the other values; empty if no type would hold.
         found: Where each word was seen first, and whether it is quoted there.
         words: How many values are words.
         values: How many there are in all.
-        inexact: The first number that prints in another way, and its place.
+        inexact: The first number that would print differently, and its place.
     """
 
     keys: Sequence[str] = (*GUESSES, _DECIMAL)
@@ -91,11 +91,11 @@ class AlmostTyped:
     inexact: tuple[str, str] | None = None
 
     def exceptions(self, text: Array, held: Sequence[str]) -> Exceptions:
-        """Return what keeps the values of a chunk from a type; changes nothing.
+        """Return the values of a chunk that keep it from having a type; changes nothing.
 
         Args:
             text: The text of the column.
-            held: The guesses that hold for all of it.
+            held: The guesses that hold for all its values.
         """
         if not self.keys:
             return _TOO_MANY
@@ -106,11 +106,11 @@ class AlmostTyped:
         return Exceptions((*keys, _DECIMAL) if numbers else keys, values=len(text))
 
     def seen(self, more: Exceptions, place: Callable[[str, int], tuple[str, bool]]) -> None:
-        """Take what was found in the next chunk.
+        """Add what was found in the next chunk.
 
         Args:
             more: What `exceptions` returned.
-            place: Returns file and line of a value in a row of it, and whether it is quoted there.
+            place: Returns the file and line of a value in a row, and whether it is quoted there.
         """
         kept = set(more.keys)
         self.keys = [key for key in self.keys if key in kept]
@@ -176,7 +176,7 @@ def _exceptions(text: Array, keys: Sequence[str]) -> Exceptions:
 
 
 def _inexact(text: Array, numbers: Array) -> tuple[str, int] | None:
-    """Return the first number with a fraction that prints in another way, and its row."""
+    """Return the first number with a fraction that would print differently, and its row."""
     for value in map(str, pc.unique(numbers).to_pylist()):
         shown = repr(float(value))
         if set(value) & set(".eE") and value not in (shown, shown.removesuffix(".0")):

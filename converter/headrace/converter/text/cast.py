@@ -8,15 +8,15 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 if TYPE_CHECKING:
-    Array = pa.Array[Any]  # pyarrow's stubs have it generic, pyarrow itself has not
+    Array = pa.Array[Any]  # generic only in pyarrow's stubs
 
 
 def cast_column(column: Array, kind: pa.DataType) -> Array:
     """Return a column as another type.
 
     Raises:
-        pyarrow.ArrowInvalid: A value does not fit, is text in hexadecimal digits, which no column
-            of decimal numbers means, or a number would become infinite.
+        pyarrow.ArrowInvalid: A value does not fit, a number would become infinite, or a text has
+            hexadecimal digits, which are never meant in a column of decimal numbers.
     """
     if pa.types.is_string(column.type) and pa.types.is_integer(kind):
         hexadecimal = pc.match_substring(column, "0x", ignore_case=True)

@@ -9,7 +9,7 @@ from headrace.converter.text.records import count_lines
 from headrace.errors import BadArgumentError
 
 MAX_RECORD_BYTES = 64 << 20
-"""The most bytes of one record; beyond it, a quote or bracket was most likely never closed."""
+"""Most bytes of one record; beyond it, a quote or bracket was most likely never closed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,9 +17,9 @@ class Chunk:
     """Complete records of one file.
 
     Attributes:
-        content: The text in UTF-8, if it is valid.
+        content: The text: UTF-8, unless it is invalid.
         start: Where it starts in the file's text, in bytes.
-        line: The line that it starts on, counted from 1.
+        line: The line on which it starts, counted from 1.
     """
 
     content: bytes

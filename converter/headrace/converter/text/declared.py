@@ -1,4 +1,4 @@
-"""Types that are declared for columns, where the columns are still text."""
+"""Declared types of columns, by the names that the columns have in text files."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ import pyarrow as pa
 def read_types(
     types: Mapping[str, pa.DataType], columns: Sequence[str] | Mapping[str, str] | None
 ) -> dict[str, pa.DataType]:
-    """Return declared types by the names that columns have where they are read.
+    """Return declared types by the names of columns in the files.
 
     Args:
-        types: The types by the names that columns get.
+        types: The types by the names of columns in the dataset.
         columns: See `headrace.converter.write_shards`.
     """
     old = {new: old for old, new in columns.items()} if isinstance(columns, Mapping) else {}

@@ -1,4 +1,4 @@
-"""Parse CSV records to columns of text: null for empty fields, all else unchanged."""
+"""Parse CSV records into columns of text: null for empty fields, all else unchanged."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from headrace.converter.text.refused import Refusal
 from headrace.errors import BadArgumentError
 
 if TYPE_CHECKING:
-    Array = pa.Array[Any]  # pyarrow's stubs have it generic, pyarrow itself has not
+    Array = pa.Array[Any]  # generic only in pyarrow's stubs
     Unfit = Callable[[str, Array], Sequence[tuple[int, str]]]
 
 
@@ -65,7 +65,7 @@ class Delimited:
         """Return the rows of a chunk as text, without refused records.
 
         Args:
-            chunk: Whole records.
+            chunk: Complete records.
             unfit: Returns which rows of a column do not fit, and why, given its name and text.
         """
         content, refusals = chunk.content, list[Refusal]()
@@ -92,8 +92,8 @@ class Delimited:
         """Return the line of a row that `rows` returned, and its record as written.
 
         Args:
-            chunk: As `rows` took it.
-            row: A row of its table.
+            chunk: The argument of `rows`.
+            row: A row of the table that it returned.
             refused: The records that it refused.
         """
         others = {refusal.line for refusal in refused}
@@ -151,19 +151,19 @@ class Delimited:
 
         places = {name: str(at) for at, name in enumerate(self.names)}
         if content.startswith(codecs.BOM_UTF8):
-            content = codecs.BOM_UTF8 + content  # Arrow leaves one out, and this is a value's
+            content = codecs.BOM_UTF8 + content  # Arrow drops one, but this is a value's
         table: pa.Table = csv.read_csv(
             cast("Any", pa.BufferReader(content)),
             read_options=csv.ReadOptions(
                 use_threads=False,
-                # One block, so that no record lies in two.
+                # One block, so that no record is split between two.
                 block_size=len(content) + 1,
                 column_names=list(places.values()),
             ),
             parse_options=csv.ParseOptions(
                 delimiter=chr(self.delimiter),
                 newlines_in_values=True,
-                # Of one column, an empty line is a null.
+                # With a single column, an empty line is a null.
                 ignore_empty_lines=len(self.names) > 1,
                 invalid_row_handler=note,
             ),
@@ -188,14 +188,14 @@ def read_header(
     """Return the names in the first record of a file, and the end of that record.
 
     Args:
-        first: The start of the file's text, with that record whole.
+        first: The start of the file's text, with the whole first record.
         file: The file.
         number: Its number.
         delimiter: The delimiter of names.
-        is_chosen: Whether the user chose it.
+        is_chosen: Whether the user chose the delimiter.
 
     Raises:
-        BadArgumentError: It has no names, empty names, or a name twice.
+        BadArgumentError: The record has no names, empty names, or a name twice.
     """
     record = next(split(first, ord(delimiter)), None)
     content = first[: record.stop] if record else b""
@@ -238,7 +238,7 @@ def compare_headers(names: Sequence[str], wanted: Sequence[str], *, file: str, f
     """Refuse a file with other columns than the first one; their order may differ.
 
     Raises:
-        BadArgumentError: The columns differ; names them.
+        BadArgumentError: The columns differ; the message names them.
     """
     there, known = set(names), set(wanted)
     missing = [name for name in wanted if name not in there]
@@ -265,7 +265,7 @@ def _without(table: pa.Table, rows: Sequence[int]) -> pa.Table:
 
 
 def declared_unfit(types: Mapping[str, pa.DataType]) -> Unfit | None:
-    """Return a function that finds rows that do not fit declared types, or None without any."""
+    """Return a function that finds rows that do not fit declared types; None without such types."""
     if not types:
         return None
 

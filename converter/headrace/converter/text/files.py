@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Buffer  # type: ignore[attr-defined,unused-ignore] # since 3.12
 
 STEP_BYTES = 4 << 20
-"""Bytes of a read, and approximately of a chunk."""
+"""Bytes of a read, and roughly of a chunk."""
 
 _BOM = codecs.BOM_UTF8
 _WIDE_BOMS = {
@@ -51,8 +51,8 @@ class TextFile:
         name: Its name in the folder.
         encoding: The encoding of its text.
         options: The options of its store.
-        step_bytes: The size of a read: large for a store, small compared with memory.
-        stored_bytes: Its stored size when it was found; 0 if that is not known.
+        step_bytes: Bytes of a read: large for a store, small compared with memory.
+        stored_bytes: Its stored size when it was found; 0 if unknown.
     """
 
     url: str
@@ -64,13 +64,13 @@ class TextFile:
 
     @property
     def is_plain(self) -> bool:
-        """Return whether a part can be read on its own: UTF-8, and not compressed."""
+        """Return whether a part can be read on its own: the file is UTF-8, and not compressed."""
         return not self.name.lower().endswith(_PACKED) and _is_utf8(self.encoding)
 
     def read(self, start: int = 0, stop: int | None = None) -> Iterator[bytes]:
-        """Yield the text as UTF-8 without a byte-order mark, some MiB at a time.
+        """Yield the text as UTF-8 without a byte-order mark, a few MiB at a time.
 
-        Undecodable bytes are kept, or made, invalid as UTF-8.
+        Undecodable bytes stay, or become, invalid UTF-8.
 
         Args:
             start: The first byte to yield.
@@ -120,10 +120,10 @@ def find_files(
     options: StoreOptions,
     step_bytes: int = STEP_BYTES,
 ) -> tuple[list[TextFile], list[str]]:
-    """Return the files at a path or URL in the order of their names, and the other files.
+    """Return the files at a path or URL in the order of their names, and the names of other files.
 
-    In a folder, files with the ending of their kind are taken, or all if there are none; hidden
-    files (names that start with ``.`` or ``_``) are ignored.
+    In a folder, files with the suffixes of the kind are taken, or all files if there are none.
+    Hidden files, whose names start with ``.`` or ``_``, are ignored.
 
     Raises:
         BadArgumentError: There are no files.
@@ -136,7 +136,7 @@ def find_files(
         entries = (entry for entry in store.list_entries() if not _is_hidden(entry.name))
         sizes = {entry.name: entry.stored_bytes for entry in entries}
         names = sorted(sizes)
-        # Tasks of Spark may have another working directory.
+        # Spark tasks may have another working directory.
         folder = source if "://" in store.url else store.url
     chosen = [name for name in names if _is_of(name, kind)] or names
     if not chosen:
@@ -151,7 +151,7 @@ def find_files(
 
 
 def refuse_lost_partitions(files: Sequence[TextFile], columns: Sequence[str]) -> None:
-    """Refuse files in folders with values that are not in a column, as ``year=2024/x.csv``.
+    """Refuse folders whose names hold values that no column has, such as ``year=2024/x.csv``.
 
     Raises:
         BadArgumentError: There is such a file.
@@ -169,7 +169,7 @@ def refuse_lost_partitions(files: Sequence[TextFile], columns: Sequence[str]) ->
 
 
 def merged_splits(files: Sequence[TextFile]) -> list[str]:
-    """Return the folders that are named as splits are, where there are several."""
+    """Return the folders with names of splits, if there are several."""
     folders = {PurePosixPath(file.name).parts[0] for file in files if "/" in file.name}
     found = sorted(folder for folder in folders if folder.lower() in SPLIT_NAMES)
     return found if len(found) > 1 else []
@@ -185,7 +185,7 @@ def _single(source: str, kind: TextKind, options: StoreOptions) -> tuple[str, st
     folder, _, name = source.rstrip("/").rpartition("/")
     if folder.endswith("/") or not _is_of(name, kind):
         return None
-    # Spark writes folders that are named as files are.
+    # Spark writes folders with names like those of files.
     with contextlib.closing(open_store(folder, options=options)) as store:
         try:
             store.read(name, offset=0, length=1)
@@ -248,7 +248,7 @@ class _Raw(io.RawIOBase):
 
 
 class _Bzip2:
-    """A file of bzip2, of any number of streams; Python's own leaves out what follows a bad one."""
+    """A bzip2 file of any number of streams; Python's module ignores what follows a bad stream."""
 
     def __init__(self, raw: io.BufferedReader) -> None:
         self._raw = raw
@@ -262,11 +262,11 @@ class _Bzip2:
         return
 
     def read(self, size: int) -> bytes:
-        """Return at most some bytes; none at the end.
+        """Return at most ``size`` bytes; none at the end.
 
         Raises:
             OSError: The file is damaged.
-            EOFError: It ends within a stream.
+            EOFError: The file ends within a stream.
         """
         while True:
             if self._decompressor.eof:
@@ -320,7 +320,7 @@ _MARKS = "headrace.undecodable"
 
 
 def _mark(error: UnicodeError) -> tuple[str, int]:
-    """Return surrogates for bytes that mean nothing, so that their record can be named."""
+    """Return surrogates for undecodable bytes, so that their record can be named."""
     if not isinstance(error, UnicodeDecodeError):
         raise error
     found = error.object[error.start : error.end]
@@ -331,7 +331,7 @@ codecs.register_error(_MARKS, _mark)
 
 
 def undecodable(content: bytes) -> str | None:
-    """Return the first bytes of UTF-8 that are none, as hexadecimal digits, or nothing."""
+    """Return the first bytes that are not UTF-8, as hexadecimal digits; None if there are none."""
     try:
         content.decode()
     except UnicodeDecodeError as error:

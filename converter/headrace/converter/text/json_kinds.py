@@ -1,4 +1,4 @@
-"""What values of JSON have in common, and the Arrow type that holds them all exactly."""
+"""The common kind of JSON values, and the Arrow type that holds them all exactly."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ import pyarrow as pa
 
 _INT64 = (-(2**63), 2**63)
 _UINT64 = (0, 2**64)
-_MOST_BITS = 256  # of a number in an error
+_MOST_BITS = 256  # of a number printed in an error
 _CONSTANTS = {"NaN": float("nan"), "Infinity": float("inf"), "-Infinity": float("-inf")}
 _INFINITE = (_CONSTANTS["Infinity"], _CONSTANTS["-Infinity"])
-_MOST_DEPTH = 50  # Arrow's messages hold 64 levels, some of which are ours
-_MOST_PATH = 80  # characters of it in an error
-_EXACT = 2**53  # whole numbers up to it are floats as they are
+_MOST_DEPTH = 50  # Arrow's messages hold 64 levels, and we use some of them
+_MOST_PATH = 80  # characters of a path in an error
+_EXACT = 2**53  # floats hold all whole numbers up to it exactly
 
 _Name = Literal["null", "bool", "int", "float", "string", "struct", "list"]
 _NAMES: Mapping[type, _Name] = {
@@ -48,28 +48,28 @@ _PLAIN: Mapping[_Name, pa.DataType] = {
 
 
 def constant(name: str) -> float:
-    """Return the float that ``NaN``, ``Infinity`` or ``-Infinity`` says: always the same object.
+    """Return the float of ``NaN``, ``Infinity`` or ``-Infinity``: always the same object.
 
-    So it can be told from what came of ``1e999``.
+    So it can be distinguished from the result of ``1e999``.
     """
     return _CONSTANTS[name]
 
 
 class UnlikeError(ValueError):
-    """Values that no column holds together, and why."""
+    """No column can hold the values together; the message says why."""
 
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """What some values are.
+    """The common kind of several values.
 
     Attributes:
-        name: The name of the kind; null is part of every one.
-        low: The least of whole numbers.
-        high: The greatest of them.
-        fields: The fields of an object, in the order in which they came.
-        item: The kind of an array's items.
-        has_nulls: Whether a null was among them.
+        name: The name of the kind; every kind includes null.
+        low: The lowest whole number.
+        high: The highest whole number.
+        fields: The fields of objects, in the order of their first appearance.
+        item: The kind of the items of arrays.
+        has_nulls: Whether a value is null.
     """
 
     name: _Name = "null"
@@ -81,15 +81,15 @@ class Kind:
 
 
 def kind_of(values: Sequence[Any], *, path: str, depth: int = 0) -> Kind:
-    """Return what values have in common.
+    """Return the common kind of values.
 
     Args:
-        values: As Python's json module makes them with `constant`.
-        path: To them, for the error.
-        depth: Objects and arrays around them.
+        values: Values from Python's json module with `constant`.
+        path: The path to the values, for errors.
+        depth: Number of objects and arrays around them.
 
     Raises:
-        UnlikeError: They have nothing in common, or no type holds them exactly.
+        UnlikeError: They have no common kind, or no type holds them exactly.
     """
     if depth > _MOST_DEPTH:
         raise UnlikeError(
@@ -123,7 +123,7 @@ def _plain_kind(name: _Name, values: Sequence[Any], *, path: str, depth: int) ->
 
 
 def _check_floats(values: Sequence[float], path: str) -> None:
-    """Refuse numbers that became infinite as they were read; what says so itself is `constant`."""
+    """Refuse numbers that became infinite when they were read; written ones are `constant`."""
     said = set(map(id, _INFINITE))
     if any(value in _INFINITE and id(value) not in said for value in values):
         raise UnlikeError(f"{path} has a number beyond the range of a float, about 1.8e308")
@@ -152,10 +152,10 @@ def _check_text(text: str, path: str) -> None:
 
 
 def merged(one: Kind, other: Kind, *, path: str) -> Kind:
-    """Return what both have in common.
+    """Return the common kind of two kinds.
 
     Raises:
-        UnlikeError: Nothing, or no type holds them exactly.
+        UnlikeError: They have none, or no type holds the values exactly.
     """
     has_nulls = one.has_nulls or other.has_nulls
     if "null" in {one.name, other.name}:
@@ -202,7 +202,7 @@ def _checked(kind: Kind, path: str) -> Kind:
 
 
 def _far(kind: Kind) -> str:
-    # A number of very many digits is refused to be printed.
+    # Python refuses to print numbers with very many digits.
     far = max(kind.low, kind.high, key=abs)
     return str(far) if far.bit_length() < _MOST_BITS else f"a number of {far.bit_length()} bits"
 
@@ -215,7 +215,7 @@ def _integer(kind: Kind) -> pa.DataType | None:
 
 
 def arrow_type(kind: Kind) -> pa.DataType:
-    """Return the type that holds all values of a kind; of nulls alone it is text."""
+    """Return the type that holds all values of a kind; text if all are null."""
     if kind.name == "int":
         found = _integer(kind)
         assert found is not None, "checked where it was made"

@@ -1,4 +1,4 @@
-"""Records of JSON: an object a line, several a line, over several lines, or in one array."""
+"""Records of JSON: one object a line, several on a line, over several lines, or in one array."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from headrace.errors import BadArgumentError
 Layout = Literal["lines", "values", "array"]
 
 _SPACE = re.compile(r"[ \t\r\n]*")
-_ROWS_BYTES = 1 << 20  # of text, made into one batch
+_ROWS_BYTES = 1 << 20  # of text in one batch
 _HEAD_BYTES = 1 << 20
 
 
@@ -37,19 +37,19 @@ def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 _DECODER = json.JSONDecoder(object_pairs_hook=_object, parse_constant=constant)
-_LENIENT = json.JSONDecoder()  # finds the end of what has a name twice
+_LENIENT = json.JSONDecoder()  # finds the end of an object that has a name twice
 
 
 @dataclass(frozen=True, slots=True)
 class JsonRows:
-    """Some records of one file.
+    """Consecutive records of one file.
 
     Attributes:
-        values: As Python's json module reads them, all of them objects.
-        lines: The line that each of those starts on.
-        refusals: What was no object.
-        content: The text that was read for them, which all together is that of the file.
-        next_line: The line of the text that comes after.
+        values: The records as Python's json module reads them; all are objects.
+        lines: The line on which each record starts.
+        refusals: Values that are not objects, or not valid.
+        content: The text that was read for them. Together these texts are the text of the file.
+        next_line: The line on which the following text starts.
     """
 
     values: Sequence[Mapping[str, Any]]
@@ -61,12 +61,12 @@ class JsonRows:
 
 @dataclass(frozen=True, slots=True)
 class JsonFile:
-    """How the records of one file are read. Picklable.
+    """How to read the records of one file. Picklable.
 
     Attributes:
         number: The number of the file among those read.
-        file: Where it is.
-        layout: How its records lie.
+        file: The file.
+        layout: How its records are laid out.
     """
 
     number: int
@@ -74,15 +74,15 @@ class JsonFile:
     layout: Layout
 
     def rows(self, start: int = 0, stop: int | None = None, line: int = 1) -> Iterator[JsonRows]:
-        """Yield the records of a part of the file; other layouts than lines are one part.
+        """Yield the records of a part of the file; only files of lines have several parts.
 
         Args:
             start: Where the part starts in the file's text, in bytes.
             stop: Where it ends; `None` is the end of the text.
-            line: The line that it starts on, counted from 1.
+            line: The line on which it starts, counted from 1.
 
         Raises:
-            BadArgumentError: It cannot be told where a record ends that is not one.
+            BadArgumentError: A record is not valid, and its end cannot be found.
         """
         parts = self.file.read(start, stop)
         if self.layout == "lines":
@@ -154,7 +154,7 @@ class JsonFile:
 
 
 class _Found:
-    """Records in the making."""
+    """Collects records for `JsonRows`."""
 
     def __init__(self, source: JsonFile, line: int) -> None:
         self.line = line
@@ -189,7 +189,7 @@ _KINDS = {
 
 
 class _Text:
-    """The text of a file as far as it is needed, and a place in it."""
+    """The text of a file, read as far as needed, and a position in it."""
 
     def __init__(self, parts: Iterator[bytes], name: str) -> None:
         self.at = 0
@@ -202,12 +202,12 @@ class _Text:
         self._taken: list[bytes] = []
 
     def taken(self) -> bytes:
-        """Return what has been read since this was last asked."""
+        """Return the text that was read since the last call."""
         taken, self._taken = b"".join(self._taken), []
         return taken
 
     def more(self) -> bool:
-        """Read as much again as is held; say whether there was anything."""
+        """Read as much text as is held already, and return whether there was any."""
         self._held, self.at = self._held[self.at :], 0
         wanted = max(1, len(self._held))
         gained = 0
@@ -244,7 +244,7 @@ class _Text:
         self.skip(_SPACE)
 
     def decode(self, found: _Found) -> int:
-        """Read one value, hand it over, and return how long it was."""
+        """Read one value, pass it on, and return its length."""
         found.line = self.line
         while True:
             try:
@@ -257,7 +257,7 @@ class _Text:
                 if self._may_go_on(error) and self.more():
                     continue
                 raise self.failed(_why(error)) from error
-            # A number may go on in what is not read yet.
+            # A number may continue in text that is not read yet.
             if end == len(self._held) and self.more():
                 continue
             text = self._held[self.at : end]
@@ -272,7 +272,7 @@ class _Text:
         return isinstance(error, json.JSONDecodeError) and not self._is_whole
 
     def failed(self, why: str) -> BadArgumentError:
-        """Return an error that no option leaves out: where the next record starts is not known."""
+        """Return an error that ``on_error`` cannot skip: the next record's start is not known."""
         return BadArgumentError(
             f"{self._name}:{self.line}: {why}. Nothing was written: correct the file; in files "
             "without one object per line, records after a broken one cannot be found",
@@ -286,7 +286,7 @@ class _Text:
 
 
 def layout_of(file: TextFile) -> Layout:
-    """Return how the records of a file lie, by its first line."""
+    """Return how the records of a file are laid out, judging by its first line."""
     head = b""
     for part in file.read():
         head += part
@@ -296,7 +296,7 @@ def layout_of(file: TextFile) -> Layout:
     if text.startswith(b"["):
         return "array"
     first = text.split(b"\n", 1)[0].rstrip()
-    # An object over several lines starts with one that does not close it.
+    # The first line of an object over several lines does not close it.
     return "values" if text.startswith(b"{") and not first.endswith(b"}") else "lines"
 
 

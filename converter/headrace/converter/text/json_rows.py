@@ -1,4 +1,4 @@
-"""Records of JSON as columns, once it is known what all of them have in common."""
+"""Turn JSON records into columns, once the common kind of all records is known."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from headrace.converter.text.json_records import JsonFile, JsonRows
 from headrace.converter.text.refused import Refusal
 
 if TYPE_CHECKING:
-    Array = pa.Array[Any]  # pyarrow's stubs have it generic, pyarrow itself has not
+    Array = pa.Array[Any]  # generic only in pyarrow's stubs
 
 
 @dataclass(frozen=True, slots=True)
 class Judged:
-    """What became of some records.
+    """The result of judging records.
 
     Attributes:
-        kind: What they and all before them have in common.
-        left_out: Places of those that do not go with the others.
-        refusals: Why they are refused.
+        kind: The common kind of these records and of all before them.
+        left_out: Indices of the records that do not fit.
+        refusals: The refusals of those records, with reasons.
     """
 
     kind: Kind
@@ -35,13 +35,13 @@ class Judged:
 def judged(
     rows: JsonRows, kind: Kind, *, source: JsonFile, types: Mapping[str, pa.DataType]
 ) -> Judged:
-    """Compare records with all before them, and with the types that are declared.
+    """Compare records with all before them, and with the declared types.
 
     Args:
         rows: The records.
-        kind: The kind of all values before them.
-        source: Where they are from.
-        types: By column.
+        kind: The common kind of all records before them.
+        source: The file of the records.
+        types: The declared types by column.
     """
     try:
         found = merged(kind, kind_of(rows.values, path=""), path="")
@@ -80,7 +80,7 @@ def _declared(
                 f"{name} is {values[row]!r:.60}, which is not a value of type {wanted}"
             )
     except (pa.ArrowNotImplementedError, pa.ArrowTypeError):
-        return  # there is no cast at all, which is said once for the column
+        return  # the types cannot be cast at all, which is reported once for the column
 
 
 def _with_innermost(kind: pa.DataType, innermost: pa.DataType) -> pa.DataType:
@@ -90,6 +90,6 @@ def _with_innermost(kind: pa.DataType, innermost: pa.DataType) -> pa.DataType:
 
 
 def batch_of(values: Sequence[Mapping[str, Any]], schema: pa.Schema) -> pa.RecordBatch:
-    """Return records as a batch; a name that a record lacks is a null."""
+    """Return records as a batch; names that a record lacks become nulls."""
     columns = [pa.array([value.get(part.name) for value in values], part.type) for part in schema]
     return pa.RecordBatch.from_arrays(columns, schema=schema)

@@ -1,4 +1,4 @@
-"""Lines of text, each a sample."""
+"""Lines of text, each of which is a sample."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _LINE = re.compile(rb"([^\r\n]*+)(?:\r\n|\r|\n|\Z)")
 
 @dataclass(frozen=True, slots=True)
 class Lines:
-    """How the lines of one file are read. Picklable.
+    """How to read the lines of one file. Picklable.
 
     Attributes:
         number: The number of the file among those read.
@@ -30,11 +30,11 @@ class Lines:
     name: str
 
     def last_end(self, content: bytes) -> int:
-        """Return where the last whole line ends, or 0."""
+        """Return the end of the last complete line, or 0."""
         return end_of_lines(content)
 
     def rows(self, chunk: Chunk) -> tuple[pa.Table, list[Refusal]]:
-        """Return the lines of a chunk without their ends, and those that are not text."""
+        """Return the lines of a chunk without their ends, and refusals of those not text."""
         if is_text(chunk.content):
             return _table(chunk.content), []
         good: list[bytes] = []

@@ -1,4 +1,4 @@
-"""How text is to be read."""
+"""Options of reading text files."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ TextKind = Literal["csv", "json", "text"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TextOptions:
-    """How CSV, JSON and lines of text are read; what is not said is not guessed from the content.
+    """How to read CSV, JSON and lines of text; nothing is guessed from the content.
 
     Attributes:
         encoding: The encoding of all files, by its Python name; a UTF-8 byte-order mark is left
             out.
-        delimiter: Between fields, one ASCII character; `None` is a comma, or a tab in files whose
+        delimiter: The ASCII character between fields; `None` is a comma, or a tab in files whose
             names end with ``.tsv`` or ``.tab``.
         header: Whether the first record of each CSV file names the columns; otherwise they are
             ``column0``, ``column1``, ….
-        null_values: What stands for a null in CSV where it is not quoted, beside nothing at all.
-        on_error: ``refuse`` names records that cannot be read and writes nothing; ``skip`` leaves
-            them out, counted and listed.
+        null_values: Values that mean null in CSV if they are not quoted, besides empty fields.
+        on_error: ``refuse`` names records that cannot be read, and writes nothing. ``skip`` leaves
+            them out, and counts and lists them.
     """
 
     encoding: str = "utf-8"
@@ -59,7 +59,7 @@ class TextOptions:
             )
 
     def delimiter_of(self, name: str) -> str:
-        """Return what is between the fields of a file."""
+        """Return the delimiter of a file."""
         if self.delimiter is not None:
             return self.delimiter
         stem = name.lower().removesuffix(".gz").removesuffix(".bz2").removesuffix(".zst")
@@ -77,8 +77,8 @@ def _check_nulls(values: object) -> None:
 
 def _is_text_encoding(name: str) -> bool:
     try:
-        "".encode(name)  # codecs of bytes have no text to encode
-        # Some codecs, such as idna, can do nothing but fail at bytes that they lack.
+        "".encode(name)  # codecs from bytes to bytes fail here
+        # Some codecs, such as idna, cannot decode with another error handler than strict.
         codecs.getincrementaldecoder(name)("backslashreplace").decode(b"a", final=True)
     except (LookupError, UnicodeError, ValueError):
         return False

@@ -1,4 +1,4 @@
-"""The second of two passes: read checked files in pieces, with the types that were settled."""
+"""The second of two passes: read checked files in pieces, with the types that the first chose."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from headrace.converter.text.types import converted
 from headrace.errors import BadArgumentError, HeadraceError
 
 if TYPE_CHECKING:
-    Array = pa.Array[Any]  # pyarrow's stubs have it generic, pyarrow itself has not
+    Array = pa.Array[Any]  # generic only in pyarrow's stubs
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,13 +29,13 @@ class Piece:
     """A part of one file. Picklable.
 
     Attributes:
-        reader: How it is read.
-        file: Where it is.
+        reader: How to read it.
+        file: The file.
         start: Where it starts in the file's text, in bytes.
         stop: Where it ends; `None` is the end of the file.
-        line: The line that it starts on, counted from 1.
-        digest: XXH3 of its text, as the first pass found it.
-        left_out: Places of records that the first pass left out, of JSON.
+        line: The line on which it starts, counted from 1.
+        digest: XXH3 digest of its text in the first pass.
+        left_out: Indices of JSON records that the first pass left out.
     """
 
     reader: Delimited | JsonFile | Lines
@@ -49,14 +49,14 @@ class Piece:
 
 @dataclass(frozen=True, slots=True)
 class TextPieces:
-    """Files of text as `headrace.converter.sources.pieces.Pieces`. Picklable.
+    """Text files as `headrace.converter.sources.pieces.Pieces`. Picklable.
 
     Attributes:
         schema: The schema of every batch.
-        pieces: In the order of files and of records in them.
-        settled: Keys of the types of columns of CSV, without those that are declared.
-        types: Those that are declared, by column.
-        left_out: What is not read.
+        pieces: The pieces, in the order of files and of their records.
+        settled: Keys of the types of CSV columns without a declared type.
+        types: The declared types by column.
+        left_out: What the conversion leaves out.
     """
 
     schema: pa.Schema
@@ -67,12 +67,12 @@ class TextPieces:
 
     @property
     def count(self) -> int:
-        """How many pieces there are."""
+        """Number of pieces."""
         return len(self.pieces)
 
     @property
     def raw_bytes(self) -> int:
-        """Bytes of the text; 0 where that is not known, as of packed files."""
+        """Bytes of the text; 0 if unknown, as for compressed files."""
         files = {piece.file.name: piece.file for piece in self.pieces}.values()
         is_known = all(file.is_plain and file.stored_bytes for file in files)
         return sum(file.stored_bytes for file in files) if is_known else 0
@@ -81,7 +81,7 @@ class TextPieces:
         """Yield the samples of one piece.
 
         Raises:
-            BadArgumentError: The file is not what it was in the first pass.
+            BadArgumentError: The file has changed since the first pass.
         """
         part = self.pieces[piece]
         digest = xxhash.xxh3_64()

@@ -1,9 +1,9 @@
-"""Where records of CSV end, by RFC 4180: quickly where all is well, and record by record if not.
+"""Find the ends of CSV records by RFC 4180: fast if quotes are regular, else record by record.
 
-A quote opens a field only at its start, and is closed by one before a delimiter or the end of a
-line; two within are one. So the number of quotes before a place says whether it is quoted, once
-every quote stands where it may. Where one does not, records are split as Python's csv splits them,
-and refused.
+A quote opens a field only at its start, and closes it only before a delimiter or the end of a line;
+two quotes within a field stand for one. If all quotes are where they may be, the number of quotes
+before a place says whether it is quoted. Otherwise records are split as Python's csv module splits
+them, and refused.
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ _ENDS = (0x0A, 0x0D)
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """One record of CSV in some bytes.
+    """One CSV record in a sequence of bytes.
 
     Attributes:
-        start: First byte.
-        stop: Last byte and one, with the end of its line.
-        line: The line that it starts on, counted from 0.
-        width: Fields; 0 for an empty line.
-        why: What is wrong with its quotes; empty where nothing is.
-        is_whole: Whether its end has been seen, not just that of the bytes.
+        start: Index of its first byte.
+        stop: Index after its last byte, line end included.
+        line: The line on which it starts, counted from 0.
+        width: Number of fields; 0 for an empty line.
+        why: What is wrong with its quotes; empty if nothing is.
+        is_whole: Whether it ends here, and not just where the bytes end.
     """
 
     start: int
@@ -44,11 +44,11 @@ class Record:
 
 
 def quotes_are_regular(content: bytes, delimiter: int) -> bool:
-    """Tell whether every quote of whole records stands where RFC 4180 allows one.
+    """Return whether all quotes are where RFC 4180 allows them.
 
     Args:
-        content: Records, from the start of one; the last may be broken off.
-        delimiter: Between fields, as a byte.
+        content: Records, from the start of one; the last may be incomplete.
+        delimiter: The delimiter of fields, as a byte.
     """
     if b'"' not in content:
         return True
@@ -59,7 +59,7 @@ def quotes_are_regular(content: bytes, delimiter: int) -> bool:
     opening, closing = quotes[::2], quotes[1::2]
     after = np.append(data, np.uint8(_ENDS[0]))[closing + 1]
     before = data[np.maximum(opening - 1, 0)]
-    # An opening quote just behind a closing one is the second of two, and both are one.
+    # An opening quote right after a closing one makes a pair, which stands for one quote.
     pairs = np.zeros(len(opening), np.bool_)
     pairs[1:] = opening[1:] - closing[: len(opening) - 1] == 1
     doubled = np.zeros(len(closing), np.bool_)
@@ -69,12 +69,12 @@ def quotes_are_regular(content: bytes, delimiter: int) -> bool:
 
 
 def end_of_records(content: bytes, delimiter: int, *, regular: bool) -> int:
-    """Return where the last whole record ends, or 0 where none does.
+    """Return the end of the last complete record, or 0.
 
     Args:
-        content: A part of a file that is not its end.
-        delimiter: The byte between two fields.
-        regular: What `quotes_are_regular` says of the content.
+        content: A part of a file, other than its end.
+        delimiter: The delimiter of fields, as a byte.
+        regular: What `quotes_are_regular` returns for the content.
     """
     if not regular:
         whole = [record.stop for record in split(content, delimiter) if record.is_whole]
@@ -82,7 +82,7 @@ def end_of_records(content: bytes, delimiter: int, *, regular: bool) -> int:
     stop = len(content)
     count = content.count(b'"')
     while True:
-        # What lies between the last quote before `stop` and `stop` is quoted if count is odd.
+        # Bytes between the last quote before `stop` and `stop` are quoted if the count is odd.
         start = content.rfind(b'"', 0, stop) + 1
         if count % 2 == 0:
             end = end_of_lines(content, start, stop)
@@ -94,10 +94,10 @@ def end_of_records(content: bytes, delimiter: int, *, regular: bool) -> int:
 
 
 def end_of_lines(content: bytes, start: int = 0, stop: int | None = None) -> int:
-    """Return where the last whole line ends that ends in a part of some bytes, or 0."""
+    """Return the end of the last line that ends in [start, stop), or 0."""
     last = len(content) if stop is None else stop
     feed = content.rfind(b"\n", start, last)
-    # A feed may follow a carriage return at the very end.
+    # A line feed may still follow a carriage return at the very end.
     carriage = content.rfind(b"\r", start, min(last, len(content) - 1))
     if carriage + 1 == feed:
         carriage = -1
@@ -105,13 +105,13 @@ def end_of_lines(content: bytes, start: int = 0, stop: int | None = None) -> int
 
 
 def count_lines(content: bytes) -> int:
-    """Return how many lines end in some bytes, whatever ends them."""
+    """Return how many lines end in the bytes, with any kind of line end."""
     returns = content.count(b"\r")
     return content.count(b"\n") + (returns - content.count(b"\r\n") if returns else 0)
 
 
 def split(content: bytes, delimiter: int) -> Iterator[Record]:
-    """Yield the records of some bytes, where they end as Python's csv module ends them."""
+    """Yield the records in the bytes, split as Python's csv module splits them."""
     pattern = _field_pattern(delimiter)
     at = start = line = width = 0
     why = ""
@@ -160,7 +160,7 @@ def _field_pattern(delimiter: int) -> re.Pattern[bytes]:
 
 
 def bytes_problem(content: bytes) -> str:
-    """Return why some bytes are not text; empty where they are."""
+    """Return why the bytes are not text; empty if they are."""
     if b"\0" in content:
         return "contains a NUL byte, as binary files and UTF-16 do; check --encoding"
     found = undecodable(content)
@@ -170,7 +170,7 @@ def bytes_problem(content: bytes) -> str:
 
 
 def is_text(content: bytes) -> bool:
-    """Tell whether some bytes are UTF-8 without a NUL; copies nothing."""
+    """Return whether the bytes are UTF-8 without NUL; copies nothing."""
     if b"\0" in content:
         return False
     offsets = pa.array([0, len(content)], pa.int64()).buffers()[1]

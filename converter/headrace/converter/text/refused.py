@@ -8,19 +8,19 @@ from dataclasses import dataclass, field
 from headrace.converter.text.almost_typed import StaysText
 from headrace.errors import BadArgumentError
 
-_MOST_TOLD = 20  # of one error: enough to see a pattern
-_MOST_KEPT = 1000  # of those left out: a list that a person reads, and memory that is bounded
+_MOST_TOLD = 20  # records in an error: enough to see a pattern
+_MOST_KEPT = 1000  # records in the list of those left out, which people read; bounds memory
 
 
 @dataclass(frozen=True, slots=True, order=True)
 class Refusal:
-    """One record that is not read.
+    """One record that cannot be read.
 
     Attributes:
-        file: Place of its file among those read.
-        line: Its first line in the file, from 1.
+        file: Number of its file among those read.
+        line: Its first line in the file, counted from 1.
         name: The name of the file.
-        why: What is wrong with it, and what was wanted.
+        why: What is wrong with it, and what was expected.
     """
 
     file: int
@@ -37,13 +37,13 @@ class LeftOut:
     """What a conversion has left out.
 
     Attributes:
-        count: Records.
-        first: The first of them, at most 1,000, in the order of files and lines.
-        files: Files of other kinds in the folder, by name.
-        untyped: Columns of CSV that stay text for the sake of a few values; these are not left
-            out, but seldom what was meant.
-        merged: Folders named as splits are, such as ``train`` and ``test``, whose records become
-            one dataset; nothing of them is left out, either.
+        count: Number of records.
+        first: The first of these records, at most 1,000, in the order of files and lines.
+        files: Names of files of other kinds in the folder.
+        untyped: CSV columns that stay text because of a few values. They are not left out, but
+            this is seldom intended.
+        merged: Folders with names of splits, such as ``train`` and ``test``, whose records become
+            one dataset. They are not left out either.
     """
 
     count: int = 0
@@ -55,12 +55,12 @@ class LeftOut:
 
 @dataclass(slots=True)
 class Refusals:
-    """Collects refusals, and raises them where they are not to be left out.
+    """Collects refusals, and raises them unless such records are left out.
 
     Attributes:
         skip: Whether records are left out.
-        count: Records so far.
-        first: The first ones.
+        count: Number of refusals so far.
+        first: The first refusals.
     """
 
     skip: bool
@@ -68,10 +68,10 @@ class Refusals:
     first: list[Refusal] = field(default_factory=list)
 
     def add(self, refusals: Iterable[Refusal]) -> None:
-        """Take more, in any order.
+        """Add refusals, in any order.
 
         Raises:
-            BadArgumentError: There are many by now, and they are not to be left out.
+            BadArgumentError: There are many by now, and they are not left out.
         """
         for refusal in refusals:
             self.count += 1
@@ -81,10 +81,10 @@ class Refusals:
             self.raise_any()
 
     def raise_any(self) -> None:
-        """Raise those there are, unless they are left out.
+        """Raise the refusals so far, unless such records are left out.
 
         Raises:
-            BadArgumentError: There are some.
+            BadArgumentError: There are refusals.
         """
         if self.count and not self.skip:
             raise refused(sorted(self.first), self.count)
@@ -92,14 +92,14 @@ class Refusals:
     def left_out(
         self, files: Sequence[str], untyped: Sequence[StaysText], merged: Sequence[str]
     ) -> LeftOut:
-        """Return what was left out, which columns stay text, and what became one dataset."""
+        """Return what was left out, and what to warn about."""
         return LeftOut(
             self.count, tuple(sorted(self.first)), tuple(files), tuple(untyped), tuple(merged)
         )
 
 
 def refused(refusals: Sequence[Refusal], count: int) -> BadArgumentError:
-    """Return the error that lists them."""
+    """Return an error that lists refusals."""
     told = "; ".join(map(str, refusals[:_MOST_TOLD]))
     more = f"; and {count - _MOST_TOLD} more" if count > _MOST_TOLD else ""
     return BadArgumentError(

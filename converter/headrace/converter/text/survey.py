@@ -1,11 +1,11 @@
-"""The first of two passes: check every record, settle every type, and cut files into pieces.
+"""The first of two passes: check every record, choose every type, and cut files into pieces.
 
 Contract of `text_pieces`:
 
-1. Success: every record has been read once; reading the pieces gives exactly those that were not
-   refused, or an error where a file has changed meanwhile.
-2. A record that cannot be read exactly: an error that names file and line before anything is
-   written, or the record is left out, counted and listed.
+1. Success: every record has been read once. Reading the pieces gives exactly the records that were
+   not refused, or an error if a file has changed meanwhile.
+2. A record that cannot be read exactly: an error names file and line before anything is written,
+   or the record is left out, counted and listed.
 3. Memory: a few chunks of 4 MiB for each thread, and one record of at most 64 MiB.
 """
 
@@ -84,21 +84,21 @@ def text_pieces(
     sizes: Sizes | None = None,
     progress: Callable[[Progress], None] | None = None,
 ) -> TextPieces:
-    """Check all records of the files at a path or URL, and say how they are to be read.
+    """Check all records of the files at a path or URL, and return how to read them.
 
     Args:
         source: A file, or a folder of files.
-        kind: Their kind.
-        how: They are read.
-        types: The types of columns, where they are declared.
-        options: How to reach them.
-        threads: To check with; `None` is one a core, at most 8.
+        kind: The kind of the files.
+        how: How to read them.
+        types: The declared types by column.
+        options: How to reach the files.
+        threads: Threads that check; `None` is one a core, at most 8.
         sizes: How much text is read and held at once; None for `Sizes()`.
-        progress: Told a few times a second how much is checked.
+        progress: Called a few times a second with how much is checked.
 
     Raises:
-        BadArgumentError: Records cannot be read exactly, headers differ, or nothing is there.
-        HeadraceError: The store fails or refuses.
+        BadArgumentError: Records cannot be read exactly, headers differ, or there are no files.
+        HeadraceError: The store failed or refused.
     """
     sizes = sizes or Sizes()
     files, others = find_files(
@@ -122,19 +122,19 @@ def text_pieces(
 
 
 def default_threads() -> int:
-    """Return one a core, and at most 8: each takes some 100 MiB, and one cuts for all."""
+    """Return one thread a core, at most 8: each takes about 100 MiB, and only one cuts files."""
     return min(os.cpu_count() or 1, _MOST_THREADS)
 
 
 class _Pool:
-    """Threads that work through an endless row of tasks, a few ahead, in its order."""
+    """Threads that run a stream of tasks in order, a few tasks ahead."""
 
     def __init__(self, threads: int) -> None:
         self._ahead = threads + 4
         self._pool = ThreadPoolExecutor(threads, thread_name_prefix="headrace-check")
 
     def map(self, tasks: Iterable[Callable[[], _Made]]) -> Iterator[_Made]:
-        """Yield what each task returns."""
+        """Yield the result of each task, in order."""
         coming: deque[Future[_Made]] = deque()
         for task in tasks:
             coming.append(self._pool.submit(task))
@@ -164,7 +164,7 @@ class _Cutter:
     pieces: list[Piece] = field(default_factory=list)
 
     def chunks(self) -> Iterator[Chunk]:
-        """Yield the chunks of the file, and enter them into pieces."""
+        """Yield the chunks of the file, and add them to pieces."""
         parts = self.file.read(self.start)
         for chunk in chunks_of(
             parts, self.reader.last_end, name=self.file.name, start=self.start, line=self.line
@@ -210,7 +210,7 @@ def _refused_lines(reader: Delimited | Lines, chunk: Chunk) -> tuple[Sequence[Re
 
 @dataclass(slots=True)
 class _Column:
-    """What is known of a column of CSV."""
+    """What is known about a CSV column."""
 
     guess: ColumnGuess = field(default_factory=ColumnGuess)
     almost: AlmostTyped = field(default_factory=AlmostTyped)
@@ -218,7 +218,7 @@ class _Column:
 
 @dataclass(frozen=True, slots=True)
 class _Checked:
-    """One chunk of CSV, checked: by column, guesses that hold, and what keeps others from it."""
+    """A checked chunk of CSV: by column, the guesses that hold, and the exceptions to others."""
 
     reader: Delimited
     chunk: Chunk
@@ -227,7 +227,7 @@ class _Checked:
     exceptions: Mapping[str, Exceptions]
 
     def place(self, value: str, row: int) -> tuple[str, bool]:
-        """Return where a value in a row stands, and whether it is quoted there."""
+        """Return the place of a value in a row, and whether it is quoted there."""
         line, record = self.reader.place_of(self.chunk, row, self.refused)
         return f"{self.reader.name}:{line}", f'"{value}"'.encode() in record
 
@@ -291,7 +291,7 @@ def _check_csv(
     exceptions: dict[str, Exceptions] = {}
     for name, column in columns.items():
         text = table.column(name).combine_chunks()
-        # Guesses may fall meanwhile; what has fallen is tried in vain, and nothing else.
+        # Other threads may drop guesses meanwhile; those are then tried in vain, which is harmless.
         held[name] = holding(text, tuple(column.guess.keys))
         exceptions[name] = column.almost.exceptions(text, held[name][0])
     return _Checked(reader, chunk, refused, held, exceptions)
@@ -372,7 +372,7 @@ def _survey_json(
 
 @dataclass(slots=True)
 class _JsonSurvey:
-    """Judges the records of all files, one after another, and makes pieces of them."""
+    """Judges the records of all files, one after another, and cuts the files into pieces."""
 
     types: Mapping[str, pa.DataType]
     refusals: Refusals
@@ -400,7 +400,7 @@ class _JsonSurvey:
 
 @dataclass(slots=True)
 class _JsonPiece:
-    """A piece in the making."""
+    """A piece that is being put together."""
 
     reader: JsonFile
     start: int = 0

@@ -1,4 +1,4 @@
-"""Types for columns of text: one holds only if every value prints back exactly as it was."""
+"""Types for columns of text: a type holds only if every value prints back exactly as written."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 if TYPE_CHECKING:
-    Array = pa.Array[Any]  # pyarrow's stubs have it generic, pyarrow itself has not
+    Array = pa.Array[Any]  # generic only in pyarrow's stubs
 
-_EXACT = 10**15  # whole numbers below it print as floats as they do as integers
+_EXACT = 10**15  # floats below it print whole numbers with all their digits
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,11 +21,11 @@ class Guess:
     """A type that a column may have, and one way to print its values.
 
     Attributes:
-        key: The key that both have.
+        key: The key of the type and the way to print.
         type: The type of the column.
-        looks: A pattern of all values that it can hold, which spares most attempts.
-        holds: Says whether every value prints back; nulls are left out before.
-        convert: Makes the column.
+        looks: A pattern that all values match, which avoids most attempts.
+        holds: Returns whether every value prints back; called without nulls.
+        convert: Converts the column.
     """
 
     key: str
@@ -61,13 +61,13 @@ def _converted(text: Array, kind: pa.DataType) -> Array | None:
 
 
 def _repr_holds(text: Array) -> bool:
-    """Tell whether Python's ``repr`` of every number is its text, such as ``1.0`` and ``1e-05``."""
+    """Return whether Python's ``repr`` of each number is its text, as for ``1.0`` and ``1e-05``."""
     made = _converted(text, pa.float64())
     if made is None:
         return False
     short = made.cast(pa.string())
     size = pc.abs(made)
-    # Where Arrow and Python write digits alike: neither whole, nor with an exponent in Python.
+    # Arrow and Python print alike what is not whole and has no exponent in Python.
     same = pc.and_(
         pc.match_substring(text, "."),
         pc.and_(pc.greater_equal(size, pa.scalar(1e-4)), pc.less(size, pa.scalar(1e15))),
@@ -77,7 +77,7 @@ def _repr_holds(text: Array) -> bool:
 
 
 def _reprs(numbers: Array, short: Array, text: Array) -> bool:
-    """Tell the same of the few that Arrow writes in another way: whole ones quickly."""
+    """Return the same for the few numbers that Arrow prints differently; fast for whole ones."""
     whole = pc.and_(pc.equal(pc.utf8_slice_codeunits(text, 0, -2), short), pc.ends_with(text, ".0"))
     rest = pc.invert(whole)
     return all(
@@ -136,38 +136,38 @@ GUESSES: Mapping[str, Guess] = {
         *_times(),
     )
 }
-"""By key, those that are preferred first."""
+"""Guesses by key, the preferred ones first."""
 
 TEXT = "text"
-"""The key of columns that stay what they are."""
+"""The key of columns that stay text."""
 
 
 @dataclass(slots=True)
 class ColumnGuess:
-    """What a column may still be, after all the values that were seen.
+    """The types that a column may still have, after the values seen so far.
 
     Attributes:
         keys: The keys of guesses that hold, in the order of preference.
-        has_values: Whether any value was not null.
+        has_values: Whether a value was not null.
     """
 
     keys: Sequence[str] = tuple(GUESSES)
     has_values: bool = False
 
     def seen(self, keys: Sequence[str], *, has_values: bool) -> None:
-        """Take what held for other values of the column."""
+        """Add which guesses hold for further values of the column."""
         kept = set(keys)
         self.keys = [key for key in self.keys if key in kept]
         self.has_values = self.has_values or has_values
 
     @property
     def settled(self) -> str:
-        """The key that the column gets; of nulls alone it is text."""
+        """The key that the column gets; text if all values are null."""
         return self.keys[0] if self.keys and self.has_values else TEXT
 
 
 def holding(text: Array, keys: Sequence[str]) -> tuple[Sequence[str], bool]:
-    """Return which guesses hold for all values, and whether there is any.
+    """Return which guesses hold for all values, and whether there is any value.
 
     Args:
         text: The text of the column.
@@ -190,7 +190,10 @@ def holding(text: Array, keys: Sequence[str]) -> tuple[Sequence[str], bool]:
 
 
 def _floats_of_integers(values: Array, keys: Sequence[str]) -> Sequence[str]:
-    """Return whether whole numbers are floats as well, which the column may turn out to hold."""
+    """Return the keys of floats that also hold for these whole numbers.
+
+    The column may turn out to hold fractions.
+    """
     if "float" not in keys:
         return ()
     numbers = values.cast(pa.int64())
@@ -200,10 +203,10 @@ def _floats_of_integers(values: Array, keys: Sequence[str]) -> Sequence[str]:
 
 
 def converted(text: Array, key: str) -> Array:
-    """Return a column of text as what it was settled to be."""
+    """Return a column of text as the type of a key."""
     return text if key == TEXT else GUESSES[key].convert(text)
 
 
 def type_of(key: str) -> pa.DataType:
-    """Return the type of a column that was settled."""
+    """Return the type of a key."""
     return pa.string() if key == TEXT else GUESSES[key].type

@@ -1,16 +1,16 @@
-"""Write a dataset again in shards as large as they should be: a new version, the same samples.
+"""Rewrite a dataset in shards of the right size, as a new version with the same samples.
 
 Contract of `compact`:
 
-1. Success: the new version has the samples of the current one, in their order, and is current.
-   Older versions stay what they are until `headrace gc`.
+1. Success: the new version has the samples of the current one in the same order, and becomes
+   current. Older versions stay until `headrace gc` removes them.
 2. Conflict: another commit came first; it stands, and the caller gets an error.
-3. Failure, interrupt, kill: the dataset is what it was. Shards that were finished stay in the
-   store, each with a note of what is in it, and the next call with the same arguments takes them.
-   A note that is damaged, or whose shard is gone or has another size, counts for nothing.
-4. What is written follows from the version and the arguments alone, and neither from threads nor
-   from interruptions: so does the new fingerprint.
-5. Memory: that of `stream_blocks` and of `ShardSeries`, a thread; and the block table.
+3. Failure, interrupt, kill: the dataset is unchanged. Finished shards stay in the store, each with
+   a note of its contents, and the next call with the same arguments uses them. A damaged note, or
+   one whose shard is missing or has another size, is ignored.
+4. What is written, and so the new fingerprint, depends only on the version and the arguments, and
+   not on threads or interruptions.
+5. Memory: for each thread that of `stream_blocks` and `ShardSeries`; and the block table.
 """
 
 from __future__ import annotations
@@ -56,10 +56,10 @@ from headrace.storage.shard.shard_writer import (
 from headrace.storage.source.kinds import POINTER_NAME
 from headrace.storage.store.store import Store, Version
 
-_THREADS = 4  # each reads, compresses and sends by turns, so more than there are cores
-_SPARE = 0.1  # of the fewest shards: a dataset that has no more of them is left as it is
-_RULES = "1"  # of the cut: shards of other rules are not taken
-_JOURNAL = f"{MANIFEST_FOLDER}/compact-"  # where `headrace gc` finds what is left over
+_THREADS = 4  # each reads, compresses and sends in turn, so more threads than cores are useful
+_SPARE = 0.1  # shards beyond the minimum, as a share of it, that are not worth a rewrite
+_RULES = "1"  # version of the rules for cutting; shards of other versions are not reused
+_JOURNAL = f"{MANIFEST_FOLDER}/compact-"  # where `headrace gc` finds leftovers
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,11 +67,11 @@ class CompactOptions:
     """Options for rewriting shards.
 
     Attributes:
-        shard_bytes: Most raw bytes of a shard, unless one sample has more.
-        block_bytes: About how many raw bytes a block has; `None` is 1 MiB, or ``shard_bytes`` if
+        shard_bytes: The most raw bytes of a shard, unless a single sample has more.
+        block_bytes: The approximate raw bytes of a block; `None` is 1 MiB, or ``shard_bytes`` if
             that is less.
         compression: The compression of each block.
-        compression_level: As the compression has them; `None` is its default.
+        compression_level: The level of the compression; `None` is its default.
 
     Raises:
         BadArgumentError: A value is out of range.
@@ -83,7 +83,7 @@ class CompactOptions:
     compression_level: int | None = None
 
     def __post_init__(self) -> None:
-        """Refuse what no shard may have."""
+        """Check the options, as `ShardWriter` would."""
         check_blocks(self.compression, self.sizes.block_bytes, self.compression_level)
         if self.shard_bytes < self.sizes.block_bytes:
             raise BadArgumentError(
@@ -99,7 +99,7 @@ class CompactOptions:
         return ShardSizes(self.compression, self.compression_level, None, block_bytes)
 
     def sizes_for(self, raw_bytes: int) -> ShardSizes:
-        """Return how to cut ``raw_bytes`` of samples, of which a shard may hold only a part."""
+        """Return how to cut ``raw_bytes`` of samples, which may fill more than one shard."""
         return (
             self.sizes
             if raw_bytes <= self.shard_bytes
@@ -112,10 +112,10 @@ class Compaction:
     """The progress of a compaction.
 
     Attributes:
-        shards_done: How many of the new shards are whole in the store.
+        shards_done: How many of the new shards are complete in the store.
         shards_taken: How many of these an earlier, interrupted call had written.
         shards_total: How many new shards are planned.
-        raw_bytes_done: The raw bytes of the samples in them.
+        raw_bytes_done: The raw bytes of the samples in finished shards.
         raw_bytes_total: The raw bytes of all samples.
     """
 
@@ -131,16 +131,16 @@ class CompactReport:
     """The result of a compaction.
 
     Attributes:
-        fingerprint: The fingerprint of the version that is current now.
+        fingerprint: The fingerprint of the current version.
         fingerprint_before: The fingerprint of the version before it.
         sample_count: How many samples both versions have.
-        shards_before: How many shards there were.
-        shard_count: How many shards there are now.
+        shards_before: How many shards the earlier version had.
+        shard_count: How many shards the current version has.
         shards_taken: How many of these an interrupted call had written.
         raw_bytes: The raw bytes of the samples.
-        stored_bytes: The stored bytes of the shards that exist.
-        written: Whether a new version was committed; it is not if the number of shards would hardly
-            fall.
+        stored_bytes: The stored bytes of the current version's shards.
+        written: Whether a new version was committed; it is not if that would hardly reduce the
+            number of shards.
     """
 
     fingerprint: str
@@ -161,19 +161,19 @@ def compact(
     threads: int = _THREADS,
     progress: Callable[[Compaction], None] | None = None,
 ) -> CompactReport:
-    """Write the current version of a dataset again in fewer, larger shards.
+    """Rewrite the current version of a dataset in fewer, larger shards.
 
     Args:
         store: The store of the dataset.
         options: How to rewrite the shards; `None` for the defaults.
-        threads: Shards to write at once.
+        threads: How many shards to write at the same time.
         progress: Called in the caller's thread, after each shard.
 
     Raises:
-        NotADatasetError: There is no dataset of headrace's own shards.
-        ManifestCorruptError: Its manifest is damaged.
+        NotADatasetError: There is no dataset, or none of headrace's own shards.
+        ManifestCorruptError: The manifest is damaged.
         ShardCorruptError: A block is damaged; the dataset is unchanged.
-        CommitConflictError: Another commit came between.
+        CommitConflictError: Another commit came in between.
         StoreUnavailableError: The store could not be reached; call again to continue.
 
     Example:
@@ -230,7 +230,7 @@ class _Work:
     attempt: str = field(default_factory=lambda: uuid.uuid4().hex[:8])
 
     def places(self, piece: _Piece) -> Iterator[BlockPlace]:
-        """Yield where the blocks of a piece lie."""
+        """Yield the places of the blocks of a piece."""
         ends = np.cumsum(self.manifest.block_counts)
         for block in range(piece.first, piece.stop):
             shard = int(np.searchsorted(ends, block, side="right"))
@@ -238,7 +238,7 @@ class _Work:
             yield BlockPlace.of_row(self.rows[block], shard=name, block=block)
 
     def name_of(self, piece: _Piece, number: int) -> str:
-        """Return the name of a shard of a piece, which mostly has one; sorted as samples are."""
+        """Return the name of a shard of a piece, which usually has one; names sort like samples."""
         return f"{piece.number:05d}-{number:04d}-{self.plan}{self.attempt}.arrow"
 
 
@@ -271,10 +271,9 @@ def _plan(rows: NDArray[np.void], shard_bytes: int) -> list[_Piece]:
 
 
 def _is_worth_it(manifest: Manifest, planned: int, options: CompactOptions) -> bool:
-    """Return whether there would be far fewer shards, or whether some are larger than asked for.
+    """Return whether there would be far fewer shards, or whether some are too large now.
 
-    Blocks that were cut again may fit a little better into shards; that alone is not worth a
-    rewrite.
+    Blocks that are cut again may fit shards a little better; that alone is not worth a rewrite.
     """
     is_over = (manifest.raw_bytes > options.shard_bytes) & (manifest.block_counts > 1)
     least = -(-int(manifest.raw_bytes.sum()) // options.shard_bytes)
@@ -283,7 +282,7 @@ def _is_worth_it(manifest: Manifest, planned: int, options: CompactOptions) -> b
 
 
 def _plan_name(fingerprint: str, options: CompactOptions) -> str:
-    """Return 8 digits that the names of all shards of one plan share."""
+    """Return the 8 digits that the names of all shards of a plan share."""
     sizes = options.sizes
     what = (_RULES, fingerprint, options.shard_bytes, sizes.block_bytes, sizes.compression)
     return xxhash.xxh3_64_hexdigest(repr((*what, sizes.level)).encode())[:8]
@@ -296,7 +295,7 @@ def _written(
     threads: int,
     progress: Callable[[Compaction], None] | None,
 ) -> tuple[list[ShardEntry], int]:
-    """Write all pieces that are not written yet; return all shards, and how many were there."""
+    """Write all missing pieces; return all shards, and how many existed already."""
     made: dict[int, Sequence[ShardEntry]] = _journalled(work, pieces)
     taken = sum(map(len, made.values()))
     total_bytes = sum(piece.raw_bytes for piece in pieces)
@@ -327,7 +326,7 @@ def _written(
 
 
 def _write(work: _Work, piece: _Piece, stop: threading.Event) -> Sequence[ShardEntry]:
-    """Write the shards of a piece, and note that it is done."""
+    """Write the shards of a piece, and a note that they are finished."""
     series = ShardSeries(
         work.store,
         work.manifest.stored_schema,
@@ -365,7 +364,7 @@ def _refuse_difference(work: _Work, piece: _Piece, made: Sequence[ShardEntry]) -
 
 
 def _journalled(work: _Work, pieces: Sequence[_Piece]) -> dict[int, Sequence[ShardEntry]]:
-    """Return the shards of pieces that an interrupted call has finished, if all are there."""
+    """Return the shards of the pieces that an interrupted call finished, if they all exist."""
     prefix = f"{_JOURNAL}{work.plan}-"
     notes = [name for name in work.store.list(f"{MANIFEST_FOLDER}/") if name.startswith(prefix)]
     found: dict[int, Sequence[ShardEntry]] = {}

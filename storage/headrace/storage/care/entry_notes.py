@@ -1,8 +1,8 @@
 """Notes about finished shards that no manifest names yet, for their commit.
 
-A note is 16 hexadecimal digits, XXH3-64 of what follows them, and JSON. Only the program that wrote
-them, or one with the same rules, reads them. A note that cannot be read is ignored, and its shards
-are written again.
+A note is JSON behind 16 hexadecimal digits, the XXH3-64 checksum of the JSON. Only the program that
+wrote it, or one with the same rules, reads it. A note that cannot be read is ignored, and its
+shards are written again.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ _DIGITS = 16
 
 
 def encode_entries(entries: Sequence[ShardEntry]) -> bytes:
-    """Return the note of some shards."""
+    """Return the note about shards."""
     content = json.dumps([_facts(entry) for entry in entries]).encode()
     return xxhash.xxh3_64_hexdigest(content).encode() + content
 
 
 def decode_entries(note: bytes) -> list[ShardEntry] | None:
-    """Return the shards that a note is about, or `None` where it is damaged or of other rules."""
+    """Return the shards of a note, or `None` if it is damaged or has other rules."""
     digest, content = note[:_DIGITS], note[_DIGITS:]
     if digest != xxhash.xxh3_64_hexdigest(content).encode():
         return None

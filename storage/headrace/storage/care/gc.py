@@ -2,14 +2,15 @@
 
 Contract of `plan_gc` and `collect_garbage`:
 
-1. Success: ``headrace.json`` lists the versions that are kept; then files are removed, none of
-   which a kept version names.
+1. Success: first ``headrace.json`` lists only the kept versions; then files that no kept version
+   names are removed.
 2. Conflict: another commit came between plan and collection; nothing was removed, and the caller
-             gets an error.
-3. Failure or crash: at any step every version that ``headrace.json`` lists is whole; what was not
-   removed is found by the next run.
-4. Age decides about files that no version names: young ones may belong to a conversion that has not
-   committed. Versions that were replaced recently may have runs that still read them.
+   gets an error.
+3. Failure or crash: at every step all versions that ``headrace.json`` lists are complete. The next
+   run finds what was not removed.
+4. Files that no version names are removed only above an age, because young ones may belong to a
+   conversion that has not committed yet. Versions are removed only some time after they were
+   replaced, because runs may still read them.
 """
 
 from __future__ import annotations
@@ -37,15 +38,15 @@ from headrace.storage.source.kinds import POINTER_NAME
 from headrace.storage.store.store import MARKER_FOLDER, ObjectEntry, Store, Unfinished, Version
 
 DEFAULT_KEEP = 1
-"""Versions that stay however old they are."""
+"""How many versions stay, however old they are."""
 
 DEFAULT_OLDER_THAN_S = 24 * 3600.0
-"""Longer than most conversions and most epochs; whoever has longer ones says more."""
+"""Longer than most conversions and most epochs; callers with longer ones pass more."""
 
 _FOLDERS = (f"{SHARD_FOLDER}/", f"{MANIFEST_FOLDER}/")
 _MDS_INDEX = "index.json"
 _MDS_FOLDER = re.compile(r"\d{5}-[0-9a-f]{12,}/")  # partition, job and attempt
-_THREADS = 16  # stores take some tens of milliseconds for a removal, whatever its size
+_THREADS = 16  # a store takes tens of milliseconds for a removal of any size
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,14 +54,14 @@ class GarbagePlan:
     """The plan of a collection: what it would remove.
 
     Attributes:
-        kept: The versions that stay, the current one last; none for a stored index.
+        kept: The versions that stay, the current one last; empty for a stored index.
         dropped: The versions to remove.
-        files: The files to remove: those of dropped versions, and those of no version.
-        unfinished: Uploads and hidden files of writers that are gone.
-        young_count: Files that no version names and that are too young to go.
-        markers: Marks of commits that died, in stores without conditional writes.
+        files: The files to remove: those of dropped versions, and those that no version names.
+        unfinished: Unfinished uploads and hidden files of writers that are gone.
+        young_count: How many files that no version names are too young to remove.
+        markers: Markers of commits that died, in stores without conditional writes.
         version: The version of the ``headrace.json`` that the plan was made for.
-        pointer: The file that stands in for ``headrace.json``: for MDS its ``index.json``.
+        pointer: The file that takes the place of ``headrace.json``; ``index.json`` for MDS.
     """
 
     kept: tuple[VersionEntry, ...]
@@ -74,7 +75,7 @@ class GarbagePlan:
 
     @property
     def stored_bytes(self) -> int:
-        """Bytes that removing the files frees."""
+        """Bytes that removing the files would free."""
         files = sum(entry.stored_bytes for entry in self.files)
         return files + sum(entry.stored_bytes for entry in self.unfinished)
 
@@ -91,13 +92,13 @@ def plan_gc(
     Args:
         store: The store of the dataset.
         keep: How many of the newest versions stay, >= 1.
-        older_than_s: The age from which a file that no version names is removed, and the time since
-            its replacement from which a version is.
-        now_s: Seconds since 1970.
+        older_than_s: The age in seconds from which a file that no version names is removed, and the
+            time since its replacement from which a version is.
+        now_s: The current time, in seconds since 1970.
 
     Raises:
-        NotADatasetError: There is no ``headrace.json``, and no ``index.json`` of MDS, so nothing
-            tells what is needed.
+        NotADatasetError: There is neither ``headrace.json`` nor an ``index.json`` of MDS, so it is
+            not known what is needed.
         ManifestCorruptError: The manifest of a version that stays is damaged; repair it first.
         ConfigurationError: The store does not say when files were written.
     """
@@ -138,7 +139,7 @@ def split_versions(
 ) -> tuple[tuple[VersionEntry, ...], tuple[VersionEntry, ...]]:
     """Return the versions that stay and those to remove, both in order.
 
-    A version is removed if there are ``keep`` newer ones and the next one was committed at or
+    A version is removed if there are ``keep`` newer ones and its successor was committed at or
     before ``cutoff_s``. A time that cannot be read counts as recent.
     """
     goes = [
@@ -150,7 +151,7 @@ def split_versions(
 
 
 def older(entries: Iterable[ObjectEntry], cutoff_s: float) -> tuple[ObjectEntry, ...]:
-    """Return the entries last written at or before ``cutoff_s``, by name."""
+    """Return the entries last written at or before ``cutoff_s``, sorted by name."""
     found = (entry for entry in entries if entry.written_s <= cutoff_s)
     return tuple(sorted(found, key=lambda entry: entry.name))
 
@@ -163,12 +164,12 @@ def collect_garbage(
     Args:
         store: The store that the plan was made from.
         plan: The plan, as recent as possible.
-        progress: Called with the number of removals done, after each.
+        progress: Called after each removal with the number of removals so far.
 
     Raises:
         CommitConflictError: ``headrace.json`` has changed since; nothing was removed.
     """
-    for marker in plan.markers:  # else their dead owners would stop us too
+    for marker in plan.markers:  # otherwise they would block this commit too
         store.delete(marker.name)
     _check_or_drop(store, plan)
     removals: list[Callable[[], None]] = [
@@ -197,10 +198,10 @@ def _check_or_drop(store: Store, plan: GarbagePlan) -> None:
 
 
 def _plan_mds(store: Store, cutoff_s: float, *, missing: ObjectNotFoundError) -> GarbagePlan:
-    """Find what failed conversions left in a dataset of MosaicML's format.
+    """Find what failed conversions left in a dataset in MosaicML's format.
 
-    Only files in folders with the names that the converter gives its tasks are looked at, since
-    others may have put anything else there.
+    Only files in folders that are named like those of the converter's tasks are considered, because
+    anything else may belong to somebody else.
     """
     try:
         content, version = store.read_versioned(_MDS_INDEX)
@@ -259,7 +260,7 @@ def _named(store: Store, versions: Collection[VersionEntry]) -> set[str]:
 def _packings_of_none(
     store: Store, pointer: Pointer | IndexPointer, kept: Sequence[VersionEntry]
 ) -> list[ObjectEntry]:
-    """Return what was stored for packing the documents of versions that do not stay."""
+    """Return the stored tables for packing of versions that do not stay."""
     fingerprints = (
         [pointer.fingerprint]
         if isinstance(pointer, IndexPointer)

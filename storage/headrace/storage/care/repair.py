@@ -1,12 +1,12 @@
 """Rebuild a manifest from the shards that still exist.
 
-The best remaining source tells which shards belong to the dataset, and in which order: the current
-version's shard table; if ``headrace.json`` is gone, the newest table in the store; if that is gone
-too, the names of the shards, provided that they are of one conversion.
+The best remaining source determines which shards belong to the dataset, and in which order: the
+current version's shard table; without ``headrace.json``, the newest table in the store; without
+such a table, the names of the shards, provided that they come from one conversion.
 
-If the block table still exists, each block is verified against it, and a damaged one is left out.
-Otherwise a shard is read from its beginning to its end, and the whole shard is left out if anything
-in it is damaged, because nothing else tells which of its blocks are right.
+If the block table still exists, each block is verified against it, and damaged blocks are left out.
+Otherwise each shard is read from beginning to end, and left out as a whole if anything in it is
+damaged, because it is not known which of its blocks are right.
 """
 
 from __future__ import annotations
@@ -41,12 +41,12 @@ class RepairReport:
     """The result of a repair.
 
     Attributes:
-        fingerprint: The fingerprint of the manifest that the shards make.
-        fingerprint_before: The fingerprint of the version that was current before, or `None` where
-            that was not known.
-        sample_count: How many samples there are.
+        fingerprint: The fingerprint of the rebuilt manifest.
+        fingerprint_before: The fingerprint of the version that was current before, or `None` if
+            that is not known.
+        sample_count: How many samples there are now.
         shard_count: How many shards there are now.
-        lost: The samples that no shard holds any more.
+        lost: The samples that could not be recovered.
         written: Whether a new version was committed; it is not if nothing was wrong.
     """
 
@@ -59,7 +59,7 @@ class RepairReport:
 
     @property
     def samples_lost(self) -> int | None:
-        """How many samples were lost, or `None` if that is not known."""
+        """The number of lost samples, or `None` if it is not known."""
         counts = [lost.sample_count for lost in self.lost]
         return None if None in counts else sum(count or 0 for count in counts)
 
@@ -73,17 +73,17 @@ def repair_manifest(
     """Read every shard, and commit a manifest of them.
 
     Args:
-        store: Where the shards are.
-        patterns: Names of the shards to take, with ``*`` and ``?``, in the order of the samples;
-            none for what the manifests that are left say.
-        progress: Called with the number of shards read and of all.
+        store: The store of the shards.
+        patterns: Names of the shards to take, with ``*`` and ``?``, in the order of the samples. If
+            empty, the remaining manifests or names decide.
+        progress: Called with the number of shards read, and with their total number.
 
     Raises:
-        BadArgumentError: No shard is left, or names do not tell which belong together.
+        BadArgumentError: No shard is left, or the names do not show which shards belong together.
         NotADatasetError: The store holds a stored index.
-        ManifestCorruptError: ``headrace.json`` or a table is of a newer headrace; nothing was
+        ManifestCorruptError: ``headrace.json`` or a table is from a newer headrace; nothing was
             changed.
-        CommitConflictError: Another commit came between; nothing was changed.
+        CommitConflictError: Another commit came in between; nothing was changed.
     """
     remains = find_remains(store, patterns)
     entries: list[ShardEntry] = []
@@ -109,12 +109,12 @@ def repair_manifest(
 
 
 def _joined(schema: pa.Schema | None, shard: ScannedShard, place: str) -> pa.Schema | None:
-    """Return the schema of the shards so far and of one more, or nothing if it is another one."""
+    """Return the joined schema of the shards so far and one more; None if they do not fit."""
     if schema is None or shard.schema is None:
         return None
     try:
         return joined_schema(schema, shard.schema, place=place)
-    except BadArgumentError:  # a number means one class here and another there
+    except BadArgumentError:  # a number stands for different classes
         return None
 
 
@@ -149,11 +149,11 @@ def _are_where_stated(entries: Sequence[ShardEntry], remains: Remains) -> bool:
 
 
 def _scanned(store: Store, remains: Remains) -> Iterator[ScannedShard]:
-    """Yield every shard in order; the pool ends with the generator."""
+    """Yield all shards in order; the pool of threads ends with the generator."""
 
     def scan(shard: int) -> ScannedShard:
         found = _scan(store, remains, shard)
-        # In case the damage came on the way.
+        # Reads again, in case the bytes were damaged on the way.
         return _scan(store, remains, shard) if found.lost else found
 
     pool = ThreadPoolExecutor(_THREADS, thread_name_prefix="headrace-repair")

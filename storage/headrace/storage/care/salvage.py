@@ -1,4 +1,4 @@
-"""Find out what is left of a dataset with a damaged manifest: its shards and their order."""
+"""Find what is left of a dataset with a damaged manifest: its shards and their order."""
 
 from __future__ import annotations
 
@@ -24,21 +24,21 @@ from headrace.storage.source.kinds import POINTER_NAME
 from headrace.storage.store.store import Store, Version
 
 _TABLE = re.compile(rf"({MANIFEST_FOLDER}/([0-9a-f]{{32}})-[0-9a-f]{{8}})\.shards\.arrow")
-# As the converter names shards: partition, number in it, job and attempt.
+# The converter's names of shards: partition, number in the partition, job, attempt.
 _CONVERTED = re.compile(r"(\d{5})-(\d{4})-([0-9a-f]{8})([0-9a-f]+)\.arrow")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Remains:
-    """The starting point of a repair.
+    """What is left of a dataset, from which a repair starts.
 
     Attributes:
         names: The shards, in the order of their samples.
-        versions: The versions whose tables can be read, which stay.
-        replaced: The version of the existing ``headrace.json``, or `None`.
-        manifest: The manifest of the version to repair, or `None` where its shard table is gone.
-        rows: Its block table, cut by shards, or `None` where that is gone.
-        is_intact: Whether ``headrace.json`` and both tables of the current version are whole.
+        versions: The versions whose tables can be read; they stay.
+        replaced: The version of the existing ``headrace.json``, or `None` if there is none.
+        manifest: The manifest of the version to repair, or `None` if its shard table is gone.
+        rows: The rows of its block table for each shard, or `None` if that is gone.
+        is_intact: Whether ``headrace.json`` and both tables of the current version are intact.
     """
 
     names: tuple[str, ...]
@@ -50,31 +50,31 @@ class Remains:
 
     @property
     def schema(self) -> pa.Schema | None:
-        """The schema that shards were written with, as far as it is known."""
+        """The schema that shards were written with, if it is known."""
         return None if self.manifest is None else self.manifest.stored_schema
 
     @property
     def fingerprint(self) -> str | None:
-        """Of the version to repair."""
+        """The fingerprint of the version to repair, if it is known."""
         return None if self.manifest is None else self.manifest.fingerprint
 
     def sample_count(self, shard: int) -> int | None:
-        """Return how many samples a shard should have."""
+        """Return how many samples a shard should have, if that is known."""
         return None if self.manifest is None else int(self.manifest.sample_counts[shard])
 
 
 def find_remains(store: Store, patterns: Sequence[str] = ()) -> Remains:
-    """Find the best source that tells which shards there are.
+    """Find the best remaining source for the list of shards.
 
     Args:
         store: The store of the dataset.
-        patterns: Names to take instead, one pattern after another.
+        patterns: Patterns of names to take instead, in the order of the samples.
 
     Raises:
-        BadArgumentError: The names alone do not tell which shards belong together, a pattern
-            fits none, or there are none.
+        BadArgumentError: The names alone do not show which shards belong together, a pattern
+            matches none, or there are none.
         NotADatasetError: The store holds a stored index.
-        NewerFormatError: ``headrace.json`` or a table is of a newer headrace.
+        NewerFormatError: ``headrace.json`` or a table is from a newer headrace.
     """
     listed, replaced = _listed(store)
     candidates = _tables(store) if listed is None else listed
@@ -96,9 +96,9 @@ def find_remains(store: Store, patterns: Sequence[str] = ()) -> Remains:
 
 
 def _listed(store: Store) -> tuple[Sequence[VersionEntry] | None, Version | None]:
-    """Return what ``headrace.json`` lists, or nothing, and the version to replace it by.
+    """Return the versions in ``headrace.json``, if readable, and the version to replace it by.
 
-    It is read once: what comes after that is newer than what is repaired, and stays.
+    It is read once. Commits after that are newer than what is repaired, and are not replaced.
     """
     try:
         content, version = store.read_versioned(POINTER_NAME)
@@ -114,7 +114,7 @@ def _listed(store: Store) -> tuple[Sequence[VersionEntry] | None, Version | None
 
 
 def _readable(store: Store, versions: Sequence[VersionEntry]) -> Iterator[VersionEntry]:
-    """Yield the versions whose tables can both be read."""
+    """Yield the versions of which both tables can be read."""
     for version in versions:
         manifest, rows = _tables_of(store, version)
         if manifest is not None and rows is not None:
@@ -124,7 +124,7 @@ def _readable(store: Store, versions: Sequence[VersionEntry]) -> Iterator[Versio
 def _tables_of(
     store: Store, entry: VersionEntry
 ) -> tuple[Manifest | None, NDArray[np.void] | None]:
-    """Return those tables of a version that can be read."""
+    """Return both tables of a version, or None for one that cannot be read."""
     try:
         manifest = read_manifest(store, entry)
     except NewerFormatError:

@@ -34,9 +34,9 @@ class Lost:
     """Samples that can no longer be read.
 
     Attributes:
-        shard: Name of the shard they were in.
+        shard: Name of their shard.
         block: Ordinal of their block in the shard, or `None` for the whole shard.
-        sample_count: How many, or `None` where nothing tells.
+        sample_count: Number of samples, or `None` if it is not known.
         message: What was found.
     """
 
@@ -51,8 +51,8 @@ class ScannedShard:
     """The content of a shard.
 
     Attributes:
-        entry: For a manifest; `None` where no block can be read.
-        schema: The columns of its blocks, or `None` where they cannot be read.
+        entry: The shard's entry for a manifest; `None` if no block can be read.
+        schema: The columns of its blocks, or `None` if they cannot be read.
         lost: The samples that cannot be read.
     """
 
@@ -62,14 +62,14 @@ class ScannedShard:
 
 
 def scan_shard(content: bytes, *, name: str) -> ScannedShard:
-    """Read a shard without a block table, from its beginning to its end.
+    """Read a shard without a block table, from beginning to end.
 
     Args:
-        content: The file.
+        content: The bytes of the file.
         name: The name of the shard.
 
     Raises:
-        ShardCorruptError: Anything in it is damaged, its end is missing, or it has no samples.
+        ShardCorruptError: A part of it is damaged, its end is missing, or it has no samples.
     """
     try:
         schema, offsets = _messages(content)
@@ -92,14 +92,14 @@ def verify_shard(
 ) -> ScannedShard:
     """Return the parts of a shard that match its block table.
 
-    The digests of a block table do not cover where blocks lie, so blocks that are not where they
-    are said to be are looked for from the beginning of the shard.
+    The digests of a block table do not cover the places of blocks. So if blocks are not where the
+    table says, they are searched from the beginning of the shard.
 
     Args:
-        content: The file, or what is left of it.
+        content: The bytes of the file, or what is left of them.
         name: The name of the shard.
         rows: ``(blocks,)`` of `BLOCK_DTYPE`.
-        schema: What shards of the dataset were written with.
+        schema: The schema that shards of the dataset were written with.
     """
     decoder = BlockDecoder(schema)
     stats, good, lost = [], [], []
@@ -128,7 +128,7 @@ def _found_elsewhere(content: bytes, *, name: str, rows: NDArray[np.void]) -> Sc
 
 
 def of_another_schema(shard: ScannedShard, schema: pa.Schema) -> ScannedShard:
-    """Return a shard as lost because its columns are not ``schema``."""
+    """Mark a shard as lost because its columns differ from ``schema``."""
     assert shard.entry is not None
     message = f"it has columns {shard.schema}, but the other shards have {schema}"
     lost = Lost(shard.entry.name, None, shard.entry.sample_count, " ".join(message.split()))
@@ -136,7 +136,7 @@ def of_another_schema(shard: ScannedShard, schema: pa.Schema) -> ScannedShard:
 
 
 def _messages(content: bytes) -> tuple[pa.Schema, list[int]]:
-    """Return the schema, and where blocks begin and the last one ends."""
+    """Return the schema, where each block starts, and where the last one ends."""
     source = pa.BufferReader(content)
     source.seek(_MAGIC_BYTES)
     schema = pa.ipc.read_schema(pa.ipc.read_message(source))
@@ -147,7 +147,7 @@ def _ends(source: pa.BufferReader) -> Iterator[int]:
     while True:
         try:
             message = pa.ipc.read_message(source)
-        except EOFError:  # Arrow's word for the mark at the end of messages
+        except EOFError:  # raised by Arrow for the end-of-stream marker
             return
         if message.type != "record batch":
             raise ValueError(f"a {message.type} among the blocks")

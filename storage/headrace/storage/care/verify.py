@@ -11,10 +11,10 @@ from headrace.errors import ObjectNotFoundError, ShardCorruptError
 from headrace.storage.source.source import OpenDataset, ShardCheck
 
 DEFAULT_VERIFY_THREADS = 16
-"""Where reads of 1 MiB from one S3 host level off; more only hold more memory."""
+"""More reads of 1 MiB at a time gain nothing from one S3 host, and hold more memory."""
 
 
-_SHARDS_AT_ONCE = 1024  # arbitrary; bounds how many answers wait for the caller
+_SHARDS_AT_ONCE = 1024  # arbitrary; bounds how many results wait for the caller
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,11 +22,11 @@ class Fault:
     """A block that does not match its manifest.
 
     Attributes:
-        shard: Name of the shard, as the error gave it.
-        block: Ordinal in the dataset.
-        offset: First byte of the block in the shard, or None where the source knows none.
-        first_sample: First sample id that is affected.
-        end_sample: One past the last sample id that is affected.
+        shard: Name of the shard, from the error.
+        block: Ordinal of the block in the dataset.
+        offset: First byte of the block in the shard, or None if the source does not know it.
+        first_sample: First affected sample id.
+        end_sample: The id after the last affected one.
         reason: ``SHARD_CORRUPT`` or ``OBJECT_NOT_FOUND``.
         message: What was found, and what was expected.
     """
@@ -48,16 +48,16 @@ def verify_blocks(
 ) -> Iterator[Fault]:
     """Read and verify every block, in order, and yield a fault for each that fails.
 
-    Memory is bounded by two blocks a thread.
+    Memory is bounded by two blocks for each thread.
 
     Args:
         dataset: Any open dataset.
-        threads: Blocks to read at once, >= 1.
-        progress: Called with the number of blocks done, after each.
+        threads: How many blocks to read at the same time, >= 1.
+        progress: Called after each block with the number of blocks so far.
 
     Raises:
-        StoreRefusedError: The store refuses.
-        StoreUnavailableError: The store cannot be reached: nothing is known of the rest.
+        StoreRefusedError: The store refused the request.
+        StoreUnavailableError: The store cannot be reached, so the other blocks are not verified.
     """
     with ThreadPoolExecutor(threads, thread_name_prefix="headrace-verify") as pool:
         waiting: deque[Future[Fault | None]] = deque()
@@ -72,17 +72,17 @@ def verify_blocks(
 def verify_shards(
     dataset: OpenDataset, *, threads: int = DEFAULT_VERIFY_THREADS
 ) -> Iterator[ShardCheck]:
-    """Check what blocks do not show, and yield the findings for every shard, in order.
+    """Check what is outside the blocks, and yield the findings for each shard, in order.
 
-    That is the end of each shard, its header and footer, and how many of its samples no checksum
-    protects. Missing and changed blocks are left to `verify_blocks`.
+    That is the size of each shard, its header and footer, and the number of samples that no
+    checksum protects. `verify_blocks` finds missing and changed blocks.
 
     Args:
         dataset: Any open dataset.
-        threads: How many shards to check at once, >= 1.
+        threads: How many shards to check at the same time, >= 1.
 
     Raises:
-        StoreRefusedError: The store refuses.
+        StoreRefusedError: The store refused the request.
         StoreUnavailableError: The store cannot be reached.
     """
 
@@ -101,7 +101,7 @@ def verify_shards(
 def _next(
     waiting: deque[Future[Fault | None]], done: int, progress: Callable[[int], None] | None
 ) -> Iterator[Fault]:
-    # The wait ends with the store's own deadlines.
+    # The deadlines of the store bound this wait.
     fault = waiting.popleft().result()
     if progress is not None:
         progress(done)

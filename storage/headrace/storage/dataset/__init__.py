@@ -1,1 +1,1 @@
-"""One version of a dataset: its manifest, its pages, the commit that makes it exist."""
+"""Versions of datasets: their manifests and block tables, and the commit that makes them exist."""

@@ -1,4 +1,4 @@
-"""The block table in use: pages are read on demand, and a bounded number is kept."""
+"""The block table of an open dataset: pages are read on demand, and a bounded number is kept."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from headrace.storage.source.ordinals import starts_of
 from headrace.storage.source.prefix_search import Search, Starts
 from headrace.storage.store.store import Store
 
-_CACHE_PAGES = 512  # 180 kB each, so 90 MB at most, reached by datasets of 2 million blocks
+_CACHE_PAGES = 512  # of 180 kB each: at most 90 MB, for datasets of 2 million blocks or more
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -28,7 +28,8 @@ class Page:
     Attributes:
         first_block: Ordinal of the first row.
         rows: An array of `BLOCK_DTYPE`.
-        starts: Where the samples of each row's block begin, and end with the last.
+        starts: ``(rows + 1,) int64``: the first sample id of each row's block, and the id after
+            the last.
     """
 
     first_block: int
@@ -38,21 +39,21 @@ class Page:
     def locate(
         self, sample_ids: NDArray[np.int64], search: Search
     ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Return the block of each sample of this page, and its offset there: ``(n,) int64``."""
+        """Return the block of each sample in this page, and its offset there: ``(n,) int64``."""
         rows, offsets = search(self.starts, sample_ids)
         rows += self.first_block
         return rows, offsets
 
     def sample_range(self, row: int) -> tuple[int, int]:
-        """Return the sample ids ``[first, last)`` of one row's block."""
+        """Return the sample ids ``[first, last)`` of the block of a row."""
         first, last = self.starts.values[row : row + 2].tolist()
         return first, last
 
 
 class BlockTable:
-    """The block table of one manifest. Safe to use from several threads.
+    """The block table of one manifest; thread-safe.
 
-    Two threads that miss the same page both read it; one result is kept.
+    If two threads need the same missing page, both read it, and one result is kept.
     """
 
     def __init__(self, store: Store, table: TableFile, *, manifest: Manifest) -> None:
@@ -65,10 +66,10 @@ class BlockTable:
         self._pages: OrderedDict[int, Page] = OrderedDict()
 
     def page(self, index: int) -> Page:
-        """Return page ``index``, which is in ``[0, pages)``.
+        """Return page ``index``, in ``[0, pages)``.
 
         Raises:
-            ManifestCorruptError: The page is not what the shard table says, twice.
+            ManifestCorruptError: The page was read twice, and did not match the shard table.
         """
         with self._lock:
             page = self._pages.get(index)
@@ -78,7 +79,7 @@ class BlockTable:
         try:
             page = self._read(index)
         except ManifestCorruptError:
-            # What was altered on its way is right the second time, as with blocks.
+            # As with blocks, damage on the way is gone the second time.
             page = self._read(index)
         with self._lock:
             self._pages[index] = page
@@ -140,7 +141,7 @@ class BlockTable:
                 )
 
     def _are_uneven(self, page: Page) -> bool:
-        """Tell whether a block that is not its shard's last has other samples than stated."""
+        """Return whether a block that is not its shard's last differs from the stated size."""
         blocks = np.arange(page.first_block, page.first_block + len(page.rows))
         shards = np.searchsorted(self._shard_blocks, blocks, side="right") - 1
         stated = self._manifest.block_samples[shards]

@@ -1,9 +1,9 @@
 """Read blocks in order as fast as the store allows, with overlapping reads.
 
 1. Memory: `AHEAD_BYTES` of stored blocks, the same blocks decoded, and one more block.
-2. A block that is not as stated is read again once; if it is still wrong, the error is raised in
-   its place.
-3. When the iterator ends or is closed, no read of it runs any more.
+2. A block that does not match its place is read once more; if it is still wrong, the error is
+   raised in its turn.
+3. When the iterator ends or is closed, none of its reads runs any more.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from headrace.storage.shard.decoder import BlockDecoder
 from headrace.storage.store.store import Store
 
 AHEAD_BYTES = 16 << 20  # two of the longest ranges
-AHEAD_READS = 16  # so that small objects wait for a store together
+AHEAD_READS = 16  # so that waits for small objects overlap
 
 
 def stream_blocks(
@@ -32,10 +32,10 @@ def stream_blocks(
     Args:
         store: The store of the dataset.
         places: The places of the blocks; `BlockPlace.shard` is the name of the object.
-        schema: The schema that they are stored with.
+        schema: The stored schema of the blocks.
 
     Raises:
-        ShardCorruptError: A block is twice not as stated.
+        ShardCorruptError: A block was read twice, and did not match its place.
         ObjectNotFoundError: A shard is gone.
         StoreUnavailableError: The store cannot be reached.
     """

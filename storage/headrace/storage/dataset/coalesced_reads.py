@@ -1,15 +1,16 @@
-"""Read neighbouring blocks in one request to the store.
+"""Read neighbouring blocks with one request to the store.
 
-What a read costs a store and its client hardly depends on its length, up to some MiB: SeaweedFS
-takes 3.2 ms of processor time for a range of 1 MiB, and 0.9 ms a MiB of a longer one; S3 some 30 ms
-before the first byte. So blocks that lie side by side and are wanted at one time come together.
+Up to a few MiB, the cost of a read for a store and its client hardly depends on its length:
+SeaweedFS takes 3.2 ms of processor time for a range of 1 MiB, and 0.9 ms a MiB for a longer one; S3
+takes about 30 ms before the first byte. So adjacent blocks that are needed together are read
+together.
 
 Contract:
 
-1. Each block of a run is verified and decoded as if it had come alone, and one that is damaged is
-   read again alone; the others stand.
+1. Each block of a run is verified and decoded on its own. A damaged one is read again by itself;
+   the others are kept.
 2. If a range cannot be read, each of its blocks gets the error.
-3. A range is of one shard, and no longer than `MAX_RANGE_BYTES` unless a single block is.
+3. A range lies in one shard, and is longer than `MAX_RANGE_BYTES` only if a single block is.
 
 If the code differs, the code is wrong.
 """
@@ -25,9 +26,9 @@ from headrace.errors import HeadraceError, ShardCorruptError
 from headrace.storage.shard.block import BlockPlace
 
 MAX_RANGE_BYTES = 8 << 20
-"""Measured (tests/benchmarks/bench_s3.py): longer ranges gain nothing, and wait in memory."""
+"""Measured (tests/benchmarks/bench_s3.py): longer ranges gain nothing and take memory."""
 
-# Between two blocks of a shard there is padding at most; what is more is somebody else's.
+# Between two blocks of a shard there is only padding; a larger gap is something else.
 _GAP_BYTES = 64
 
 
@@ -36,9 +37,9 @@ class ReadBlock:
     """The result for one block.
 
     Attributes:
-        block: Its ordinal.
-        content: Its samples, or why there are none.
-        stored: Its bytes as they are stored; empty where there is an error.
+        block: The ordinal of the block.
+        content: The samples of the block, or the error.
+        stored: The stored bytes of the block; empty with an error.
     """
 
     block: int
@@ -51,9 +52,9 @@ class BlockAccess:
     """How the blocks of one dataset are read and decoded.
 
     Attributes:
-        read: Returns bytes of a shard: its name, offset, length.
+        read: Returns bytes of a shard, given its name, an offset and a length.
         decode: Verifies and decodes the stored bytes of a block.
-        read_alone: Reads one block by itself, twice where it must.
+        read_alone: Reads a single block, again if it is damaged.
     """
 
     read: Callable[[str, int, int], bytes]
@@ -61,7 +62,7 @@ class BlockAccess:
     read_alone: Callable[[BlockPlace], tuple[bytes, pa.RecordBatch]]
 
     def read_run(self, places: Iterable[BlockPlace]) -> Iterator[ReadBlock]:
-        """Read blocks that are in rising order, neighbours together; errors are values."""
+        """Read blocks, given in rising order, neighbours together; errors are values."""
         for together in ranges_of(places):
             if len(together) == 1:
                 yield self._alone(together[0])
@@ -94,7 +95,7 @@ class BlockAccess:
 def ranges_of(
     places: Iterable[BlockPlace], *, max_bytes: int = MAX_RANGE_BYTES
 ) -> Iterator[list[BlockPlace]]:
-    """Cut blocks, which are in rising order, into those that one range holds."""
+    """Group blocks, given in rising order, into those that one range holds."""
     together: list[BlockPlace] = []
     for place in places:
         if together and not _is_next(place, together, max_bytes):

@@ -4,11 +4,11 @@ Contract:
 
 1. Success: the new version is the current one; older versions stay readable.
 2. Conflict: another commit came first; it stands, ours leaves nothing behind, and the caller gets
-             an error.
+   an error.
 3. Failure or crash before the last write: the dataset is unchanged. Two unreferenced manifest files
    may remain; nothing reads them.
 4. If the answer to the last write was lost, the file is read back: if it is ours, the write has
-                                                    succeeded.
+   succeeded.
 """
 
 from __future__ import annotations
@@ -45,12 +45,12 @@ Mode = Literal["error", "overwrite", "append"]
 
 
 def check_mode(store: Store, mode: Mode) -> None:
-    """Refuse what `commit_dataset` would refuse at the end of a long job.
+    """Refuse early what `commit_dataset` would refuse at the end of a long job.
 
     Raises:
         BadArgumentError: There is no such mode.
-        DatasetExistsError: The mode is ``error`` and the store holds a dataset, or it holds a
-            stored index or a dataset of another kind, whatever the mode.
+        DatasetExistsError: The store holds a dataset and the mode is ``error``, or it holds a
+            stored index or a dataset of another kind, which no mode replaces.
     """
     if mode not in get_args(Mode):
         raise BadArgumentError(
@@ -76,21 +76,21 @@ def commit_dataset(
     """Publish shards that have been written as the dataset's new version.
 
     Args:
-        store: Where the shards are.
-        schema: What the shards were written with.
-        shards: In the order that sample ids follow; those without samples are left out, and none
-            at all make a dataset that holds no sample.
+        store: The store of the shards.
+        schema: The schema that the shards were written with.
+        shards: The shards, in the order of sample ids. Shards without samples are left out; without
+            any shard the dataset is empty.
         mode: What to do if there is a dataset already: ``error`` refuses, ``overwrite`` makes a
-            version of these shards alone, ``append`` one of the shards there are and these.
-        least_samples: How many samples a version must have.
+            version of only these shards, ``append`` one of the existing shards followed by these.
+        least_samples: The minimum number of samples of a version.
 
     Returns:
-        The manifest of the version that is now current.
+        The manifest of the new current version.
 
     Raises:
-        DatasetExistsError: As `check_mode` says.
+        DatasetExistsError: See `check_mode`.
         CommitConflictError: Another commit won; nothing was changed.
-        BadArgumentError: There are fewer samples, or the schemas to append differ.
+        BadArgumentError: There are fewer samples, or the shards to append have another schema.
         UnsupportedColumnError: The schema cannot be stored.
     """
     check_mode(store, mode)
@@ -120,8 +120,8 @@ def build_manifest(schema: pa.Schema, shards: Sequence[ShardEntry]) -> tuple[Man
     """Return the manifest of shards and its block table; nothing is written.
 
     Args:
-        schema: What the shards were written with.
-        shards: In the order that sample ids follow, at least one, each with samples.
+        schema: The schema that the shards were written with.
+        shards: The shards, in the order of sample ids; at least one, each with samples.
 
     Raises:
         UnsupportedColumnError: The schema cannot be stored.
@@ -165,7 +165,7 @@ def _build(
 ) -> tuple[Manifest, bytes]:
     stored = schema if base is None else _same_schema(schema, base.manifest.stored_schema, place)
     stats = _merged_stats(shards) or (ColumnStats(),) * len(stored)
-    # Without samples, nothing is known about nulls and lengths.
+    # An empty dataset says nothing about nulls and lengths.
     before = base.manifest.schema if base and base.manifest.sample_count else None
     served = served_schema(stored, stats, before=before)
     old = base.manifest if base else None

@@ -31,19 +31,19 @@ from headrace.storage.store.store import Store
 
 
 class Dataset:
-    """A version of a dataset. Safe to use from several threads.
+    """A version of a dataset; thread-safe.
 
     Attributes:
-        url: Where it is.
-        fingerprint: 32 hexadecimal digits that name its content.
-        schema: Columns of every batch.
-        sample_count: Samples.
-        shard_count: Shards.
-        block_count: Blocks.
-        raw_bytes: Bytes of the samples.
-        stored_bytes: Bytes of the shards.
-        shard_sample_counts: ``(shards,) int64``; not to be written to.
-        shard_raw_bytes: ``(shards,) int64``; not to be written to.
+        url: The URL of the dataset.
+        fingerprint: 32 hexadecimal digits that identify the content.
+        schema: The columns of every batch.
+        sample_count: Number of samples.
+        shard_count: Number of shards.
+        block_count: Number of blocks.
+        raw_bytes: Raw bytes of the samples.
+        stored_bytes: Stored bytes of the shards.
+        shard_sample_counts: ``(shards,) int64``: samples of each shard; do not change it.
+        shard_raw_bytes: ``(shards,) int64``: raw bytes of each shard; do not change it.
     """
 
     def __init__(self, store: Store, entry: VersionEntry, *, manifest: Manifest) -> None:
@@ -67,7 +67,7 @@ class Dataset:
         self._page_starts = Starts(np.array([*page_starts, self.sample_count], np.int64))
 
     def stretches(self) -> Stretches:
-        """Return its shards, as `OpenDataset.stretches`."""
+        """Return its shards; see `OpenDataset.stretches`."""
         return Stretches(
             self.shard_sample_counts, self.shard_raw_bytes, read_only(self._manifest.block_samples)
         )
@@ -98,7 +98,7 @@ class Dataset:
         return blocks, offsets
 
     def block_stored_bytes(self, blocks: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return how many bytes each block takes in the store, ``(n,) int64``.
+        """Return the stored bytes of each block, ``(n,) int64``.
 
         Raises:
             BadArgumentError: An ordinal is outside ``[0, block_count)``.
@@ -154,49 +154,50 @@ class Dataset:
         return BlockPlace.of_row(page.rows[row], shard=name, block=block)
 
     def read_block(self, block: int) -> pa.RecordBatch:
-        """Read one block: one ranged read, verified before it is decoded.
+        """Read one block with one ranged read, and verify it before it is decoded.
 
-        A block that is not as its manifest states is read again once, in case the damage came
-        on the way.
+        A block that does not match the manifest is read once more, in case it was damaged on the
+        way.
 
         Args:
             block: In ``[0, block_count)``.
 
         Returns:
-            Its samples, with the dataset's schema.
+            The samples of the block, with the dataset's schema.
 
         Raises:
-            ShardCorruptError: Twice not as stated; names shard, block and byte offset.
+            ShardCorruptError: The block did not match either time; the message names shard, block
+                and byte offset.
             ObjectNotFoundError: The shard is gone.
             StoreUnavailableError: The store cannot be reached.
         """
         return self.read_stored(block)[1]
 
     def read_stored(self, block: int) -> tuple[bytes, pa.RecordBatch]:
-        """Read one block as `read_block` does; return its stored bytes too.
+        """Read one block as `read_block` does, and return its stored bytes too.
 
         Raises:
-            HeadraceError: As `read_block`.
+            HeadraceError: See `read_block`.
         """
         return self._read_alone(self.block_place(block))
 
     def run_blocks(self, max_bytes: int) -> int:
-        """Return how many neighbouring blocks one read should bring, 1 at least.
+        """Return how many neighbouring blocks to read with one request, >= 1.
 
         Args:
-            max_bytes: About how much they may take together in the store.
+            max_bytes: The most stored bytes that they should have together.
         """
         mean_bytes = max(1, self.stored_bytes // max(1, self.block_count))
         return max(1, min(max_bytes, MAX_RANGE_BYTES) // mean_bytes)
 
     def read_run(self, blocks: Sequence[int]) -> Iterator[ReadBlock]:
-        """Read blocks as `read_stored` does, neighbours in one read of the store.
+        """Read blocks as `read_stored` does, neighbours with one request.
 
         Args:
-            blocks: In rising order.
+            blocks: Ordinals in rising order.
 
         Yields:
-            Each of them, in that order, or its error.
+            Each block, in that order, or its error.
 
         Raises:
             BadArgumentError: An ordinal is outside ``[0, block_count)``.
@@ -212,19 +213,19 @@ class Dataset:
         return access.read_run([self.block_place(block) for block in blocks])
 
     def decode_stored(self, block: int, stored: bytes) -> pa.RecordBatch:
-        """Verify and decode the stored bytes of a block, which `read_stored` returned earlier.
+        """Verify and decode the stored bytes of a block, from an earlier `read_stored`.
 
         Raises:
             BadArgumentError: The ordinal is outside ``[0, block_count)``.
-            ShardCorruptError: The bytes are not as the manifest states.
+            ShardCorruptError: The bytes do not match the manifest.
         """
         return self._decoded(stored, self.block_place(block))
 
     def check_shard(self, shard: int) -> ShardCheck:
-        """Compare size, header and footer of a shard with the manifest; all blocks are protected.
+        """Compare size, header and footer of a shard with the manifest; all blocks have checksums.
 
         Raises:
-            HeadraceError: As `OpenDataset.check_shard`.
+            HeadraceError: See `OpenDataset.check_shard`.
         """
         end = int(self._shard_block_ends[shard])
         count = int(self._manifest.block_counts[shard])
@@ -232,7 +233,7 @@ class Dataset:
         name = f"{SHARD_FOLDER}/{self._manifest.names[shard].as_py()}"
         stored_bytes = int(self._manifest.stored_bytes[shard])
         first, last = int(rows[0]["offset"]), int(rows[-1]["offset"] + rows[-1]["stored_bytes"])
-        # One byte more than wanted shows a file that is longer.
+        # One byte more than needed shows whether the file is longer.
         tail = self._store.read(name, offset=last, length=stored_bytes - last + 1)
         if len(tail) != stored_bytes - last:
             found = "more" if len(tail) > stored_bytes - last else str(last + len(tail))
@@ -289,7 +290,7 @@ class Dataset:
         return values
 
     def _by_page(self, pages: NDArray[np.int64]) -> Iterator[tuple[Page, NDArray[np.int64]]]:
-        """Yield each page that occurs in ``pages`` with the places where it does."""
+        """Yield each page of ``pages`` with the indices at which it occurs."""
         if not len(pages):
             return
         order = np.argsort(pages, kind="stable")

@@ -1,4 +1,4 @@
-"""The manifest, one version of a dataset, and its codec: the shard table."""
+"""The manifest of a version of a dataset, and its codec, the shard table."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from headrace.storage.shard.fingerprint import fingerprint_of
 from headrace.storage.store.names import name_problem
 
 MANIFEST_VERSION = 2
-_UNCUT_VERSION = 1  # said nothing of the samples of blocks
+_UNCUT_VERSION = 1  # did not state the samples of blocks
 MAX_SHARDS = 10_000_000
 _SHARD_FIELDS = (
     pa.field("name", pa.string(), nullable=False),
@@ -46,19 +46,19 @@ _KEYS = ("headrace.version", "headrace.schema", "headrace.stored_schema", "headr
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Manifest:
-    """One version of a dataset: its shards in order, and where its blocks are listed.
+    """One version of a dataset: its shards in order, and the pages that list its blocks.
 
     Attributes:
         fingerprint: 32 hexadecimal digits.
-        schema: The columns as readers see them.
-        stored_schema: The columns as shards hold them.
-        names: ``(shards,)`` strings; names of the shards.
+        schema: The columns that readers see.
+        stored_schema: The columns that shards hold.
+        names: ``(shards,)`` strings: names of the shards.
         sample_counts: ``(shards,) int64``, each >= 1.
         raw_bytes: ``(shards,) int64``.
         stored_bytes: ``(shards,) int64``.
         block_counts: ``(shards,) int64``, each >= 1.
-        block_samples: ``(shards,) int64``, samples of every block of a shard but its last, which
-            may have fewer; 0 where blocks differ.
+        block_samples: ``(shards,) int64``, samples of every block of a shard except for its last,
+            which may have fewer; 0 if blocks differ.
         pages: Pages of the block table.
     """
 
@@ -75,17 +75,17 @@ class Manifest:
 
     @property
     def shard_count(self) -> int:
-        """Shards of the dataset."""
+        """Number of shards."""
         return len(self.sample_counts)
 
     @property
     def block_count(self) -> int:
-        """Blocks of the dataset."""
+        """Number of blocks."""
         return int(self.block_counts.sum())
 
     @property
     def sample_count(self) -> int:
-        """Samples of the dataset."""
+        """Number of samples."""
         return int(self.sample_counts.sum())
 
     def __repr__(self) -> str:
@@ -126,13 +126,13 @@ def decode_shard_table(content: bytes, *, fingerprint: str, place: str) -> Manif
     """Return the manifest in a shard table, verified against its fingerprint.
 
     Args:
-        content: The file.
+        content: The bytes of the file.
         fingerprint: The fingerprint that the manifest must have.
-        place: Where the file is, for the error.
+        place: The place of the file, for the error.
 
     Raises:
-        ManifestCorruptError: The file is damaged, hostile, or of an unknown version;
-            `NewerFormatError` where that came after this headrace.
+        ManifestCorruptError: The file is damaged, malicious, or of an unknown version;
+            `NewerFormatError` if that version is newer than this headrace.
     """
     try:
         manifest = _decode(content, fingerprint)
@@ -187,7 +187,7 @@ def _decode(content: bytes, fingerprint: str) -> Manifest:
         _check_block_samples(manifest)
     _check_names(manifest.names)
     for field in (*manifest.schema, *manifest.stored_schema):
-        classes_of(field)  # raises for what are none
+        classes_of(field)  # raises if the metadata is not valid
     found = _fingerprint(manifest, version)
     if found != fingerprint:
         raise _DamageError(f"fingerprint {found} found, {fingerprint} expected")
@@ -234,7 +234,7 @@ def _check_numbers(manifest: Manifest) -> None:
         if len(values) and int(values.min()) < low:
             shard = int(values.argmin())
             raise _DamageError(f"{column} of shard {shard} is {values[shard]}, expected >= {low}")
-        # A sum of int64 may wrap around; one of floats does not.
+        # A sum of int64 may wrap around, but not a sum of floats.
         if float(values.sum(dtype=np.float64)) > 2.0**62:
             raise _DamageError(f"the sum of {column} exceeds 2**62")
     wanted = -(-manifest.block_count // PAGE_BLOCKS)
@@ -256,7 +256,7 @@ def _check_block_samples(manifest: Manifest) -> None:
 
 
 def _check_names(names: pa.StringArray) -> None:
-    # Names as the converter makes them need no loop: 100,000 of them would take 0.2 s.
+    # The converter's names need no loop, which would take 0.2 s for 100,000 names.
     if pc.all(pc.match_substring_regex(names, _PLAIN_NAME), min_count=0).as_py():
         return
     for shard, value in enumerate(names.to_pylist()):

@@ -1,4 +1,4 @@
-"""Files of a newer headrace, which this one neither reads nor repairs nor replaces."""
+"""Errors for files of a newer headrace, which this one does not read, repair or replace."""
 
 from __future__ import annotations
 
@@ -6,15 +6,15 @@ from headrace.errors import ManifestCorruptError
 
 
 class NewerFormatError(ManifestCorruptError):
-    """A file states a version of its format that came after this headrace."""
+    """A file states a format version that is newer than this headrace."""
 
 
 def newer_format(place: str, found: str) -> NewerFormatError:
-    """Make the error.
+    """Return the error.
 
     Args:
-        place: Where the file is.
-        found: The version that it states, and those that this headrace reads.
+        place: The place of the file.
+        found: The version that it states, and the versions that this headrace reads.
     """
     return NewerFormatError(
         f"{place}: {found}; a newer headrace may be able to read it. If the file is damaged, "

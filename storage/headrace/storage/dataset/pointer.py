@@ -1,7 +1,7 @@
 """The codec of ``headrace.json``, the file that makes a dataset exist.
 
-There are two kinds: version 1 lists the versions of a dataset of our own shards; version 2 names a
-source elsewhere, whose index is stored here.
+There are two kinds: version 1 lists the versions of a dataset of headrace's own shards; version 2
+names a source elsewhere, whose index is stored here.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ class VersionEntry:
 
     Attributes:
         fingerprint: 32 hexadecimal digits.
-        created: When it was committed, ISO 8601 in UTC; for people only.
-        sample_count: Samples it holds; for people only.
+        created: Time of the commit, ISO 8601 in UTC; for people only.
+        sample_count: Number of samples; for people only.
         shards: The shard table.
         blocks: The block table.
     """
@@ -52,7 +52,7 @@ class VersionEntry:
 
 @dataclass(frozen=True, slots=True)
 class Pointer:
-    """All versions of a dataset that can be opened; the current one is last."""
+    """The versions of a dataset that can be opened; the current one is last."""
 
     versions: tuple[VersionEntry, ...]
 
@@ -67,13 +67,13 @@ class IndexPointer:
     """A source elsewhere, whose index is stored here.
 
     Attributes:
-        source: Its layout, one of `INDEXED_SOURCES`.
+        source: The layout of the source, one of `INDEXED_SOURCES`.
         target: URL of the source.
-        fingerprint: 32 hexadecimal digits of the source as it was indexed.
-        created: When it was indexed, ISO 8601 in UTC; for people only.
-        sample_count: Samples it holds; for people only.
-        index: The stored index.
-        digest: BLAKE2b-128 of its bytes, 32 hexadecimal digits.
+        fingerprint: Fingerprint of the source when it was indexed, 32 hexadecimal digits.
+        created: Time of the indexing, ISO 8601 in UTC; for people only.
+        sample_count: Number of samples; for people only.
+        index: The file of the index.
+        digest: BLAKE2b-128 digest of that file, 32 hexadecimal digits.
     """
 
     source: str
@@ -100,15 +100,15 @@ def encode_pointer(pointer: Pointer | IndexPointer) -> bytes:
 
 
 def decode_pointer(content: bytes, *, place: str) -> Pointer | IndexPointer:
-    """Return what ``headrace.json`` says.
+    """Return the contents of ``headrace.json``.
 
     Args:
-        content: The file.
-        place: Where it is, for the error.
+        content: The bytes of the file.
+        place: The place of the file, for the error.
 
     Raises:
-        ManifestCorruptError: It is damaged, hostile, or of an unknown version;
-            `NewerFormatError` where that came after this headrace.
+        ManifestCorruptError: It is damaged, malicious, or of an unknown version;
+            `NewerFormatError` if that version is newer than this headrace.
     """
     try:
         return _decode(content)
@@ -153,7 +153,7 @@ def _decode(content: bytes) -> Pointer | IndexPointer:
 
 
 def _is_newer(version: object, source: object) -> bool:
-    """Tell a newer version or source from content that no headrace writes."""
+    """Return whether a newer headrace wrote this, and not something else."""
     if type(version) is not int:
         return False
     return version > INDEX_POINTER_VERSION or (version > 0 and isinstance(source, str))

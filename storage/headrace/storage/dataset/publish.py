@@ -23,15 +23,15 @@ MANIFEST_FOLDER = "manifests"
 
 
 def table_stem(fingerprint: str) -> str:
-    """Return how names of a version's tables begin.
+    """Return the beginning of the names of a version's tables.
 
-    The suffix keeps two commits of equal content apart, whose shards have different names.
+    The suffix distinguishes commits of equal content, whose shards have different names.
     """
     return f"{MANIFEST_FOLDER}/{fingerprint}-{uuid.uuid4().hex[:8]}"
 
 
 def now_text() -> str:
-    """Return the time that ``created`` states."""
+    """Return the current time, as ``created`` states it."""
     return datetime.now(UTC).isoformat(timespec="seconds")
 
 
@@ -46,14 +46,14 @@ def publish(
     """Make a manifest the current version.
 
     Args:
-        store: Where its shards are.
-        manifest: The version.
+        store: The store of the shards.
+        manifest: The version to publish.
         blocks: Its block table.
-        before: The versions that stay beside it.
+        before: The earlier versions to keep.
         replaced: The version of the existing ``headrace.json``, or `None` if there is none.
 
     Raises:
-        CommitConflictError: ``headrace.json`` has changed; ours left nothing.
+        CommitConflictError: ``headrace.json`` has changed; this call left nothing behind.
     """
     stem = table_stem(manifest.fingerprint)
     shards = encode_shard_table(manifest)
@@ -78,7 +78,7 @@ def publish(
 def write_pointer(
     store: Store, pointer: Pointer | IndexPointer, *, replaced: Version | None
 ) -> None:
-    """Write ``headrace.json`` if it is unchanged; after a lost answer, read it back.
+    """Write ``headrace.json`` if it is unchanged; read it back if the answer was lost.
 
     Raises:
         CommitConflictError: It has changed.

@@ -20,10 +20,10 @@ from headrace.storage.store.store import Store, Version
 
 
 def shards_pointer(pointer: Pointer | IndexPointer, url: str) -> Pointer:
-    """Return what ``headrace.json`` says of headrace's own shards.
+    """Return the pointer to a dataset of headrace's own shards.
 
     Raises:
-        NotADatasetError: It is one of a stored index.
+        NotADatasetError: It points to a stored index.
     """
     if isinstance(pointer, IndexPointer):
         raise NotADatasetError(
@@ -35,10 +35,10 @@ def shards_pointer(pointer: Pointer | IndexPointer, url: str) -> Pointer:
 
 
 def read_any_pointer(store: Store) -> tuple[Pointer | IndexPointer, Version]:
-    """Return ``headrace.json`` of either kind and the version to replace it by.
+    """Return ``headrace.json`` of either kind, and the version to replace it by.
 
     Raises:
-        ObjectNotFoundError: There is none.
+        ObjectNotFoundError: There is no ``headrace.json``.
         ManifestCorruptError: It is damaged.
     """
     content, version = store.read_versioned(POINTER_NAME)
@@ -49,7 +49,7 @@ def read_manifest(store: Store, entry: VersionEntry) -> Manifest:
     """Return the manifest of one version, verified.
 
     Raises:
-        ManifestCorruptError: It is missing, or not what ``headrace.json`` says.
+        ManifestCorruptError: It is missing, or does not match ``headrace.json``.
     """
     content = read_table(store, entry.shards)
     place = f"{store.url}/{entry.shards.name}"
@@ -60,7 +60,7 @@ def read_block_rows(store: Store, entry: VersionEntry, manifest: Manifest) -> ND
     """Return the whole block table of one version, verified: 28 bytes a block.
 
     Raises:
-        ManifestCorruptError: It is missing, or not what the shard table says.
+        ManifestCorruptError: It is missing, or does not match the shard table.
     """
     content = read_table(store, entry.blocks)
     place = f"{store.url}/{entry.blocks.name}"
@@ -78,14 +78,14 @@ def read_block_rows(store: Store, entry: VersionEntry, manifest: Manifest) -> ND
 
 
 def read_table(store: Store, table: TableFile) -> bytes:
-    """Return a file of the manifest, whole.
+    """Return a whole file of the manifest.
 
     Raises:
         ManifestCorruptError: It is missing, or has another size.
     """
     place = f"{store.url}/{table.name}"
     try:
-        # One byte more than wanted shows a file that is longer, whatever its size.
+        # One byte more than needed shows whether the file is longer.
         content = store.read(table.name, length=table.stored_bytes + 1)
     except ObjectNotFoundError as error:
         raise ManifestCorruptError(

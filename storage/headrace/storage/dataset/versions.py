@@ -16,9 +16,9 @@ class DatasetVersion:
     """One version of a dataset.
 
     Attributes:
-        fingerprint: 32 hexadecimal digits; opens it.
-        created: When it was committed, ISO 8601 in UTC.
-        sample_count: Samples it holds.
+        fingerprint: 32 hexadecimal digits; `open_dataset` takes it.
+        created: Time of the commit, ISO 8601 in UTC.
+        sample_count: Number of samples.
     """
 
     fingerprint: str
@@ -29,7 +29,7 @@ class DatasetVersion:
 def list_versions(url: str, *, options: StoreOptions | None = None) -> tuple[DatasetVersion, ...]:
     """Return the versions of the dataset at a URL, the current one last.
 
-    There are none for a layout that keeps no list of versions.
+    Layouts that keep no list of versions have none.
 
     Args:
         url: A local path, ``s3://bucket/prefix``, and so on.
@@ -37,7 +37,7 @@ def list_versions(url: str, *, options: StoreOptions | None = None) -> tuple[Dat
 
     Raises:
         ManifestCorruptError: ``headrace.json`` is damaged.
-        StoreRefusedError: The store refuses.
+        StoreRefusedError: The store refused the request.
         StoreUnavailableError: The store cannot be reached.
     """
     store = open_store(url, options=options)

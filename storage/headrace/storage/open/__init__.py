@@ -1,1 +1,1 @@
-"""The one way to open a dataset of any layout."""
+"""Open datasets of any layout with one function."""

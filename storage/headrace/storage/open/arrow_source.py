@@ -15,12 +15,12 @@ MARK = POINTER_NAME
 
 
 def detect(place: Place) -> bool:
-    """Tell whether there is a ``headrace.json``."""
+    """Return whether there is a ``headrace.json``."""
     return has_object(place.store, POINTER_NAME)
 
 
 def open_at(place: Place, options: SourceOptions, *, fingerprint: str | None) -> OpenDataset:
-    """Open a version with two reads, whatever the number of blocks; or a source by its index."""
+    """Open a version with two reads for any number of blocks, or a source by its index."""
     pointer, _ = read_any_pointer(place.store)
     if isinstance(pointer, IndexPointer):
         return open_indexed(place, pointer, options, fingerprint=fingerprint)

@@ -1,14 +1,14 @@
-"""Store the index of a source elsewhere once, and open the source by it.
+"""Store the index of a source at another place, and open the source with it.
 
 Contract of `store_index`:
 
 1. Success: ``headrace.json`` names the source, its fingerprint, and the index with its digest.
 2. Failure or crash before the last write: nothing has changed, except that a file may remain for
    `plan_gc` to find.
-3. Conflict: another writer came first; its work stands, and the caller gets an error.
+3. Conflict: another writer came first; its index stands, and the caller gets an error.
 
-A source whose files have changed since is refused when it is opened or, if only reading shows the
-change, when it is read; the error names the file.
+A source whose files have changed is refused when it is opened or, if only reading shows the change,
+when it is read. The error names the file.
 """
 
 from __future__ import annotations
@@ -51,23 +51,23 @@ def store_index(
     source_options: SourceOptions | None = None,
     progress: Progress | None = None,
 ) -> IndexPointer:
-    """Read the index of a source, as opening it does, and store it at another URL.
+    """Read the index of a source, as opening it would, and store it at another URL.
 
     Args:
         source_url: An MDS dataset, Parquet files, a Delta table, or WebDataset tars.
-        url: Where the index goes; may be the same URL.
-        options: How to reach both.
-        source_options: Which source it is, and which version of a table.
-        progress: Called with the number of Parquet or tar files read and of all.
+        url: Where to store the index; may be the same URL.
+        options: How to reach both URLs.
+        source_options: The layout of the source, and the version of a table.
+        progress: Called with the number of Parquet or tar files read, and with their total number.
 
     Returns:
-        What ``headrace.json`` at ``url`` says now.
+        The contents of ``headrace.json`` at ``url``.
 
     Raises:
         NotADatasetError: There is nothing to index at ``source_url``.
         DatasetExistsError: ``url`` holds a dataset of headrace's own shards, or one of another kind
             that is not the source.
-        CommitConflictError: Another writer came between.
+        CommitConflictError: Another writer came in between.
     """
     chosen, asked = options or StoreOptions(), source_options or SourceOptions()
     target = _absolute(source_url)
@@ -103,19 +103,19 @@ def store_index(
 def open_indexed(
     place: Place, pointer: IndexPointer, options: SourceOptions, *, fingerprint: str | None
 ) -> OpenDataset:
-    """Open a source by the index that is stored at ``place``.
+    """Open a source with the index that is stored at ``place``.
 
     Args:
-        place: Where the index lies; its store is closed if this returns.
-        pointer: What ``headrace.json`` says there.
+        place: The place of the index; its store is closed if this returns.
+        pointer: The contents of ``headrace.json`` there.
         options: The operator's options.
         fingerprint: The version to open, or `None`.
 
     Raises:
-        NotADatasetError: The fingerprint is another one.
+        NotADatasetError: The index has another fingerprint.
         ManifestCorruptError: The index is damaged, or names a forbidden place.
-        ShardCorruptError: A file has changed since it was indexed; names it.
-        ObjectNotFoundError: A file is gone; names it.
+        ShardCorruptError: A file has changed since it was indexed; the message names it.
+        ObjectNotFoundError: A file is gone; the message names it.
     """
     if fingerprint is not None and fingerprint != pointer.fingerprint:
         raise NotADatasetError(
@@ -162,7 +162,7 @@ class _Indexed:
 def _index_of(
     target: str, options: StoreOptions, asked: SourceOptions, progress: Progress | None
 ) -> _Indexed:
-    # Each source is imported where it is used, as everywhere.
+    # Sources are imported where they are used, so that others cost nothing.
     from headrace.storage import parquet, webdataset  # noqa: PLC0415
     from headrace.storage.mds import source as mds  # noqa: PLC0415
 
@@ -298,8 +298,8 @@ def _is_same_place(target: str, url: str) -> bool:
 def _refuse_unreachable(target: str, url: str) -> None:
     """Refuse a source on a local disk if its index is elsewhere.
 
-    No other machine would find the source. Also, a writer of a bucket must not choose which files
-    of a server's disk are read.
+    Other machines would not find the source. Also, whoever can write to a bucket must not choose
+    which files of a server's disk are read.
     """
     if _is_local(target) and not _is_local(url):
         raise BadArgumentError(
@@ -310,7 +310,7 @@ def _refuse_unreachable(target: str, url: str) -> None:
 
 
 def _is_local(url: str) -> bool:
-    # fsspec chains file systems with `::`, and the last one decides.
+    # fsspec chains file systems with `::`; the last one decides.
     return "://" not in url or any(
         urlsplit(part).scheme in _LOCAL_SCHEMES for part in url.split("::") if "://" in part
     )

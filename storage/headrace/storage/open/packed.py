@@ -40,31 +40,31 @@ def index_packing(
     source_options: SourceOptions | None = None,
     progress: Progress = lambda _done, _total: None,
 ) -> PackingPointer:
-    """Store the tables to pack the documents of the current version into rows of one length.
+    """Store the tables that packing the documents of the current version into rows needs.
 
     Args:
-        url: The url of the dataset.
+        url: The URL of the dataset.
         options: How documents become rows.
-        count_rows: How many rows the documents of a group make, such as
+        count_rows: Returns how many rows the documents of a group make, such as
             `headrace.order.packing.group_row_count`.
-        columns: The column of documents, and others whose rows are as long, to be packed alike;
-            none for the only one that holds lists of numbers, or text with a tokenizer.
-        refuse_longer: Whether a document that is longer than a row is an error.
+        columns: The column of documents, followed by others of equal lengths, which are packed the
+            same way. If empty, the only column of lists of numbers, or of text with a tokenizer.
+        refuse_longer: Whether a document longer than a row is an error.
         tokenizer: Tokenizes a column of text, whose lengths in tokens are then stored; None for a
             column of lists.
         store_options: How to reach the store.
-        source_options: Which source to use, and what each is allowed.
-        progress: Called with blocks that were read, or groups that were counted, and all of them.
+        source_options: The source to use, and what each source may do.
+        progress: Called with the number of blocks read or groups counted, and their total number.
 
     Returns:
-        What is stored now.
+        The pointer to the stored tables.
 
     Raises:
-        HeadraceError: As `open_dataset`.
+        HeadraceError: See `open_dataset`.
         ColumnNotFoundError: There is no such column.
         BadArgumentError: A column holds no documents, a document is too long or cannot be
-            tokenized, or the rows of two columns are not as long.
-        CommitConflictError: Another writer came between.
+            tokenized, or the rows of two columns have different lengths.
+        CommitConflictError: Another writer came in between.
     """
     store = open_store(url, options=store_options or StoreOptions())
     try:
@@ -95,20 +95,20 @@ def index_packing(
 def store_converted_lengths(
     store: Store, manifest: Manifest, entries: Sequence[ShardEntry], column: str
 ) -> bool:
-    """Store the lengths that were noted while shards were written; they need not be read then.
+    """Store the lengths that were recorded while shards were written, so none need be read.
 
     Args:
         store: The store of the dataset.
-        manifest: The manifest of the version that the shards were committed as, or appended to.
-        entries: The shards, the last ones of the version.
-        column: The column that the lengths belong to.
+        manifest: The manifest of the version that was committed with the shards.
+        entries: The shards, which are the last ones of the version.
+        column: The column of the lengths.
 
     Returns:
-        Whether they were stored; they are not if the shards were appended to shards without
-                                 lengths.
+        Whether they were stored. They are not if the shards were appended to shards without
+        lengths.
 
     Raises:
-        HeadraceError: They cannot be stored.
+        HeadraceError: The store failed or refused.
     """
     documents = Documents((column,))
     before = manifest.sample_count - sum(entry.sample_count for entry in entries)
@@ -137,7 +137,7 @@ def _part_of(entry: ShardEntry) -> Part:
 
 
 def _earlier(store: Store, fingerprint: str) -> PackingPointer | None:
-    """Return the stored tables of the latest version that this one continues."""
+    """Return the stored tables of the latest version that this one appends to."""
     try:
         pointer, _ = read_any_pointer(store)
     except (ObjectNotFoundError, ManifestCorruptError):
@@ -149,7 +149,7 @@ def _earlier(store: Store, fingerprint: str) -> PackingPointer | None:
         found = read_packing(store, version.fingerprint)
         if found is not None:
             before = read_manifest(store, version).names
-            # Shards are never written twice, so equal names are equal content.
+            # Shards never change, so equal names mean equal content.
             if names[: len(before)].equals(before):
                 return found
     return None

@@ -1,7 +1,7 @@
-"""All layouts of datasets, and the one function that opens a dataset of any of them.
+"""All layouts of datasets, and the function that opens a dataset of any layout.
 
-A source is one module, as `headrace.storage.source.source.Source` describes it, and one line here.
-Each is imported when it is first asked: a server of headrace's own shards pays for no other.
+A source is a module, as `headrace.storage.source.source.Source` describes it, and a line here. Each
+is imported when it is first needed, so a server of headrace's own shards imports no other.
 """
 
 from __future__ import annotations
@@ -23,19 +23,19 @@ def open_dataset(
     fingerprint: str | None = None,
     source_options: SourceOptions | None = None,
 ) -> OpenDataset:
-    """Open what lies at a URL: the current version of a dataset, or the one with ``fingerprint``.
+    """Open the dataset at a URL: its current version, or the one with ``fingerprint``.
 
     Args:
         url: A local path, ``s3://bucket/prefix``, and so on.
         options: How to reach the store.
         fingerprint: 32 hexadecimal digits of a version that has not been removed.
-        source_options: Which source to use, and what each is allowed.
+        source_options: The source to use, and what each source may do.
 
     Raises:
-        BadArgumentError: There is no source of the name in ``source_options``.
+        BadArgumentError: There is no source with the name in ``source_options``.
         NotADatasetError: There is no dataset, or no such version.
         ManifestCorruptError: The manifest is damaged or of an unknown version.
-        StoreRefusedError: The store refuses.
+        StoreRefusedError: The store refused the request.
         StoreUnavailableError: The store cannot be reached.
 
     Examples:
@@ -80,7 +80,7 @@ def _webdataset() -> Source:
     return webdataset
 
 
-# In the order in which they are asked: the cheapest question first.
+# In the order of detection, the cheapest first.
 _SOURCES: Mapping[str, Callable[[], Source]] = {
     "arrow": _arrow,
     "mds": _mds,
@@ -113,7 +113,7 @@ def _found(place: Place, candidates: Mapping[str, Callable[[], Source]]) -> Sour
 
 
 def _advice(url: str) -> str:
-    """Return advice for a URL at which there is no dataset."""
+    """Return advice for a URL without a dataset."""
     name = url.rpartition("/")[2]
     base, _, length = url.rpartition(":")
     if length.isdecimal() and (re.fullmatch(r"\w+://.+/.+", base) or Path(base).is_dir()):

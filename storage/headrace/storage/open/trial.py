@@ -1,13 +1,13 @@
 """Open datasets in another process first, in case a third-party decoder crashes.
 
-Arrow, codecs and third-party file systems are C and C++, and a file may crash the process that
-reads it. A process that serves more than one dataset tries each one here first.
+Arrow, codecs and third-party file systems are written in C and C++, and a bad file may crash the
+process that reads it. A process that serves more than one dataset tries each one here first.
 
 Contract:
 
-1. Each dataset is opened, and a block of its first shard, of one in the middle and of its last one
-   is decoded, in one process for all.
-2. A dataset that ends the process, or takes longer than it may, fails; the rest goes on in another
+1. Each dataset is opened, and a block of its first, a middle and its last shard is decoded, in one
+   process for all datasets.
+2. A dataset that ends the process, or exceeds its time, fails. The other datasets continue in a new
    process.
 3. No process outlives the call, and none outlives the caller's process.
 
@@ -34,7 +34,7 @@ from headrace.storage.store.options import StoreOptions
 from headrace.storage.store.safe_url import safe_url
 
 TRIAL_TIMEOUT_S = 300.0
-"""Of one dataset. Arbitrary: 100,000 footers from a store, 32 at a time, take a minute."""
+"""For one dataset. Arbitrary: 100,000 footers from a store, 32 at a time, take a minute."""
 
 _END_TIMEOUT_S = 5.0
 
@@ -44,10 +44,10 @@ class Trial:
     """A dataset to open. Picklable.
 
     Attributes:
-        url: Where it lies.
+        url: The URL of the dataset.
         fingerprint: The fingerprint of the version, or `None` for the current one.
-        store: How its store is reached.
-        source: How it is read.
+        store: How to reach its store.
+        source: How to read it.
     """
 
     url: str
@@ -62,11 +62,11 @@ def try_datasets(
     """Open datasets in a child process.
 
     Args:
-        trials: What to open, by name.
-        timeout_s: How long one dataset may take.
+        trials: The datasets to open, by name.
+        timeout_s: How long one dataset may take, in seconds.
 
     Returns:
-        The reason for each dataset that failed, by name.
+        The error of each dataset that failed, by name.
     """
     failures: dict[str, HeadraceError] = {}
     left = dict(trials)
@@ -100,14 +100,14 @@ class _Child:
                 stdin=subprocess.DEVNULL,
             )
         self._connection = Connection(ours.detach())
-        with contextlib.suppress(OSError):  # it has ended, as the first answer will tell
+        with contextlib.suppress(OSError):  # it has ended, as the first answer shows
             self._connection.send(trials)
 
     def answer(self, timeout_s: float) -> HeadraceError | None:
         """Wait for the result of the next dataset.
 
         Raises:
-            _EndedError: The process ended, or was silent for too long.
+            _EndedError: The process ended, or did not answer in time.
         """
         try:
             if not self._connection.poll(timeout_s):
@@ -130,7 +130,7 @@ def _failure(answer: bytes) -> HeadraceError | None:
     if found is None:
         return None
     name, message, metadata = found
-    # The other process answers in text only: a decoder may have corrupted it.
+    # The other process answers only with text, because a decoder may have corrupted it.
     kind = getattr(headrace.errors, name) if name in headrace.errors.__all__ else None
     if not (isinstance(kind, type) and issubclass(kind, HeadraceError)):
         kind = ConfigurationError

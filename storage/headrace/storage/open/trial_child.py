@@ -1,9 +1,9 @@
 """The process in which datasets are opened on trial.
 
-`python -m headrace.storage.open.trial_child DESCRIPTOR` takes a list of `Trial` from its connection
-and answers each by one JSON text, in order. It ends with its parent. It asks the kernel to kill it
-first if memory runs short, and limits its own memory, so that a small file that expands to a large
-one harms no other process.
+`python -m headrace.storage.open.trial_child DESCRIPTOR` receives a list of `Trial` over its
+connection and answers each with one JSON text, in order. It ends when its parent does. It asks the
+kernel to kill it first if memory runs short, and limits its own memory, so that a small file that
+expands enormously harms no other process.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ from headrace.storage.source.source import OpenDataset
 from headrace.storage.store.safe_url import safe_url
 
 MAX_BYTES = 8 << 30
-"""Arbitrary: the largest row group that is read, 2 GiB, decoded and in parts, and room."""
+"""Arbitrary: room for the largest row group, 2 GiB, decoded and in parts, and some more."""
 
-_SHARDS = 3  # the first, one in the middle, and the last: each may be of another writer
-_FIRST_TO_GO = 1000  # the greatest score that Linux knows
+_SHARDS = 3  # first, middle and last: each may come from another writer
+_FIRST_TO_GO = 1000  # the highest score on Linux
 
 
 def main(descriptor: int) -> None:
-    """Answer the trials that come over a connection.
+    """Answer the trials that arrive over a connection.
 
     Args:
         descriptor: The descriptor of the connection.
@@ -65,13 +65,13 @@ def _try(trial: Trial) -> None:
         source_options=trial.source,
     ) as dataset:
         for block in _blocks(dataset):
-            # Damage of one block is told to the streams that come to it.
+            # A damaged block is reported to the streams that read it.
             with contextlib.suppress(HeadraceError):
                 dataset.read_block(block)
 
 
 def _blocks(dataset: OpenDataset) -> list[int]:
-    """Return the first block of some shards."""
+    """Return the first blocks of the shards to try."""
     counts = dataset.shard_sample_counts
     filled = np.flatnonzero(counts)
     if not filled.size:
@@ -83,14 +83,14 @@ def _blocks(dataset: OpenDataset) -> list[int]:
 
 def _bound() -> None:
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    with contextlib.suppress(ValueError, OSError):  # an operator's own limit may be lower
+    with contextlib.suppress(ValueError, OSError):  # the operator's limit may be lower
         resource.setrlimit(resource.RLIMIT_DATA, (MAX_BYTES, MAX_BYTES))
     with contextlib.suppress(OSError):  # a sandbox without /proc
         Path("/proc/self/oom_score_adj").write_text(str(_FIRST_TO_GO))
 
 
 def _end_with(connection: Connection) -> None:
-    """End when the parent is gone; a third-party decoder may never return."""
+    """End when the parent is gone, because a third-party decoder may never return."""
     with contextlib.suppress(EOFError, OSError):
         connection.recv_bytes()
     os._exit(1)

@@ -1,7 +1,7 @@
 """Read what an Arrow message states about its buffers, before Arrow allocates memory for them.
 
-A compressed buffer states its decompressed length in eight bytes, and Arrow allocates as much. So
-these lengths are added up first; a few kilobytes cannot ask for a terabyte.
+A compressed buffer states its decompressed length in eight bytes, and Arrow allocates that much. So
+these lengths are added up first, and a few kilobytes cannot make it allocate a terabyte.
 
 Source: Message.fbs, File.fbs and the page "Serialization and Interprocess Communication" of the
 Arrow format, version 1.5; the layout of tables and vectors is that of FlatBuffers.
@@ -17,11 +17,11 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-_RECORD_BATCH = 3  # of the union MessageHeader
+_RECORD_BATCH = 3  # in the union MessageHeader
 _FILE_END = struct.Struct("<i6s")  # length of the footer, magic
 _MAGIC = b"ARROW1"
-_PREFIX = struct.Struct("<q")  # in front of each compressed buffer
-_AS_IS = -1  # a prefix that says: not compressed after all
+_PREFIX = struct.Struct("<q")  # before each compressed buffer
+_AS_IS = -1  # the prefix of a buffer that is not compressed after all
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,9 +30,9 @@ class MessageSize:
 
     Attributes:
         decoded_bytes: The decoded bytes of all buffers together.
-        buffer_count: Buffers.
-        is_compressed: Whether a codec is named.
-        states_nulls: Whether any column, or part of one, is said to hold nulls.
+        buffer_count: Number of buffers.
+        is_compressed: Whether the message names a codec.
+        states_nulls: Whether the message states nulls in any column or part of one.
     """
 
     decoded_bytes: int
@@ -45,10 +45,10 @@ def message_size(message: pa.Message) -> MessageSize:
     """Add up what a record batch states about its buffers.
 
     Args:
-        message: The message as Arrow parsed it; of its body only the prefixes of buffers are read.
+        message: The message as Arrow parsed it; only the prefixes of buffers are read of its body.
 
     Raises:
-        ValueError: It is not a record batch, or a buffer lies outside the body; says which.
+        ValueError: It is not a record batch, or a buffer lies outside the body.
     """
     body = memoryview(message.body) if message.body is not None else memoryview(b"")
     try:
@@ -66,14 +66,14 @@ def message_size(message: pa.Message) -> MessageSize:
 
 
 def check_plain_file(content: bytes, *, limit_bytes: int) -> None:
-    """Refuse an Arrow IPC file that is compressed, or whose buffers overlap beyond measure.
+    """Refuse an Arrow IPC file that is compressed, or whose overlapping buffers need much memory.
 
     Args:
-        content: The file.
+        content: The bytes of the file.
         limit_bytes: How much memory its batches may take together.
 
     Raises:
-        ValueError: It is not a plain file of record batches; says why.
+        ValueError: It is not a plain file of record batches, or takes too much memory.
         pa.ArrowException: Arrow cannot read one of its messages.
     """
     total = 0
@@ -86,7 +86,7 @@ def check_plain_file(content: bytes, *, limit_bytes: int) -> None:
             raise ValueError(f"a record batch at byte {offset} of {len(content)}")
         try:
             message = pa.ipc.read_message(pa.py_buffer(content)[offset:])
-        except EOFError as error:  # Arrow's word for the mark at the end of messages
+        except EOFError as error:  # raised by Arrow for the end-of-stream marker
             raise ValueError(f"no message at byte {offset}: {error}") from error
         size = message_size(message)
         total += size.decoded_bytes
@@ -99,8 +99,8 @@ def check_plain_file(content: bytes, *, limit_bytes: int) -> None:
 _BLOCK = np.dtype([("offset", "<i8"), ("metadata", "<i4"), ("pad", "<i4"), ("body", "<i8")])
 
 
-# Numbers of Python and not of NumPy: a block has few buffers, and each step of NumPy costs more
-# than all of them. They do not wrap around either.
+# Python's integers instead of NumPy's: a block has few buffers, and each call of NumPy costs more
+# than all of them. They do not overflow either.
 _Numbers = tuple[int, ...]
 
 
@@ -151,7 +151,7 @@ def _stated_bytes(body: memoryview, offsets: _Numbers, lengths: _Numbers) -> int
 
 
 class _Table:
-    """A table of FlatBuffers; any offset outside of the bytes raises an error."""
+    """A table of FlatBuffers; an offset outside the bytes raises an error."""
 
     def __init__(self, content: memoryview, start: int) -> None:
         self._content = content
@@ -160,7 +160,7 @@ class _Table:
         self._fields_bytes = _read("<H", content, self._fields)
 
     def place(self, field: int) -> int | None:
-        """Return where a field starts, or nothing where it is left out."""
+        """Return where a field starts, or None if it is absent."""
         entry = 4 + 2 * field
         if entry + 2 > self._fields_bytes:
             return None
@@ -175,18 +175,18 @@ class _Table:
         return _Table(self._content, _offset_at(self._content, place))
 
     def pairs(self, field: int) -> tuple[int, ...]:
-        """Return a field that is a vector of pairs of int64, one after another."""
+        """Return a field that is a vector of pairs of int64, flattened."""
         place = self.place(field)
         if place is None:
             return ()
         start = _offset_at(self._content, place)
         count = _read("<I", self._content, start)
-        if count * 16 > len(self._content):  # before a tuple of that length is made
+        if count * 16 > len(self._content):  # before a tuple of this length is made
             raise ValueError(f"{count} pairs in {len(self._content)} bytes")
         return struct.unpack_from(f"<{2 * count}q", self._content, start + 4)
 
     def structs(self, field: int, kind: np.dtype[np.void]) -> NDArray[np.void]:
-        """Return a field that is a vector of structs; one that is left out has none."""
+        """Return a field that is a vector of structs; empty if it is absent."""
         place = self.place(field)
         if place is None:
             return np.empty(0, kind)

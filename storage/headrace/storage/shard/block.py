@@ -23,8 +23,8 @@ BLOCK_DTYPE = np.dtype(
 )
 """One row of the block table.
 
-``offset`` and ``stored_bytes`` place the encapsulated message in its shard, ``checksum`` is
-XXH3-64 (seed 0) of exactly those bytes.
+``offset`` and ``stored_bytes`` say where the encapsulated message lies in its shard; ``checksum``
+is XXH3-64 (seed 0) of exactly these bytes.
 """
 
 MAX_BLOCK_BYTES = 2**31 - 1
@@ -32,16 +32,16 @@ MAX_BLOCK_BYTES = 2**31 - 1
 
 @dataclass(frozen=True, slots=True)
 class BlockPlace:
-    """A block as its manifest describes it, and where it lies.
+    """A block as its manifest describes it, and its place.
 
     Attributes:
         shard: Name of the shard, with its dataset's URL.
-        block: Ordinal in the dataset.
+        block: Ordinal of the block in the dataset.
         offset: The offset of the first stored byte in the shard.
-        stored_bytes: Length of the stored message.
-        sample_count: Samples the block must hold.
-        raw_bytes: The raw bytes of its samples, which bounds what decoding may allocate.
-        checksum: XXH3-64 the stored message must have.
+        stored_bytes: Bytes of the stored message.
+        sample_count: Number of samples that the block must hold.
+        raw_bytes: The raw bytes of its samples, which bound what decoding may allocate.
+        checksum: XXH3-64 that the stored message must have.
     """
 
     shard: str
@@ -54,7 +54,7 @@ class BlockPlace:
 
     @classmethod
     def of_row(cls, row: np.void, *, shard: str, block: int) -> BlockPlace:
-        """Return the place that a row of the block table, one `BLOCK_DTYPE`, states."""
+        """Return the place in a row of the block table, which is one `BLOCK_DTYPE`."""
         return cls(shard, block, *row.item())
 
     def damage(self, found: str) -> ShardCorruptError:
@@ -69,7 +69,7 @@ class BlockPlace:
 
 
 def checksum_of(stored: bytes | memoryview) -> int:
-    """Return XXH3-64 of a stored message."""
+    """Return the XXH3-64 checksum of a stored message."""
     return xxhash.xxh3_64_intdigest(stored)
 
 
@@ -79,13 +79,13 @@ def decode_block(
     """Verify a stored message, then decode it.
 
     Args:
-        stored: What was read; the batch refers to it where the block is not compressed.
+        stored: The bytes that were read; the batch refers to them if the block is not compressed.
         place: What the manifest states.
-        decoder: The decoder of the schema that shards of the dataset have.
+        decoder: The decoder for the stored schema of the dataset.
 
     Raises:
-        ShardCorruptError: Length, checksum, message, or sample count is not as stated, or the
-            message would decode to far more than its raw bytes.
+        ShardCorruptError: Length, checksum, message or sample count do not match, or the message
+            would decode to far more than its raw bytes.
     """
     if len(stored) != place.stored_bytes:
         raise place.damage(f"{len(stored)} bytes found, {place.stored_bytes} expected")
@@ -106,8 +106,8 @@ def decode_block(
 
 
 def _check_size(size: MessageSize, place: BlockPlace) -> None:
-    # Twice for what raw bytes do not count the same way (text under a null); a bit a value for
-    # validity, which they do not count at all; and padding.
+    # Twice, because raw bytes count some values differently (text under a null); and a bit a value
+    # for validity, which they do not count, and padding.
     limit = 2 * place.raw_bytes + (place.sample_count // 8 + 1024) * size.buffer_count
     if size.decoded_bytes > limit:
         raise place.damage(

@@ -1,9 +1,9 @@
 """Cut a stream of samples into even blocks and shards, in one pass and with bounded memory.
 
-How many samples a block holds is chosen for each shard from the samples that it starts with, 16
-blocks of them, so that blocks have about the bytes asked for. If sizes change so much later that
-blocks would become far too large or small, the shard ends and the next one chooses again. The cut
-depends on the samples alone, not on the batches they come in.
+The number of samples in a block is chosen for each shard from its first samples, about 16 blocks of
+them, so that blocks have about the requested bytes. If the sizes of samples later change so much
+that blocks would become far too large or small, the shard ends and the next one chooses again. The
+cut depends only on the samples, not on the batches in which they arrive.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from headrace.storage.shard.block import MAX_BLOCK_BYTES
 from headrace.storage.shard.sample_bytes import sample_bytes
 
 MOST_TIMES = 4
-"""A block has at most that many times the bytes asked for, beside its largest sample."""
+"""A block has at most this many times the requested bytes, in addition to its largest sample."""
 
-_SEEN_BLOCKS = 16  # of texts or images of one kind, their mean is known to some percent by then
-_SEEN_BYTES = 16 << 20  # what a writer may hold for it, unless one block is more
-# Blocks that would be filled so far keep the samples of the shard before, so that shards agree.
+_SEEN_BLOCKS = 16  # enough to know the mean of texts or images of one kind to some percent
+_SEEN_BYTES = 16 << 20  # what a writer may hold for this, unless one block is larger
+# If blocks would be filled within these bounds, a shard keeps the number of the shard before.
 _LEAST_NEAR, _MOST_NEAR = 0.8, 1.05
-_GRID_BITS = 5  # so that parts that are cut side by side mostly agree, too
+_GRID_BITS = 5  # so that parts that are cut independently mostly agree too
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,9 +34,9 @@ class Cut:
     """One block.
 
     Attributes:
-        batches: Its samples, in order; at least one, none of them empty.
-        raw_bytes: The raw bytes of its samples.
-        begins_shard: Whether a shard starts with it.
+        batches: The samples of the block, in order; at least one batch, none of them empty.
+        raw_bytes: The raw bytes of the samples.
+        begins_shard: Whether a shard starts with this block.
     """
 
     batches: list[pa.RecordBatch]
@@ -45,12 +45,12 @@ class Cut:
 
 
 class BlockCutter:
-    """Cuts what is appended; holds at most what it chooses by, or one block, and one batch.
+    """Cuts appended samples; holds the samples that it chooses by, or one block, and one batch.
 
     Args:
-        block_bytes: About how many raw bytes a block has.
-        shard_bytes: Most raw bytes of a shard, unless one sample has more; `None` ends shards
-            only where sizes change.
+        block_bytes: The approximate raw bytes of a block.
+        shard_bytes: The most raw bytes of a shard, unless a single sample has more; `None` ends
+            shards only where sizes change.
     """
 
     def __init__(self, *, block_bytes: int, shard_bytes: int | None = None) -> None:
@@ -61,20 +61,20 @@ class BlockCutter:
         self._held_bytes = min(shard_bytes or 1 << 62, MOST_TIMES * self._seen_bytes)
         self._shard_blocks = None if shard_bytes is None else max(1, shard_bytes // block_bytes)
         self._pending = _Pending()
-        self._samples = 0  # of a block of this shard; 0 where it is not chosen yet
-        self._before = 0  # the same of the shard before
-        self._cut: list[int] = []  # bytes of this shard's blocks, of each sample at most a block's
+        self._samples = 0  # in a block of this shard; 0 if not chosen yet
+        self._before = 0  # the same for the shard before
+        self._cut: list[int] = []  # bytes of this shard's blocks, with large samples capped
         self._used = 0
 
     def append(self, batch: pa.RecordBatch) -> Iterator[Cut]:
-        """Take the samples of a batch and yield the blocks that are full now."""
+        """Add the samples of a batch and yield the blocks that are full now."""
         if batch.num_rows:
             self._pending.append(batch)
             if self._pending.raw_bytes >= self._block_bytes or self._is_full():
                 yield from self._blocks(final=False)
 
     def close(self) -> Iterator[Cut]:
-        """Yield what is left."""
+        """Yield the remaining samples as blocks."""
         yield from self._blocks(final=True)
 
     def _is_full(self) -> bool:
@@ -102,7 +102,7 @@ class BlockCutter:
                 self._end_shard()
 
     def _choose(self, sizes: NDArray[np.int64], *, final: bool) -> bool:
-        """Choose the samples of a block, if enough of the shard is known."""
+        """Choose the number of samples in a block, if enough of the shard is known."""
         ends = np.cumsum(np.minimum(sizes, self._block_bytes))
         count = int(np.searchsorted(ends, self._seen_bytes))
         count = min(count, int(np.searchsorted(np.cumsum(sizes), self._held_bytes)))
@@ -128,7 +128,7 @@ class BlockCutter:
         return count, count < len(sizes)
 
     def _is_over(self, raw_bytes: int) -> bool:
-        """Return whether one more block is too much for the shard."""
+        """Return whether the shard has no room for one more block."""
         if self._shard_bytes is None or self._shard_blocks is None:
             return False
         return len(self._cut) >= self._shard_blocks or self._used + raw_bytes > self._shard_bytes
@@ -143,15 +143,15 @@ class BlockCutter:
 
 
 def even_starts(sizes: NDArray[np.int64], *, block_bytes: int) -> NDArray[np.int64] | None:
-    """Return where even blocks of samples begin, and where the last ends: ``(blocks + 1,) int64``.
+    """Return where even blocks start, and where the last one ends: ``(blocks + 1,) int64``.
 
     Args:
         sizes: ``(samples,)``, raw bytes of all samples of a shard, at least one.
-        block_bytes: About how many raw bytes a block has.
+        block_bytes: The approximate raw bytes of a block.
 
     Returns:
-        `None` if one of the blocks would exceed `MOST_TIMES` as much, in addition to its largest
-        sample.
+        The edges; `None` if a block would exceed `MOST_TIMES` this size, in addition to its
+        largest sample.
     """
     clipped = int(np.minimum(sizes, block_bytes).sum())
     samples = on_grid(_fitting_mean(clipped, len(sizes), block_bytes))
@@ -163,18 +163,18 @@ def even_starts(sizes: NDArray[np.int64], *, block_bytes: int) -> NDArray[np.int
 
 
 def _fitting_mean(total_bytes: int, count: int, block_bytes: int) -> int:
-    """Return how many samples a block holds if they have the mean of some of them."""
+    """Return how many samples a block holds, from the mean size of the samples seen."""
     return max(1, block_bytes * count // max(total_bytes, count))
 
 
 def on_grid(samples: int) -> int:
-    """Round a number down so that there are 16 values between a power of two and the next."""
+    """Round a number down to one of 16 values between a power of two and the next."""
     step = 1 << max(0, samples.bit_length() - _GRID_BITS)
     return samples // step * step
 
 
 class _Pending:
-    """Samples that are in no block yet."""
+    """Samples that are not in a block yet."""
 
     def __init__(self) -> None:
         self.count = 0

@@ -1,6 +1,6 @@
 """The codec of the block table: an Arrow IPC file whose record batches are pages.
 
-A page holds `PAGE_BLOCKS` rows (the last one the rest) and is found, read and verified alone.
+A page holds `PAGE_BLOCKS` rows, the last one the rest. Each is found, read and verified on its own.
 """
 
 from __future__ import annotations
@@ -35,13 +35,13 @@ BLOCK_SCHEMA = pa.schema(
 
 @dataclass(frozen=True, slots=True)
 class PageEntry:
-    """Where a page of the block table lies and what it must hold.
+    """The place of a page in the block table, and what it must hold.
 
     Attributes:
         offset: The offset of its message in the file.
-        stored_bytes: Length of its message.
-        first_sample: Sample id of the first sample of its first block.
-        digest: BLAKE2b-128 of its rows, 32 hexadecimal digits.
+        stored_bytes: Bytes of its message.
+        first_sample: Id of the first sample of its first block.
+        digest: BLAKE2b-128 digest of its rows, 32 hexadecimal digits.
     """
 
     offset: int
@@ -51,7 +51,7 @@ class PageEntry:
 
 
 class _Bytes:
-    """An `ObjectWriter` into memory."""
+    """An `ObjectWriter` that writes into memory."""
 
     def __init__(self) -> None:
         self.content = bytearray()
@@ -70,7 +70,7 @@ def encode_block_table(blocks: NDArray[np.void]) -> tuple[bytes, tuple[PageEntry
     """Return the file and its pages.
 
     Args:
-        blocks: ``(blocks,)`` of `BLOCK_DTYPE`, all shards one after another.
+        blocks: ``(blocks,)`` of `BLOCK_DTYPE`, shard after shard.
     """
     target = _Bytes()
     sink = MessageSink(target, BLOCK_SCHEMA)
@@ -88,7 +88,7 @@ def encode_block_table(blocks: NDArray[np.void]) -> tuple[bytes, tuple[PageEntry
 
 
 def page_digests(blocks: NDArray[np.void]) -> list[bytes]:
-    """Return the digest of each page that ``blocks`` fill."""
+    """Return the digest of each page of ``blocks``."""
     return [page_digest(rows) for rows in _pages_of(blocks)]
 
 
@@ -96,13 +96,13 @@ def decode_page(message: bytes, page: PageEntry, *, row_count: int, place: str) 
     """Return the rows of a page, verified.
 
     Args:
-        message: What was read.
+        message: The bytes that were read.
         page: What the shard table states.
-        row_count: Rows the page must have.
-        place: Where the page is, for the error.
+        row_count: The number of rows that the page must have.
+        place: The place of the page, for the error.
 
     Raises:
-        ManifestCorruptError: Anything is not as stated.
+        ManifestCorruptError: The page does not match the shard table.
     """
     where = f"{place}, page at byte {page.offset}"
     if len(message) != page.stored_bytes:
@@ -139,7 +139,7 @@ def _batch_of(rows: NDArray[np.void]) -> pa.RecordBatch:
 
 
 def _plain_batch(message: pa.Message) -> pa.RecordBatch:
-    if message_size(message).is_compressed:  # may ask for more than there is memory
+    if message_size(message).is_compressed:  # may ask for more memory than there is
         raise ValueError("a compressed page, none expected")
     return pa.ipc.read_record_batch(message, BLOCK_SCHEMA)
 

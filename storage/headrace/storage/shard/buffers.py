@@ -1,6 +1,6 @@
 """Arrow buffers as NumPy arrays, without a copy.
 
-pyarrow's own ``to_numpy`` imports pandas where it is installed, which costs a process 40 MB.
+pyarrow's own ``to_numpy`` imports pandas if it is installed, which takes 40 MB in each process.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ def offsets_of(array: pa.Array[Any]) -> NDArray[np.int32 | np.int64]:
     """Return the offsets of a list, map, string or binary array, ``(values + 1,)``.
 
     Args:
-        array: May be a slice; the offsets then begin where the slice does.
+        array: May be a slice; the offsets are then those of the slice.
     """
     wide = isinstance(array, pa.LargeListArray | pa.LargeStringArray | pa.LargeBinaryArray)
     width = np.dtype(np.int64 if wide else np.int32)
     buffer = array.buffers()[1]
-    if buffer is None or buffer.size == 0:  # an empty array may have none
+    if buffer is None or buffer.size == 0:  # an empty array may have no offsets
         return np.zeros(len(array) + 1, width)
     return np.frombuffer(memoryview(buffer), width, len(array) + 1, array.offset * width.itemsize)
 
@@ -31,7 +31,7 @@ def values_of(array: pa.Array[Any], kind: np.dtype[Any]) -> NDArray[Any]:
 
     Args:
         array: May be a slice.
-        kind: The type its values have.
+        kind: The dtype of the values.
     """
     buffer = array.buffers()[1]
     if buffer is None or not len(array):

@@ -1,9 +1,9 @@
 """The names of a column's classes: ``headrace.classes``, in a field's metadata.
 
-A column of labels holds integers; value i means ``names[i]``. The names stand beside the column, in
-the schema of the shards and of the manifest, so that they are stored, versioned and fingerprinted
-with the samples they explain. A version that appends may add names at the end, and only there: a
-stored value never changes its meaning.
+A column of labels holds integers; value i means ``names[i]``. The names are part of the schema of
+the shards and of the manifest, so they are stored, versioned and fingerprinted with the samples. A
+version that appends samples may add names only at the end, so stored values never change their
+meaning.
 """
 
 from __future__ import annotations
@@ -18,26 +18,26 @@ import pyarrow as pa
 from headrace.errors import BadArgumentError
 
 if TYPE_CHECKING:
-    Field = pa.Field[Any]  # pyarrow's stubs have it generic, pyarrow itself has not
+    Field = pa.Field[Any]  # generic only in pyarrow's stubs
 
 CLASSES_KEY = b"headrace.classes"
 """Metadata of a field of integers, or of lists of them: a JSON list of the names of its values."""
 
-MAX_CLASSES_BYTES = 4 << 20  # of the JSON; each shard holds it twice, and a shard has 64 MiB
+MAX_CLASSES_BYTES = 4 << 20  # of JSON; a shard of 64 MiB holds it twice
 
 
 def holds_classes(kind: pa.DataType) -> bool:
-    """Say whether values of a type can be the numbers of classes: integers, or lists of them."""
+    """Return whether values of a type can be numbers of classes: integers, or lists of them."""
     while isinstance(kind, pa.ListType | pa.LargeListType | pa.FixedSizeListType):
         kind = kind.value_type
     return pa.types.is_integer(kind)
 
 
 def classes_of(field: Field) -> tuple[str, ...] | None:
-    """Return the names of a column's classes; value i of the column means the i-th.
+    """Return the names of a column's classes; value i of the column means the i-th name.
 
     Returns:
-        The names, or `None` where the column has none.
+        The names, or `None` if the column has no classes.
 
     Raises:
         ValueError: The metadata does not hold a list of different names, or the column holds no
@@ -54,15 +54,15 @@ def classes_of(field: Field) -> tuple[str, ...] | None:
 
 
 def with_classes(field: Field, names: Sequence[str]) -> Field:
-    """Return a field that says what its values mean.
+    """Return a field with names of classes for its values.
 
     Args:
         field: A field of integers, or of lists of them.
         names: The names of the classes; value i means ``names[i]``.
 
     Raises:
-        BadArgumentError: The names are empty, equal, no text or too many, or the column holds no
-            integers.
+        BadArgumentError: A name is empty, repeated or not text, there are too many, or the column
+            does not hold integers.
     """
     problem = _problem(names, field.type)
     if problem is not None:
@@ -76,7 +76,7 @@ def with_classes(field: Field, names: Sequence[str]) -> Field:
 
 
 def without_classes(field: Field) -> Field:
-    """Return a field that says nothing of classes."""
+    """Return a field without names of classes."""
     metadata: dict[bytes | str, bytes | str] = {
         key: value for key, value in (field.metadata or {}).items() if key != CLASSES_KEY
     }
@@ -86,16 +86,16 @@ def without_classes(field: Field) -> Field:
 def merged_classes(
     before: Sequence[str], after: Sequence[str], *, column: str, place: str
 ) -> tuple[str, ...]:
-    """Return the classes of samples together with those that are appended to them.
+    """Return the classes of a dataset after samples are appended to it.
 
     Args:
-        before: Names of the dataset.
-        after: Names that the new samples were written with.
+        before: The names of the dataset.
+        after: The names that the new samples were written with.
         column: The column of the labels, for the error.
-        place: Where the dataset lies, for the error.
+        place: The place of the dataset, for the error.
 
     Raises:
-        BadArgumentError: A number means one class here and another there.
+        BadArgumentError: A number stands for different classes.
     """
     for number, (old, new) in enumerate(zip(before, after, strict=False)):
         if old != new:
@@ -109,10 +109,10 @@ def merged_classes(
 
 
 def classes_in_features(features: object) -> dict[str, tuple[str, ...]]:
-    """Return the classes that Hugging Face's datasets note of columns, by column.
+    """Return the classes in metadata of Hugging Face Datasets, by column.
 
     Args:
-        features: The ``features`` of its metadata; what is not as it writes them is left out.
+        features: The ``features`` of the metadata; entries in an unknown form are ignored.
     """
     known: Mapping[str, object] = features if isinstance(features, Mapping) else {}
     found = {str(name): _label_names(feature) for name, feature in known.items()}

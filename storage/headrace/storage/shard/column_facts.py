@@ -1,9 +1,9 @@
-"""What the blocks taught about the columns, and the schema that follows from it.
+"""Statistics of columns, and the schema that follows from them.
 
-A shard is written before its dataset is known whole, so shards have a *stored* schema in which
-every column may hold nulls and a list of numbers whose length was not declared is a list. The
-manifest's *served* schema is narrower: a column without a null is not nullable, and such a list
-that has one length in every sample is a fixed-size list.
+A shard is written before its whole dataset is known. So shards have a *stored* schema, in which
+every column may hold nulls, and a list of numbers without a declared length is a list. The
+manifest's *served* schema is narrower: a column without nulls is not nullable, and a list that has
+the same length in every sample is a fixed-size list.
 """
 
 from __future__ import annotations
@@ -24,19 +24,19 @@ from headrace.storage.shard.classes import (
 )
 
 if TYPE_CHECKING:
-    # pyarrow's stubs have these generic, pyarrow itself has not.
+    # Generic only in pyarrow's stubs.
     Array = pa.Array[Any]
     Field = pa.Field[Any]
 
 SHAPE_KEY = b"headrace.shape"
 SHAPE_AUTO = b"auto"
-"""Metadata of a stored list field: serve it as a fixed-size list where all lengths are equal."""
+"""Metadata of a stored list field: serve it as a fixed-size list if all lengths are equal."""
 
 FORMAT_KEY = b"headrace.format"
-"""Metadata of a field: what its values mean where the type does not say it.
+"""Metadata of a field: what its values mean, if the type does not say so.
 
-``bfloat16`` for uint16 that hold the upper halves of float32, ``jpeg``, ``png`` and the like for
-binary that holds encoded images. Readers get it with the column.
+``bfloat16`` for uint16 that hold the upper halves of float32; ``jpeg``, ``png`` and so on for
+binary values that are encoded images. Readers receive it with the column.
 """
 
 
@@ -46,8 +46,8 @@ class ColumnStats:
 
     Attributes:
         null_count: Samples without a value.
-        shortest: Fewest items of a list, or `None` without lists.
-        longest: Most items of a list, or `None` without lists.
+        shortest: Items of the shortest list, or `None` without lists.
+        longest: Items of the longest list, or `None` without lists.
     """
 
     null_count: int = 0
@@ -83,15 +83,15 @@ def stats_of(array: Array) -> ColumnStats:
 def served_schema(
     stored: pa.Schema, stats: tuple[ColumnStats, ...], *, before: pa.Schema | None = None
 ) -> pa.Schema:
-    """Return the narrowest schema that all blocks have.
+    """Return the narrowest schema that holds for all blocks.
 
     Args:
         stored: The schema of the shards.
         stats: The statistics of the new shards, one a column.
-        before: The served schema of the dataset that is appended to.
+        before: The served schema of the dataset that the shards are appended to.
 
     Raises:
-        BadArgumentError: The new shards do not fit the schema that the dataset has had.
+        BadArgumentError: The new shards do not fit the dataset's schema.
     """
     fields = [
         _served_field(field, stats[index], before.field(index) if before else None)
@@ -101,22 +101,22 @@ def served_schema(
 
 
 def joined_schema(before: pa.Schema, after: pa.Schema, *, place: str) -> pa.Schema | None:
-    """Return the stored schema of a dataset to which samples are appended.
+    """Return the stored schema of a dataset after samples are appended to it.
 
-    Columns, types and what their values mean must be the same, with two exceptions: new classes
-    may stand behind the old ones, and a binary column of which the new samples hold another
-    format, or one that is not known, says no format any more.
+    Columns, types and meanings of values must be equal, with two exceptions: new classes may follow
+    the old ones, and a binary column loses its format if the new samples have another or an unknown
+    one.
 
     Args:
         before: The stored schema of the dataset.
         after: The schema of the new samples.
-        place: Where the dataset lies, for the error.
+        place: The place of the dataset, for the error.
 
     Returns:
-        The schema, or `None` where the columns differ.
+        The schema, or `None` if the columns differ.
 
     Raises:
-        BadArgumentError: A class has one number here and another there.
+        BadArgumentError: A number stands for different classes.
     """
     if before.names != after.names:
         return None
@@ -133,14 +133,14 @@ def _joined_field(before: Field, after: Field, place: str) -> Field | None:
         joined = _without(joined, FORMAT_KEY)
     old, new = classes_of(before), classes_of(after)
     if (old is None) != (new is None):
-        return None  # numbers with names and numbers without are not known to be the same
+        return None  # numbers with names may differ from numbers without
     if old is None or new is None:
         return joined
     return with_classes(joined, merged_classes(old, new, column=before.name, place=place))
 
 
 def _without_notes(field: Field) -> Field:
-    """Return what two fields must have in common for their values to go together."""
+    """Return the part of a field that must be equal for values of two fields to go together."""
     return without_classes(_without(field, FORMAT_KEY) if _is_binary(field.type) else field)
 
 
@@ -164,7 +164,7 @@ def _served_field(field: Field, stats: ColumnStats, before: Field | None) -> Fie
     kind: pa.DataType = _served_type(field, stats)
     if before is not None and before.type != kind:
         kind = _type_after_append(field, kind, before)
-    # What values mean (`FORMAT_KEY`) goes on to readers; how they were stored does not.
+    # Readers receive what values mean (`FORMAT_KEY`), but not how they were stored.
     metadata: dict[bytes | str, bytes | str] = {
         key: value for key, value in (field.metadata or {}).items() if key != SHAPE_KEY
     }
@@ -185,7 +185,7 @@ def _served_type(field: Field, stats: ColumnStats) -> pa.DataType:
 def _type_after_append(field: Field, kind: pa.DataType, before: Field) -> pa.DataType:
     kept: pa.DataType = before.type
     if kept == field.type:
-        return kept  # the dataset's lengths vary already
+        return kept  # lengths vary already
     raise BadArgumentError(
         f"column {field.name!r} is {before.type} in the dataset but {kind} in the samples to "
         "append; change the samples to that length, or write a new dataset in which the column is "
@@ -195,13 +195,13 @@ def _type_after_append(field: Field, kind: pa.DataType, before: Field) -> pa.Dat
 
 
 class Narrowing:
-    """The step from decoded blocks to batches of the served schema; copies no values.
+    """Turns decoded blocks into batches of the served schema without copying values.
 
-    What can be known of the two schemas is found out once: a block costs 30 us otherwise.
+    What depends only on the two schemas is worked out once; otherwise each block would cost 30 us.
 
     Attributes:
-        decoded: What to decode blocks with: the served columns where their types are stored as
-            they are, and the stored ones elsewhere.
+        decoded: The schema to decode blocks with: the served column if it has the stored type, and
+            the stored column otherwise.
     """
 
     def __init__(self, *, stored: pa.Schema, served: pa.Schema) -> None:
@@ -211,7 +211,7 @@ class Narrowing:
         )
         self._served = served
         self._converts = not all(same)
-        # Of columns that are decoded as they are served the decoder knows that.
+        # The decoder checks columns that are decoded as they are served.
         self._filled = [
             (index, new.name)
             for index, (new, kept) in enumerate(zip(served, same, strict=True))
@@ -222,7 +222,7 @@ class Narrowing:
         """Return a decoded block with the served schema.
 
         Raises:
-            ValueError: The block is wider than the schema promises; says which column and why.
+            ValueError: A column of the block does not fit the served schema.
         """
         for index, name in self._filled:
             null_count = batch.column(index).null_count

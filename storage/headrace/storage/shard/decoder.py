@@ -1,9 +1,9 @@
-"""Decode blocks of one schema on the thread that asks, without Arrow's pool of threads.
+"""Decode blocks of one schema on the calling thread, without Arrow's thread pool.
 
-``pyarrow.ipc.read_record_batch`` hands each column to a pool of the process. A server decodes
-several blocks at once, so that only costs: a third of the time for 32 columns, three quarters for
-images (tests/benchmarks/bench_decode.py). Its stream reader can be told not to, so blocks are fed
-to stream readers that stay open.
+``pyarrow.ipc.read_record_batch`` passes each column to a thread pool. A server decodes several
+blocks at the same time, so this only costs: a third of the time for 32 columns, three quarters for
+images (tests/benchmarks/bench_decode.py). Arrow's stream reader can do without the pool, so blocks
+are fed to stream readers that stay open.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ _OPTIONS = pa.ipc.IpcReadOptions(use_threads=False)
 
 
 class BlockDecoder:
-    """Decodes stored messages of one schema. Safe to use from several threads.
+    """Decodes stored messages of one schema; thread-safe.
 
-    1. Success: the reader goes back to the idle ones; there are as many as threads ever decoded
-       at once.
-    2. Failure: the reader is thrown away, as it may wait for the rest of a message.
+    1. Success: the reader becomes idle. There are as many readers as threads ever decoded at the
+       same time.
+    2. Failure: the reader is discarded, because it may wait for the rest of a message.
     """
 
     def __init__(self, schema: pa.Schema) -> None:
@@ -34,11 +34,11 @@ class BlockDecoder:
         self._validator = BatchValidator(schema)
 
     def decode(self, stored: bytes | memoryview) -> pa.RecordBatch:
-        """Return the batch in a message; it refers to ``stored`` where that is not compressed.
+        """Return the batch in a message; it refers to ``stored`` if that is not compressed.
 
         Raises:
             pa.ArrowException: It is not a record batch of the schema.
-            EOFError, OSError, ValueError: The same.
+            EOFError, OSError, ValueError: See above.
         """
         try:
             reader = self._idle.pop()
@@ -51,24 +51,24 @@ class BlockDecoder:
     def view(self, message: pa.Message) -> pa.RecordBatch:
         """Return the batch in a message that is not compressed; it refers to the message's bytes.
 
-        Arrow's threads have nothing to do then, and it takes a fifth of the time of `decode`.
+        This needs no threads of Arrow, and takes a fifth of the time of `decode`.
 
         Raises:
             pa.ArrowException: It is not a record batch of the schema.
-            EOFError, OSError, ValueError: The same.
+            EOFError, OSError, ValueError: See above.
         """
         return pa.ipc.read_record_batch(message, self._schema)
 
     def validate(self, batch: pa.RecordBatch, *, states_nulls: bool) -> None:
-        """Check what is cheap to check of a batch that `decode` returned.
+        """Check what is cheap to check in a batch from `decode`.
 
         Args:
-            batch: What it returned.
-            states_nulls: What `message_size` said of the message.
+            batch: The batch.
+            states_nulls: `MessageSize.states_nulls` of the message.
 
         Raises:
             pa.ArrowInvalid: An offset leads out of its buffer, or a string is not UTF-8.
-            ValueError: There is a null in a column that may hold none.
+            ValueError: A column that is not nullable holds a null.
         """
         self._validator.validate(batch)
         if states_nulls:
@@ -76,7 +76,7 @@ class BlockDecoder:
 
 
 class _FedReader:
-    """A stream reader whose stream is one message after another."""
+    """A stream reader that is fed one message after another."""
 
     def __init__(self, schema: pa.Schema) -> None:
         self._feed = _Feed(schema.serialize().to_pybytes())
@@ -95,7 +95,7 @@ class _FedReader:
 
 
 class _Feed:
-    """A file for Arrow that is what it was given last; what is read of it is not copied."""
+    """A file for Arrow with replaceable content; reads do not copy."""
 
     closed = False
 
@@ -103,7 +103,7 @@ class _Feed:
         self._rest = memoryview(content)
 
     def refill(self, content: bytes | memoryview) -> None:
-        """Begin again with ``content``."""
+        """Replace the content, and start at its beginning."""
         self._rest = memoryview(content)
 
     def read(self, length: int) -> memoryview:
@@ -113,16 +113,16 @@ class _Feed:
         return found
 
     def readable(self) -> bool:
-        """Say yes."""
+        """Return True."""
         return True
 
     def writable(self) -> bool:
-        """Say no."""
+        """Return False."""
         return False
 
     def seekable(self) -> bool:
-        """Say no."""
+        """Return False."""
         return False
 
     def close(self) -> None:
-        """Do nothing: the content is the caller's."""
+        """Do nothing, because the caller owns the content."""

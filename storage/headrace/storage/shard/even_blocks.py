@@ -1,4 +1,4 @@
-"""Which shards have even blocks: all but the last hold the same number of samples."""
+"""Even blocks: all blocks of a shard except for the last hold the same number of samples."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from numpy.typing import NDArray
 def block_samples_of(
     sample_counts: NDArray[np.int64], block_counts: NDArray[np.int64]
 ) -> NDArray[np.int64]:
-    """Return how many samples each block of a shard has but its last, ``(shards,) int64``.
+    """Return the samples of every block of a shard except for its last: ``(shards,) int64``.
 
-    A shard of one block has all its samples in it. Zero stands for blocks that differ, or a last
-    one that is larger than the others.
+    For a shard of one block, these are all its samples. Zero means that blocks differ, or that the
+    last one is larger than the others.
 
     Args:
         sample_counts: ``(blocks,)``, samples of the blocks of all shards, in order.
-        block_counts: ``(shards,)``, blocks of each shard; zero for those without any.
+        block_counts: ``(shards,)``, number of blocks of each shard; may be zero.
     """
     result = np.zeros(len(block_counts), np.int64)
     filled = block_counts > 0
@@ -36,12 +36,12 @@ def block_samples_problem(
     block_counts: NDArray[np.int64],
     block_samples: NDArray[np.int64],
 ) -> str | None:
-    """Say which shard's samples cannot lie in its blocks as stated, or nothing.
+    """Return which shard's samples do not fit its blocks as stated, or None.
 
     Args:
         sample_counts: ``(shards,)``, each in [1, 2**62).
         block_counts: ``(shards,)``, each >= 1.
-        block_samples: ``(shards,)``, as `block_samples_of` returns them; here any number.
+        block_samples: ``(shards,)``, as from `block_samples_of`, but not yet trusted.
     """
     blocks = -(-sample_counts // np.maximum(block_samples, 1))
     is_cut = (blocks == block_counts) & ((block_counts > 1) | (block_samples == sample_counts))

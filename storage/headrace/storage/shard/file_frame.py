@@ -1,7 +1,7 @@
-"""What of a shard lies around its blocks: Arrow's header before them and its footer behind them.
+"""The frame of a shard's blocks: Arrow's header before them and its footer after them.
 
-No checksum covers it and no read of ours needs it, but other programs that open the file do: its
-schema and the places of its blocks must be those of the manifest.
+No checksum covers it, and our own reads do not need it. But other programs that open the file do,
+so its schema and the places of its blocks must be those of the manifest.
 
 Source: Arrow's "IPC File Format" and File.fbs, and the "FlatBuffer Internals".
 """
@@ -19,7 +19,7 @@ _MAGIC = b"ARROW1"
 _HEAD_MAGIC = _MAGIC + b"\0\0"
 _END = b"\xff\xff\xff\xff\0\0\0\0"
 _TAIL = struct.Struct("<I6s")
-_VERSION = 4  # Arrow's V5, the only one that is written
+_VERSION = 4  # Arrow's V5, the only version that is written
 _BLOCK = np.dtype(
     {
         "names": ["offset", "metadata_bytes", "body_bytes"],
@@ -28,9 +28,9 @@ _BLOCK = np.dtype(
         "itemsize": 24,
     }
 )
-_PREFIX_BYTES = 8  # of a message: the mark of a message, and the length of its head
+_PREFIX_BYTES = 8  # of a message: the continuation marker, and the length of its metadata
 _SCHEMA_KIND = 1
-# Numbers of fields, of Message and of Footer.
+# Field numbers of Message and Footer.
 _KIND_FIELD = 1
 _VERSION_FIELD, _DICTIONARIES_FIELD, _BODY_FIELD, _BLOCKS_FIELD, _METADATA_FIELD = 0, 2, 3, 3, 4
 
@@ -38,13 +38,13 @@ _VERSION_FIELD, _DICTIONARIES_FIELD, _BODY_FIELD, _BLOCKS_FIELD, _METADATA_FIELD
 def frame_problem(
     head: bytes, tail: bytes, *, schema: pa.Schema, rows: NDArray[np.void]
 ) -> str | None:
-    """Say what is wrong before the first block and behind the last one, or nothing.
+    """Return what is wrong before the first block or after the last one; None if nothing is.
 
     Args:
         head: All bytes before the first block.
-        tail: All bytes behind the last block, to the end of the file.
-        schema: What the shard was written with.
-        rows: Its block table, ``(blocks,)`` of `BLOCK_DTYPE`.
+        tail: All bytes after the last block, up to the end of the file.
+        schema: The schema that the shard was written with.
+        rows: Its rows of the block table, ``(blocks,)`` of `BLOCK_DTYPE`.
     """
     try:
         return _problem(head, tail, schema, rows)
@@ -62,7 +62,7 @@ def _problem(head: bytes, tail: bytes, schema: pa.Schema, rows: NDArray[np.void]
             f"{_END!r}, at most {len(tail) - len(_END) - _TAIL.size} bytes and {_MAGIC!r}"
         )
     footer = tail[start : -_TAIL.size]
-    # A file without the blocks: their places are compared below.
+    # A file without blocks; their places are compared below.
     file = pa.ipc.open_file(pa.py_buffer(_HEAD_MAGIC + footer + tail[-_TAIL.size :]))
     if not file.schema.equals(schema, check_metadata=True):
         return "the schema in its footer differs from the manifest's"
@@ -79,7 +79,7 @@ def _problem(head: bytes, tail: bytes, schema: pa.Schema, rows: NDArray[np.void]
 
 
 def _places(footer: bytes) -> NDArray[np.void] | None:
-    """Return where blocks are by the footer, or `None` if it says more than ours do."""
+    """Return the places of blocks in the footer, or `None` if it has contents that ours lack."""
     fields = _root_fields(footer)
     is_ours = _number(footer, fields.get(_VERSION_FIELD), "<h") == _VERSION
     if not is_ours or _METADATA_FIELD in fields:
@@ -90,9 +90,9 @@ def _places(footer: bytes) -> NDArray[np.void] | None:
 
 
 def _are_stated(places: NDArray[np.void], rows: NDArray[np.void], *, start: int, stop: int) -> bool:
-    """Tell whether a footer's blocks fill the shard and those of the manifest are among them.
+    """Return whether a footer's blocks fill the shard and include all blocks of the manifest.
 
-    A repair leaves damaged blocks out of the manifest, which stay in the file.
+    A repair leaves damaged blocks out of the manifest, but they stay in the file.
     """
     sizes = places["metadata_bytes"].astype(np.int64) + places["body_bytes"]
     ends = places["offset"] + sizes
@@ -104,7 +104,7 @@ def _are_stated(places: NDArray[np.void], rows: NDArray[np.void], *, start: int,
 
 
 def _header(head: bytes, schema: pa.Schema) -> tuple[int, str | None]:
-    """Return where the header ends and what is wrong with it."""
+    """Return where the header ends, and what is wrong with it."""
     if head[: len(_HEAD_MAGIC)] != _HEAD_MAGIC:
         return 0, f"it starts with {head[:8]!r}, expected {_HEAD_MAGIC!r}"
     source = pa.BufferReader(head[len(_HEAD_MAGIC) :])
@@ -128,7 +128,7 @@ def _header(head: bytes, schema: pa.Schema) -> tuple[int, str | None]:
 
 
 def _root_fields(table: bytes) -> dict[int, int]:
-    """Return where the fields of the root table lie, by number."""
+    """Return the places of the root table's fields, by number."""
     root = cast("int", struct.unpack_from("<I", table)[0])
     directory = root - cast("int", struct.unpack_from("<i", table, root)[0])
     if not 0 <= directory < len(table):

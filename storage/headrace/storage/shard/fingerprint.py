@@ -1,8 +1,8 @@
 """The fingerprint of a dataset version: BLAKE2b-128 over canonical rows.
 
-What is hashed is values in a fixed layout, never the bytes of a file, so the fingerprint does
-not depend on how a library writes Arrow. Names and offsets are left out: they say where the
-samples are, not what they are.
+It hashes values in a fixed layout and not the bytes of files, so the fingerprint does not depend on
+how a library writes Arrow. Names and offsets are left out, because they say where samples are, not
+what they are.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ _CANONICAL_BLOCK = np.dtype([("sample_count", "<i8"), ("raw_bytes", "<i8"), ("ch
 
 
 def page_digest(blocks: NDArray[np.void]) -> bytes:
-    """Return BLAKE2b-128 over rows of a block table.
+    """Return the BLAKE2b-128 digest of rows of a block table.
 
     Args:
-        blocks: Structured, with at least ``sample_count``, ``raw_bytes`` and ``checksum``; each
-            row counts as three little-endian 64-bit integers in this order.
+        blocks: A structured array with at least ``sample_count``, ``raw_bytes`` and ``checksum``.
+            Each row is hashed as three little-endian 64-bit integers in this order.
     """
     rows = np.empty(len(blocks), _CANONICAL_BLOCK)
     for name in _CANONICAL_BLOCK.names or ():
@@ -48,21 +48,19 @@ def fingerprint_of(
 ) -> str:
     """Return the fingerprint, 32 hexadecimal digits.
 
-    The hash runs over the prefix ``headrace manifest v2`` and a line feed; the length and the
-    bytes of the JSON text ``[served columns, stored columns]``, where a served column with classes
-    also has their names; the number of shards; for each
-    shard its samples, raw bytes, blocks and block samples; the number of pages; their digests.
-    Numbers are little-endian 64-bit integers.
+    The hash covers the prefix ``headrace manifest v2`` and a line feed; the length and the bytes of
+    the JSON text ``[served columns, stored columns]``, where a served column with classes also has
+    their names; the number of shards; the samples, raw bytes, blocks and block samples of each
+    shard; the number of pages; their digests. Numbers are little-endian 64-bit integers.
 
     Args:
-        served: Columns as a reader sees them.
-        stored: Columns as the shards hold them.
+        served: The columns that readers see.
+        stored: The columns that shards hold.
         sample_counts: ``(shards,)``.
         raw_bytes: ``(shards,)``.
         block_counts: ``(shards,)``.
-        block_samples: ``(shards,)``, samples of every block of a shard but its last, or 0 where
-            blocks differ; `None` for manifests of version 1, which had neither them nor the 2
-            in the prefix.
+        block_samples: ``(shards,)``, samples of every block of a shard except for its last, or 0 if
+            blocks differ; `None` for manifests of version 1, which lack them and the ``v2``.
         page_digests: One for each page of the block table.
     """
     texts = json.dumps(
@@ -81,9 +79,9 @@ def fingerprint_of(
 
 
 def _served_texts(served: pa.Schema) -> list[list[object]]:
-    """Return the columns, and after each that has classes their names.
+    """Return the columns, each followed by the names of its classes if it has any.
 
-    The same numbers with other names are other samples; numbers without names stay what they were.
+    The same numbers with other names are other samples. Columns without names hash as before.
     """
     return [
         [*text, *([list(names)] if (names := classes_of(field)) is not None else [])]

@@ -1,4 +1,4 @@
-"""How long the lists of a column are, and which columns hold lists of numbers."""
+"""The lengths of lists in a column, and which columns hold lists of numbers."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 
 def list_lengths(column: pa.Array[Any]) -> NDArray[np.int64]:
-    """Return the elements of each row of a column of lists; a null row has none."""
+    """Return the number of elements of each list in a column, ``(rows,) int64``; 0 for nulls."""
     if pat.is_fixed_size_list(column.type):
         found = np.full(len(column), column.type.list_size, np.int64)
         if column.null_count:

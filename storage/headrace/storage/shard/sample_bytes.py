@@ -1,9 +1,9 @@
-"""How many raw bytes a sample has: a definition that no library and no slicing changes.
+"""The raw bytes of a sample, defined independently of libraries and slices.
 
-A fixed-width value counts its width (a bool one byte), a string or binary its length and the
-width of one offset, a list its items and one offset, a fixed-size list or a tensor its items, a
-struct its fields. Validity is not counted. So the raw bytes of blocks, shards and datasets are
-sums over their samples.
+A fixed-width value counts its width (a bool one byte); a string or binary its length and the width
+of one offset; a list its items and one offset; a fixed-size list or a tensor its items; a struct
+its fields. Validity is not counted. So the raw bytes of blocks, shards and datasets are sums over
+their samples.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from headrace.storage.shard.buffers import offsets_of
 
-_Sizes: TypeAlias = NDArray[np.int64] | int  # one number where all values have the same size
+_Sizes: TypeAlias = NDArray[np.int64] | int  # one number if all values have the same size
 
 
 def sample_bytes(batch: pa.RecordBatch) -> NDArray[np.int64]:

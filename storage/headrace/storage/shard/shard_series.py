@@ -1,8 +1,8 @@
-"""Write a run of samples as shards, one after another: even blocks, cut by raw bytes.
+"""Write a sequence of samples as shards with even blocks, cut by raw bytes.
 
-1. Success: `append` and `close` return the shards that are finished; each is whole in the store.
-2. Failure or cancel: `abort` removes what was written, as far as it still can.
-3. Memory: one block, what its size is chosen by, and what the store's writer holds.
+1. Success: `append` and `close` return finished shards, which are complete in the store.
+2. Failure or cancellation: `abort` removes what was written, as far as it can.
+3. Memory: one block, the samples that its size is chosen by, and the buffers of the store's writer.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from headrace.storage.shard.shard_writer import (
 )
 from headrace.storage.store.store import Store
 
-DEFAULT_SHARD_BYTES = 64 << 20  # large enough that listing and opening cost nothing beside it
+DEFAULT_SHARD_BYTES = 64 << 20  # large enough that listing and opening cost little in comparison
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,10 +34,10 @@ class ShardSizes:
     Attributes:
         compression: The compression of each block.
         level: The level of the compression; `None` is the library's default.
-        shard_bytes: Most raw bytes of a shard, unless one sample has more; `None` ends shards
-            only where the sizes of samples change much.
-        block_bytes: About how many raw bytes a block has.
-        lengths: A column of lists whose lengths entries say; `None` for none.
+        shard_bytes: The most raw bytes of a shard, unless a single sample has more; `None` ends
+            shards only where the sizes of samples change much.
+        block_bytes: The approximate raw bytes of a block.
+        lengths: A column of lists whose lengths entries record; `None` for none.
     """
 
     compression: Compression = "lz4"
@@ -48,13 +48,13 @@ class ShardSizes:
 
 
 class ShardSeries:
-    """The shards of one run of samples; not safe for several threads.
+    """The shards of one sequence of samples; not thread-safe.
 
     Args:
-        store: The store of the dataset; closed by whoever opened it.
+        store: The store of the dataset; the caller closes it.
         schema: The schema of the batches.
         sizes: How to cut them.
-        name_of: Returns the name of a shard by its number in the run.
+        name_of: Returns the name of a shard, given its number.
     """
 
     def __init__(
@@ -69,15 +69,15 @@ class ShardSeries:
         self._names: list[str] = []
 
     def append(self, batch: pa.RecordBatch) -> list[ShardEntry]:
-        """Add samples and return the shards that are finished by it."""
+        """Add samples and return the shards that they finish."""
         return self._write(self._cutter.append(batch))
 
     def close(self) -> list[ShardEntry]:
-        """Finish the last shard and return what was not returned yet."""
+        """Finish the last shard and return the shards not returned yet."""
         return [*self._write(self._cutter.close()), *self._finish()]
 
     def abort(self) -> None:
-        """Remove all that was written."""
+        """Remove everything that was written."""
         if self._writer is not None:
             self._writer.abort()
         for name in self._names:

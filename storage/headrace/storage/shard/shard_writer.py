@@ -1,4 +1,4 @@
-"""Write one shard: even blocks, checksums taken, everything streamed to the store."""
+"""Write one shard with even blocks and checksums, streamed to the store."""
 
 from __future__ import annotations
 
@@ -24,23 +24,23 @@ SHARD_FOLDER = "shards"
 DEFAULT_BLOCK_BYTES = 1 << 20  # a range read of this size is as fast as a larger one on S3
 Compression = Literal["lz4", "zstd", "none"]
 
-# What LZ4 saves of a shard's first block, at least, for the shard to be compressed: JPEG files gain
-# nothing, and a server decodes each block of theirs for nothing. Less says nothing of the others.
+# A shard is compressed with LZ4 only if that saves at least this part of its first block. JPEG
+# files gain nothing, and a server would decompress their blocks for nothing.
 _LEAST_GAIN = 1 / 32
 _TRIAL_BYTES = 64 << 10
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ShardEntry:
-    """What a manifest needs to know of one finished shard. Picklable.
+    """A finished shard, as a manifest needs it. Picklable.
 
     Attributes:
-        name: The name of the object, within the folder of shards.
+        name: The name of the object in the folder of shards.
         stored_bytes: Size of the object.
         blocks: ``(blocks,)`` of `BLOCK_DTYPE`.
-        columns: Nulls and lengths found, one for each column of the schema.
-        lengths: ``(samples,) uint32``: elements of each sample in the column whose lengths the
-            writer was asked for; None if it was asked for none.
+        columns: Statistics of each column of the schema.
+        lengths: ``(samples,) uint32``: elements of each sample in the column whose lengths were
+            requested; None if none were.
     """
 
     name: str
@@ -51,24 +51,25 @@ class ShardEntry:
 
     @property
     def sample_count(self) -> int:
-        """Samples in the shard."""
+        """Number of samples in the shard."""
         return int(self.blocks["sample_count"].sum(dtype=np.int64))
 
     @property
     def raw_bytes(self) -> int:
-        """Bytes of the samples, as `sample_bytes` counts them."""
+        """Raw bytes of the samples, as `sample_bytes` counts them."""
         return int(self.blocks["raw_bytes"].sum(dtype=np.int64))
 
 
 class ShardWriter:
-    """One shard in the making; not safe for several threads.
+    """Writes one shard; not thread-safe.
 
-    Blocks hold about ``block_bytes`` raw and the same number of samples, as `BlockCutter` chooses
-    it; where sizes change very much, it chooses again and blocks differ. Memory is bounded by what
-    it chooses by, one batch and what the store's writer holds.
+    Blocks have about ``block_bytes`` raw bytes and equal numbers of samples, which `BlockCutter`
+    chooses; if sizes change very much, it chooses again and blocks differ. Memory is bounded by the
+    samples it chooses by, one batch and the buffers of the store's writer.
 
     1. Success: `close` publishes the shard and returns its entry.
-    2. Failure or cancel: `abort`, or leaving the ``with`` block without `close`, leaves nothing.
+    2. Failure or cancellation: `abort`, or leaving the ``with`` block without `close`, leaves
+       nothing behind.
     """
 
     def __init__(
@@ -96,15 +97,15 @@ class ShardWriter:
         self._file: pa.RecordBatchFileWriter | None = None
 
     def append(self, batch: pa.RecordBatch) -> None:
-        """Add the samples of ``batch``, which has the writer's schema and any number of rows."""
+        """Add the samples of a batch, which has the writer's schema and any number of rows."""
         for cut in self._cutter.append(batch):
             self.write_block(cut)
 
     def write_block(self, cut: Cut) -> None:
-        """Write one block that was cut elsewhere, all of its samples; not beside `append`.
+        """Write one block that was cut elsewhere; not to be mixed with `append`.
 
         Raises:
-            BadArgumentError: It is larger than a block may be: one sample is.
+            BadArgumentError: It is too large for a block, because a single sample is.
         """
         if cut.raw_bytes > MAX_BLOCK_BYTES:
             raise BadArgumentError(
@@ -129,7 +130,7 @@ class ShardWriter:
         """Publish the shard.
 
         Returns:
-            Its entry; nothing is in a dataset before `commit_dataset` has taken it.
+            Its entry; `commit_dataset` makes it part of a dataset.
         """
         for cut in self._cutter.close():
             self.write_block(cut)
@@ -148,11 +149,11 @@ class ShardWriter:
         )
 
     def abort(self) -> None:
-        """Leave nothing in the store; harmless after `close`."""
+        """Remove everything that was written; harmless after `close`."""
         self._target.abort()
 
     def _begin(self, first: pa.RecordBatch | None) -> pa.RecordBatchFileWriter:
-        """Begin the file, with the codec unless a first block shows that LZ4 gains nothing."""
+        """Open the file, without the codec if a first block shows that LZ4 gains nothing."""
         codec = self._codec
         if first is not None and codec is not None and codec.name == "lz4":
             plain_bytes = _message_bytes(first, None)
@@ -173,10 +174,10 @@ class ShardWriter:
 
 
 def check_blocks(compression: str, block_bytes: int, compression_level: int | None = None) -> None:
-    """Refuse blocks that no shard may have, before a job starts.
+    """Refuse options of blocks that no shard may have, before a job starts.
 
     Raises:
-        BadArgumentError: The codec is unknown, or the size or the level outside its range.
+        BadArgumentError: The codec is unknown, or the size or the level is outside its range.
     """
     if compression not in get_args(Compression):
         raise BadArgumentError(
@@ -222,10 +223,10 @@ def _codec(compression: Compression, level: int | None) -> pa.Codec | None:
 
 
 class MessageSink:
-    """A file for an Arrow writer that knows where each message lies and what its checksum is.
+    """A file for an Arrow writer that records the place and the checksum of each message.
 
-    The writer puts the file's header before the first message, in calls of their own; its
-    length is known beforehand, so it is not counted to the message.
+    The writer writes the header before the first message, in separate calls. Its length is known,
+    so it is not counted as part of the message.
     """
 
     closed = False
@@ -238,20 +239,20 @@ class MessageSink:
         self._hash = xxhash.xxh3_64()
 
     def as_arrow(self) -> pa.PythonFile:
-        """Return what Arrow writes to."""
+        """Return the file that Arrow writes to."""
         return pa.PythonFile(cast("io.IOBase", self), mode="w")
 
     def begin_message(self) -> None:
-        """Count what comes now to a new message."""
+        """Start a new message: the following writes belong to it."""
         self._start = max(self.position, self._header_bytes)
         self._hash.reset()
 
     def end_message(self) -> tuple[int, int, int]:
-        """Return offset, length and checksum of the message that has just been written."""
+        """Return offset, length and checksum of the message that was just written."""
         return self._start, self.position - self._start, self._hash.intdigest()
 
     def write(self, chunk: bytes) -> int:
-        """Pass ``chunk`` on."""
+        """Pass ``chunk`` on to the target."""
         if self.position >= self._start:
             self._hash.update(chunk)
         elif self.position + len(chunk) > self._start:
@@ -265,21 +266,21 @@ class MessageSink:
         return self.position
 
     def flush(self) -> None:
-        """Do nothing: the target decides when it sends."""
+        """Do nothing, because the target decides when it sends."""
 
     def close(self) -> None:
-        """Do nothing: the owner publishes the target."""
+        """Do nothing, because the owner publishes the target."""
 
     def readable(self) -> bool:
-        """Say no."""
+        """Return False."""
         return False
 
     def writable(self) -> bool:
-        """Say yes."""
+        """Return True."""
         return True
 
     def seekable(self) -> bool:
-        """Say no."""
+        """Return False."""
         return False
 
 

@@ -1,4 +1,4 @@
-"""The Arrow types that may be stored, each with a text of its own that no library changes."""
+"""The Arrow types that may be stored, each with a canonical text that no library changes."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pyarrow as pa
 from headrace.errors import UnsupportedColumnError
 
 if TYPE_CHECKING:
-    Field = pa.Field[Any]  # pyarrow's stubs have it generic, pyarrow itself has not
+    Field = pa.Field[Any]  # generic only in pyarrow's stubs
 
 # The texts are part of the fingerprint: changing one changes the format.
 _PLAIN: dict[pa.DataType, str] = {
@@ -40,7 +40,7 @@ def type_text(arrow_type: pa.DataType, *, column: str) -> str:
 
     Args:
         arrow_type: Any Arrow type.
-        column: Named in the error.
+        column: The name of the column, for the error.
 
     Raises:
         UnsupportedColumnError: The type cannot be stored.

@@ -1,8 +1,8 @@
 """Refuse batches whose buffers contradict each other, at little cost.
 
-Arrow validates offsets and lengths of a block in microseconds, but takes as long for the UTF-8 of
-a table with text as for a fifth of its decoding; text that is ASCII, as most is, is told by one
-pass of NumPy. So columns of text are shown to Arrow as bytes, and as text where that pass fails.
+Arrow validates offsets and lengths of a block in microseconds, but validating UTF-8 takes a fifth
+of the time of decoding a table with text. One pass of NumPy detects ASCII, which most text is. So
+Arrow validates columns of ASCII text as bytes, and other columns as text.
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ import numpy as np
 import pyarrow as pa
 
 if TYPE_CHECKING:
-    _Array = pa.Array[Any]  # pyarrow's stubs have these generic, pyarrow itself has not
+    _Array = pa.Array[Any]  # generic only in pyarrow's stubs
 
 _ASCII_STOP = 0x80
 
 
 class BatchValidator:
-    """Validates batches of one schema; what follows from it is found out once.
+    """Validates batches of one schema; what depends only on the schema is worked out once.
 
     Args:
         schema: The schema of every batch.
@@ -40,12 +40,12 @@ class BatchValidator:
         """Check that no offset leads out of its buffer and that strings are UTF-8.
 
         Raises:
-            pa.ArrowInvalid: Something does not; says what.
+            pa.ArrowInvalid: An offset does, or a string is not.
         """
         if not self._bytes_of:
             batch.validate(full=True)
             return
-        batch.validate()  # a view of buffers that are too short would read outside of them
+        batch.validate()  # a view of buffers that are too short would read outside them
         columns = batch.columns
         for index, kind in self._bytes_of.items():
             columns[index] = columns[index].view(kind)
@@ -55,10 +55,10 @@ class BatchValidator:
                 batch.column(index).validate(full=True)
 
     def refuse_nulls(self, batch: pa.RecordBatch) -> None:
-        """Check that columns which may hold no nulls hold none.
+        """Check that columns that are not nullable hold no nulls.
 
         Raises:
-            ValueError: One does; says which.
+            ValueError: A column does; the message names it.
         """
         for index, name in self._filled:
             null_count = batch.column(index).null_count

@@ -1,11 +1,11 @@
-"""A lock on a folder, which one process at a time holds for a moment.
+"""A lock on a folder, which one process at a time holds briefly.
 
-1. Where the file system has locks, the system keeps it, and frees it when its holder ends.
-2. If it has none, as some that are mounted through FUSE, a file replaces it: it is created
-   exclusively, in one write, and removed. A holder that died leaves the file, and it stays, since
-   nobody can tell a slow holder from a dead one. The error after the wait names the file, its age
-   and its owner.
-3. In both, the wait is bounded by the deadline.
+1. If the file system has locks, one of these is used; it is released when its holder ends.
+2. If it has none, like some FUSE mounts, a file serves as the lock: it is created exclusively, in
+   one write, and removed. A holder that dies leaves the file, and it stays, because a slow holder
+   cannot be distinguished from a dead one. The error after the wait names the file, its age and
+   its owner.
+3. In both cases the deadline bounds the wait.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ def locked(path: Path, *, deadline_s: float) -> Iterator[None]:
     """Hold the lock of a folder.
 
     Args:
-        path: The path of the lock's file, in that folder.
-        deadline_s: How long to wait for another holder.
+        path: The path of the lock file in the folder.
+        deadline_s: How long to wait for another holder, in seconds.
 
     Raises:
-        StoreUnavailableError: Another process holds it for longer.
-        OSError: The file system refuses.
+        StoreUnavailableError: Another process held it for longer.
+        OSError: The file system refused.
     """
-    # Not opened to append: file systems that only take whole files refuse that.
+    # Not opened for appending: file systems that only accept whole files refuse that.
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
     try:
         try:
@@ -55,7 +55,7 @@ def locked(path: Path, *, deadline_s: float) -> Iterator[None]:
 
 @contextlib.contextmanager
 def held_by_name(path: Path, *, deadline_s: float) -> Iterator[None]:
-    """Hold a lock that is the file ``path`` itself; for arguments and errors see `locked`."""
+    """Hold a lock that is the file ``path`` itself; takes and raises what `locked` does."""
     _wait(lambda: _try_make(path), path, deadline_s)
     try:
         yield

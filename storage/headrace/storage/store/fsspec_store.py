@@ -1,8 +1,8 @@
 """Use any file system of fsspec as a store: ``gs://``, ``abfs://``, ``memory://`` and so on.
 
-fsspec knows no conditional writes, so a commit marks itself first: it writes a marker, lists the
-markers, and continues only if its own is alone. If two commits meet, at least one is refused,
-perhaps both. Both never win, provided that the store lists what has been written.
+fsspec has no conditional writes, so a commit writes a marker first, lists all markers, and
+continues only if its own is the only one. If two commits coincide, at least one is refused, perhaps
+both. They never both succeed, provided that the store lists everything that was written.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ class FsspecStore:
                 f"{safe_url(url)!r} cannot be opened: {found}; expected a path, file://, s3:// or "
                 "a scheme whose fsspec package is installed",
                 field="url",
-            ) from None  # the cause may hold the whole URL
+            ) from None  # the cause may contain the whole URL
         self._root = str(path).rstrip("/")
         self._url = safe_url(url).rstrip("/")
         self._retry = options.retry
@@ -115,7 +115,7 @@ class FsspecStore:
             yield entry.name
 
     def list_entries(self, prefix: str = "") -> Iterator[ObjectEntry]:
-        self._files.invalidate_cache()  # else what others wrote since is not there
+        self._files.invalidate_cache()  # otherwise later writes of others are missing
         try:
             with _translated(prefix, self.url):
                 found = self._files.find(self._root, detail=True)
@@ -123,7 +123,7 @@ class FsspecStore:
             return
         for path, state in found.items():
             name = str(path).removeprefix(self._root).lstrip("/")
-            if name and name.startswith(prefix):  # a root that is a file finds itself
+            if name and name.startswith(prefix):  # a root that is a file lists itself
                 yield entry_of(name, state)
 
     def entry(self, name: str) -> ObjectEntry | None:
@@ -136,13 +136,13 @@ class FsspecStore:
 
     def read_entry(self, entry: ObjectEntry, *, offset: int, length: int) -> bytes:
         content = self.read(entry.name, offset=offset, length=length)
-        if len(content) != length:  # to ask each time would double the requests
+        if len(content) != length:  # asking each time would double the requests
             return read_unchanged(self, entry, offset=offset, length=length)
         return content
 
     def list_unfinished(self, prefix: str = "") -> Iterator[Unfinished]:
         del prefix
-        return iter(())  # fsspec has no way to ask for uploads that wait
+        return iter(())  # fsspec cannot list unfinished uploads
 
     def discard(self, unfinished: Unfinished) -> None:
         raise BadArgumentError(f"{unfinished} belongs to another store", field="unfinished")
@@ -229,10 +229,10 @@ def _modified_s(state: Mapping[str, object]) -> float | None:
 
 
 def entry_of(name: str, state: Mapping[str, object]) -> ObjectEntry:
-    """Return what a file system of fsspec says of a file.
+    """Return the entry of a file of an fsspec file system.
 
     Args:
-        name: Relative to the root.
+        name: The name relative to the root.
         state: The result of ``info`` or ``find``.
     """
     size = state.get("size")

@@ -2,11 +2,11 @@
 
 Contract of writes:
 
-1. Success: content is written to a hidden file beside its place, flushed to the disk, and renamed
-   in one step, so readers see all of it or nothing.
-2. Conflict: an object that must not exist is linked to its name, which the system refuses if
-   the name is taken; one that must be unchanged is compared and replaced under a lock file.
-3. Failure and crash: what stays behind is a hidden file, which `list` does not show.
+1. Success: content is written to a hidden file in the same directory, flushed to disk, and renamed
+   atomically, so readers see all of it or nothing.
+2. Conflict: an object that must not exist yet is hard-linked to its name, which fails if the name
+   is taken. One that must be unchanged is compared and replaced under a lock file.
+3. Failure and crash: only a hidden file stays behind, which `list` does not show.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ _NO_LINKS = (errno.EPERM, errno.ENOTSUP, errno.ENOSYS, errno.EMLINK)
 
 
 class LocalStore:
-    """A directory, made when something is first written."""
+    """A directory, which is created by the first write."""
 
     def __init__(self, url: str) -> None:
         self._root = Path(_path_of(url)).absolute()
@@ -55,8 +55,8 @@ class LocalStore:
 
     def read(self, name: str, *, offset: int = 0, length: int | None = None) -> bytes:
         check_name(name)
-        # Through the system's own calls, and with no context: blocks are read here, and a file
-        # object costs as much as a small read.
+        # With plain system calls and no context manager: blocks are read here, and a file object
+        # costs as much as a small read.
         try:
             descriptor = os.open(f"{self._root_text}/{name}", os.O_RDONLY | os.O_CLOEXEC)
             try:
@@ -109,12 +109,12 @@ class LocalStore:
                     yield entry
 
     def entry(self, name: str) -> ObjectEntry | None:
-        """Return a file; links to files count, links to directories do not."""
+        """Return the entry of a file or of a link to a file, but not of a link to a directory."""
         with _translated(name, self.url):
             try:
                 state = os.stat(f"{self._root_text}/{name}")  # noqa: PTH116 - asked for every file
             except (FileNotFoundError, NotADirectoryError):
-                return None  # also where it was removed since it was listed
+                return None  # also if it was removed after it was listed
         if not stat.S_ISREG(state.st_mode):
             return None
         version = time_version(state.st_mtime_ns)
@@ -169,7 +169,7 @@ class LocalStore:
 
 
 class LocalWriter:
-    """A file that takes its name when it is closed."""
+    """A file that gets its name when it is closed."""
 
     def __init__(self, path: Path, *, url: str) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -189,7 +189,7 @@ class LocalWriter:
             _flush_directory(self._path.parent)
 
     def close_if_absent(self) -> None:
-        """Take the name if it is free.
+        """Close the file under its name if the name is free.
 
         Raises:
             CommitConflictError: The name is taken.
@@ -224,7 +224,7 @@ def _path_of(url: str) -> str:
 
 
 def _raise_hidden(error: OSError) -> None:
-    # A root that is not there has no files; a directory that cannot be read has hidden ones.
+    # A missing root has no files, but a directory that cannot be read may have some.
     if not isinstance(error, FileNotFoundError | NotADirectoryError):
         raise error
 
@@ -255,8 +255,8 @@ def _take_name(hidden: Path, path: Path) -> None:
     except OSError as error:
         if error.errno not in _NO_LINKS:
             raise
-        # No hard links here (some FUSE mounts): exclusive creation decides who wins, at the
-        # price of a moment in which a reader may see the object short.
+        # Without hard links (some FUSE mounts), exclusive creation decides who wins; for a moment
+        # readers may see the object incomplete.
         with path.open("xb") as file:
             file.write(hidden.read_bytes())
             file.flush()
@@ -266,7 +266,7 @@ def _take_name(hidden: Path, path: Path) -> None:
 def _flush_directory(path: Path) -> None:
     descriptor = os.open(path, os.O_RDONLY)
     try:
-        # Some network file systems cannot do this, and need not.
+        # Some network file systems cannot do this, and do not need it.
         with contextlib.suppress(OSError):
             os.fsync(descriptor)
     finally:

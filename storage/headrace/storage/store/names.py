@@ -1,4 +1,4 @@
-"""Names of objects in a store: relative, plain, and never out of their root."""
+"""Names of objects in a store: relative, printable, and never outside the root."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from headrace.errors import BadArgumentError
 MAX_NAME_BYTES = 512  # S3 allows 1024 for prefix and name together
 
 
-@lru_cache(maxsize=4096)  # reading a block asks, and asks of the same shards again and again
+@lru_cache(maxsize=4096)  # called for each block that is read, for the same shards again and again
 def name_problem(name: str) -> str | None:
-    """Return why ``name`` may not be used in a store, or nothing.
+    """Return why ``name`` may not be used in a store; None if it may.
 
-    A name is one or more parts joined by ``/``; a part is printable, holds no backslash and is
-    neither empty nor ``.`` nor ``..``.
+    A name is one or more parts joined by ``/``. A part is printable, contains no backslash and is
+    not empty, ``.`` or ``..``.
     """
     if not name or len(name.encode(errors="replace")) > MAX_NAME_BYTES:
         return f"a name has 1 to {MAX_NAME_BYTES} bytes"
@@ -29,7 +29,7 @@ def check_name(name: str) -> None:
     """Refuse a name that could lead out of the store's root.
 
     Raises:
-        BadArgumentError: With the name and the rule it breaks.
+        BadArgumentError: The name breaks a rule; the message has both.
     """
     problem = name_problem(name)
     if problem is not None:

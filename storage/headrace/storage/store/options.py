@@ -1,4 +1,4 @@
-"""What a store needs to know beside its URL."""
+"""The options of a store in addition to its URL."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ _Addressing = Literal["auto", "path", "virtual"]
 
 @dataclass(frozen=True, slots=True)
 class RetryPolicy:
-    """How often and for how long a failed request is retried.
+    """How many times and for how long to retry failed requests.
 
     The wait before attempt n is uniform in ``[0, min(cap_s, base_s * 2**(n - 1)))``.
 
     Attributes:
-        attempts: Attempts in all; 1 means no retry.
-        base_s: Bound of the first wait.
-        cap_s: Bound of every wait.
-        budget_s: No attempt starts later than this after the first one.
+        attempts: Attempts in all; 1 means no retries.
+        base_s: Upper bound of the first wait, in seconds.
+        cap_s: Upper bound of every wait, in seconds.
+        budget_s: No attempt starts later than this many seconds after the first one.
 
     Source: "full jitter" of Brooker, Exponential Backoff And Jitter, AWS Architecture Blog, 2015.
     """
@@ -41,32 +41,32 @@ class RetryPolicy:
 
 @dataclass(frozen=True, slots=True)
 class StoreOptions:
-    """How to reach an object store and as whom.
+    """How to reach an object store, and with which credentials.
 
-    Picklable, so that the driver of a job can hand its own to executors. Secrets are left out
-    of ``repr`` and of every error message. What is `None` is left to the store's own rules: for
-    S3 the usual variables, profiles and instance roles.
+    Picklable, so that the driver of a job can pass its options to executors. Secrets never appear
+    in ``repr`` or in error messages. For options that are `None`, the store's usual rules apply:
+    for S3 the usual environment variables, profiles and instance roles.
 
     Attributes:
         endpoint: URL of an S3-compatible service; `None` is ``AWS_ENDPOINT_URL_S3``,
-            ``AWS_ENDPOINT_URL``, then AWS itself.
-        region: Region to sign requests for.
-        access_key: Key id; needs ``secret_key``.
-        secret_key: Secret of ``access_key``.
-        session_token: Third part of temporary credentials.
-        profile: Profile of the shared AWS configuration files.
-        anonymous: Send unsigned requests.
-        requester_pays: Accept the costs of reading another's bucket.
+            ``AWS_ENDPOINT_URL``, or else AWS.
+        region: The region to sign requests for.
+        access_key: The access key id; needs ``secret_key``.
+        secret_key: The secret of ``access_key``.
+        session_token: The session token of temporary credentials.
+        profile: A profile of the shared AWS configuration files.
+        anonymous: Whether to send unsigned requests.
+        requester_pays: Whether to accept the costs of reading a requester-pays bucket.
         addressing: ``auto``, ``path`` or ``virtual`` (bucket in the path or in the host name);
-            ``auto`` is ``path`` where an endpoint is given.
-        ca_bundle: File of certificates to trust instead of the usual ones.
-        connect_timeout_s: Longest wait for a connection.
-        read_timeout_s: Longest silence while an object is read; then another connection is tried.
-            Stores begin to answer within a second or two, so this is long (arbitrary).
-        write_timeout_s: Longest silence after anything else: the end of a large upload takes a
-            store its time.
-        max_connections: Connections kept to the store.
-        retry: What happens to failed requests.
+            ``auto`` is ``path`` if an endpoint is given.
+        ca_bundle: A file of certificates to trust instead of the usual ones.
+        connect_timeout_s: Longest wait for a connection, in seconds.
+        read_timeout_s: Longest silence while an object is read, in seconds; then another connection
+            is tried. Stores start to answer within a second or two, so this is long (arbitrary).
+        write_timeout_s: Longest silence during any other request, in seconds. A store may need long
+            to complete a large upload.
+        max_connections: The most connections to keep open.
+        retry: How to retry failed requests.
         fsspec: Storage options of the fsspec file system, for all other schemes.
     """
 
@@ -115,14 +115,14 @@ class StoreOptions:
 def options_with_environment(
     options: StoreOptions, environment: Mapping[str, str] = os.environ
 ) -> StoreOptions:
-    """Fill what is not set from the AWS variables, so that the options mean the same elsewhere.
+    """Fill in options from the AWS variables, so that they mean the same on other machines.
 
-    Credentials of profiles and of instance roles are not resolved: those expire, and a machine
-    that has a role uses its own.
+    Credentials of profiles and of instance roles are not resolved: they expire, and a machine with
+    a role uses its own.
 
     Args:
-        options: What is set here wins.
-        environment: The variables of the machine whose settings are needed.
+        options: The options; those that are set take precedence.
+        environment: The environment variables of this machine.
     """
     filled = replace(
         options,

@@ -1,4 +1,4 @@
-"""Translate errors of the system, which the file systems of fsspec raise as well."""
+"""Translate errors of the operating system, which the file systems of fsspec raise as well."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from headrace.storage.store.safe_url import safe_url
 
 @contextlib.contextmanager
 def translated(name: str, url: str, *, advice: str) -> Iterator[None]:
-    """Raise our errors in place of the system's.
+    """Raise our errors in place of those of the operating system.
 
     Args:
-        name: The name of the object that is asked for.
-        url: The url of its store.
+        name: The name of the requested object.
+        url: The URL of its store.
         advice: What to do if access is refused.
 
     Raises:
         ObjectNotFoundError: There is no such object.
         StoreRefusedError: Access is refused.
-        StoreUnavailableError: Anything else.
+        StoreUnavailableError: Anything else failed.
     """
     place = f"{name} in {url}"
     try:

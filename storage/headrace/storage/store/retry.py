@@ -21,10 +21,10 @@ _heard = threading.local()
 
 @contextmanager
 def hearing_failures(listener: Callable[[StoreUnavailableError], None]) -> Iterator[None]:
-    """Report each failed attempt of this thread to a listener, even if the next one succeeds.
+    """Report each failed attempt of this thread to a listener, even if a later one succeeds.
 
-    A reader with many requests at once should send fewer to a store that throttles; without this it
-    would not know.
+    This tells a reader with many concurrent requests that the store throttles, so that it sends
+    fewer.
     """
     before = getattr(_heard, "listener", None)
     _heard.listener = listener
@@ -42,18 +42,18 @@ def call_with_retries(
     clock: Callable[[], float] = time.monotonic,
     uniform: Callable[[], float] = random.random,
 ) -> _T:
-    """Call ``attempt`` until it returns, fails for good, or the policy is used up.
+    """Call ``attempt`` until it succeeds, fails permanently, or the policy is exhausted.
 
     Args:
-        attempt: Raises `StoreUnavailableError` for what may pass by itself, and anything else
-            for what will not.
-        policy: Bounds in count and time.
-        sleep: Waits that many seconds.
-        clock: Monotonic seconds.
-        uniform: Random numbers in ``[0, 1)``.
+        attempt: Raises `StoreUnavailableError` for temporary failures, and any other error for
+            permanent ones.
+        policy: The limits in number and time.
+        sleep: Waits a number of seconds.
+        clock: Returns monotonic seconds.
+        uniform: Returns random numbers in ``[0, 1)``.
 
     Raises:
-        StoreUnavailableError: The last failure, with how often and how long was tried.
+        StoreUnavailableError: The last failure, with the number of attempts and their time.
     """
     started = clock()
     for number in range(1, policy.attempts + 1):

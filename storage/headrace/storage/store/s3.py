@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 
 class _Condition(TypedDict, total=False):
-    """The object that a write replaces: one with a tag, or none."""
+    """The condition of a write: replace an object with a certain tag, or create a new one."""
 
     IfMatch: str
     IfNoneMatch: str
@@ -94,7 +94,7 @@ class S3Store:
                 yield ObjectEntry(name, item["Size"], version, item["LastModified"].timestamp())
 
     def entry(self, name: str) -> ObjectEntry | None:
-        key = self._root + name  # files of others have any name
+        key = self._root + name  # not checked: files of others may have any name
 
         def ask(client: S3Client) -> HeadObjectOutputTypeDef:
             return client.head_object(Bucket=self._bucket, Key=key)
@@ -118,7 +118,7 @@ class S3Store:
             length=length,
             place=self._place(entry.name),
         )
-        # The tag of the answer and not If-Match: services exist that ignore the condition.
+        # Compares the tag of the answer, because some services ignore If-Match.
         if not answer.tag or content_version(answer.tag) != entry.version:
             found = self.entry(entry.name)
             if found is not None and found != entry:
@@ -155,7 +155,7 @@ class S3Store:
                 place=self._place(name),
             )
         except ObjectNotFoundError:
-            return  # some services say so
+            return  # some services report it
 
     def open_writer(self, name: str) -> S3Writer:
         return S3Writer(

@@ -28,10 +28,9 @@ _T = TypeVar("_T")
 
 
 class S3Requests:
-    """A client that retries requests, and raises errors of ours.
+    """A client that retries requests, and raises our errors.
 
-    boto3's own retries are off: they know nothing of bodies that break off, and two loops
-    multiply.
+    boto3's own retries are off: they ignore bodies that break off, and nested retries multiply.
     """
 
     def __init__(self, options: StoreOptions, *, place: str) -> None:
@@ -47,10 +46,10 @@ class S3Requests:
             raise BadArgumentError(f"{place}: {error}", field="endpoint") from error
 
     def send(self, request: Callable[[S3Client], _T], *, place: str) -> _T:
-        """Call ``request`` with the client until it succeeds or the retries are used up.
+        """Call ``request`` with the client until it succeeds or the retries are exhausted.
 
         Args:
-            request: One call of boto3, with the reading of its body.
+            request: Makes one call of boto3 and reads its body.
             place: URL of the object, for errors.
 
         Raises:
@@ -66,13 +65,13 @@ class S3Requests:
         return call_with_retries(attempt, self._options.retry)
 
     def get(self, bucket: str, key: str, *, offset: int, length: int | None, place: str) -> Answer:
-        """Return a range of an object, as `send` would, at half the cost.
+        """Return a range of an object, at half the cost of `send`.
 
         Args:
-            bucket: Its name; the same in all calls.
-            key: The object's key.
-            offset: First byte.
-            length: Bytes, > 0, or `None` for the rest.
+            bucket: The name of the bucket; the same in all calls.
+            key: The key of the object.
+            offset: The first byte.
+            length: Number of bytes, > 0, or `None` for the rest.
             place: URL of the object, for errors.
 
         Raises:
@@ -84,7 +83,7 @@ class S3Requests:
         )
 
     def close(self) -> None:
-        """Give connections back."""
+        """Close the connections."""
         self._gets.close()
         self.client.close()
 
@@ -92,12 +91,12 @@ class S3Requests:
         found = self._session.get_credentials()
         if found is None:
             return None
-        # Renews those that are about to expire.
+        # This renews credentials that are about to expire.
         now = found.get_frozen_credentials()
         return SigningKeys(now.access_key or "", now.secret_key or "", now.token)
 
     def _credential(self) -> str:
-        """Name whose credentials are used; never the secret."""
+        """Return a description of the credentials, without the secret."""
         if self._options.anonymous:
             return "anonymous access"
         try:
@@ -111,7 +110,7 @@ class S3Requests:
 
 @cache
 def _loader(search_path: str | None) -> Loader:
-    # What boto3 knows of S3 takes a tenth of a second to read, and each session would read it.
+    # boto3's description of S3 takes 0.1 s to read, and each session would read it.
     return create_loader(search_path)
 
 
@@ -141,8 +140,8 @@ def _client(session: Session, options: StoreOptions) -> S3Client:
             max_pool_connections=options.max_connections,
             retries={"total_max_attempts": 1},
             s3={"addressing_style": _addressing(options)},
-            # Many S3-compatible services refuse or mangle boto3's newer default checksums;
-            # uploads carry Content-MD5 and blocks their own checksum instead.
+            # Many S3-compatible services refuse or corrupt boto3's newer default checksums.
+            # Uploads have Content-MD5 instead, and blocks their own checksums.
             request_checksum_calculation="when_required",
             response_checksum_validation="when_required",
         ),
@@ -157,7 +156,7 @@ def _settings(session: Session, options: StoreOptions) -> SessionSettings:
     return SessionSettings(
         verify=options.ca_bundle
         or session.get_config_variable("ca_bundle")
-        or os.environ.get("REQUESTS_CA_BUNDLE")  # botocore heeds it too
+        or os.environ.get("REQUESTS_CA_BUNDLE")  # botocore uses it too
         or True,
         connect_timeout_s=options.connect_timeout_s,
         read_timeout_s=options.read_timeout_s,
@@ -169,7 +168,7 @@ def _addressing(options: StoreOptions) -> Literal["auto", "path", "virtual"]:
     if options.addressing != "auto" or options.endpoint is None:
         return options.addressing
     host = urlsplit(options.endpoint).hostname or ""
-    # Bucket names as host names need DNS entries that services of one's own seldom have.
+    # Bucket names in host names need DNS entries, which self-hosted services seldom have.
     return "auto" if host.endswith(".amazonaws.com") else "path"
 
 

@@ -1,4 +1,4 @@
-"""Translate errors of boto3: absent, refused, changed meanwhile, or worth a retry."""
+"""Translate errors of boto3: object missing, refused, changed, or worth a retry."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ _THROTTLED = {
     "RequestLimitExceeded",
 }
 _PASSING = {"InternalError", "RequestTimeout", "ServiceUnavailable", "OperationAborted"}
-# A PUT whose body was damaged on its way is refused, and may be sent again.
+# A PUT whose body was damaged on the way is refused, and may be sent again.
 _DAMAGED = {"BadDigest", "IncompleteBody", "XAmzContentChecksumMismatch"}
 _CHANGED = {"PreconditionFailed", "ConditionalRequestConflict"}
 
@@ -54,9 +54,9 @@ def translate(error: BotoCoreError | ClientError, *, place: str, credential: str
     """Return our error for one of boto3's.
 
     Args:
-        error: What boto3 raised.
+        error: The error of boto3.
         place: URL of the object.
-        credential: Whose credentials were used, without the secret.
+        credential: A description of the credentials, without the secret.
     """
     if isinstance(error, ClientError):
         return _translate_answer(error, place, credential)

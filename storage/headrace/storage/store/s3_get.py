@@ -1,25 +1,25 @@
 """Get ranges of objects at half the processor time of boto3.
 
-A request of boto3 takes 2 ms of processor time under Python's lock, whatever its size, so one
-process asks for 400 to 500 ranges a second. What it spends them on is the same for every request:
-so boto3 makes the first one of a store, and the others repeat it with another key, range and
+A request of boto3 takes 2 ms of processor time under Python's lock, independent of its size, so one
+process can read 400 to 500 ranges a second. Most of that work is the same for every request. So
+boto3 makes the first request to a store, and the others repeat it with another key, range and
 signature, through botocore's own HTTP session.
 
 Contract:
 
-1. The first request goes through boto3. The request that was answered, after all redirects,
-   shows the URL, the region and service it was signed for, and which headers it had.
-2. The later ones are signed with the credentials of the moment, so those that expire are renewed.
-3. An answer that is an error becomes the error that boto3 would have raised. Where it may tell
-   that the place is wrong (another region), boto3 is asked instead, which follows, and what was
-   learned is learned again.
-4. Where a first request is not of this kind (another signature, a URL that does not end with the
-   key), all go through boto3.
-5. To a store in clear text, without a proxy between, later requests of a known length go over
-   connections of our own (`headrace.storage.store.s3_wire`), where the store's answers are of the
-   kind that is known there.
-6. Those of boto3 too go over our connections, so that none waits longer for a silent store than
-   ``read_timeout_s``: boto3 has one time-out for all that it does.
+1. The first request goes through boto3. The request that was answered, after all redirects, shows
+   the URL, the region and service it was signed for, and its headers.
+2. Later requests are signed with the current credentials, so expiring ones are renewed.
+3. An error in the answer becomes the error that boto3 would have raised. If it may mean that the
+   place is wrong (another region), boto3 makes the request again and follows the redirect, and the
+   later requests follow it too.
+4. If the first request cannot be repeated like this (another signature, a URL that does not end
+   with the key), all requests go through boto3.
+5. If the store is reached without TLS and proxies, later requests of known length use our own
+   connections (`headrace.storage.store.s3_wire`), as long as the answers are of the kind that is
+   supported there.
+6. Requests of boto3 use our sessions too, so that none waits longer than ``read_timeout_s`` for a
+   silent store: boto3 has only one timeout for all operations.
 
 If the code differs, the code is wrong.
 """
@@ -64,8 +64,8 @@ class Answer:
     """The answer of a store.
 
     Attributes:
-        content: Bytes; none where the object ends before the range.
-        tag: Entity tag of the object, or empty where it ends before the range.
+        content: The bytes; none if the object ends before the range.
+        tag: The entity tag of the object; empty if it ends before the range.
     """
 
     content: bytes
@@ -74,13 +74,13 @@ class Answer:
 
 @dataclass(frozen=True, slots=True)
 class SessionSettings:
-    """Settings to make the connections that boto3 would make.
+    """The settings of connections, as boto3 would make them.
 
     Attributes:
-        verify: File of certificates, or `True` for those that botocore trusts by itself.
+        verify: A file of certificates, or `True` for those that botocore trusts by default.
         connect_timeout_s: Longest wait for a connection.
         read_timeout_s: Longest silence of the store.
-        max_connections: Connections kept.
+        max_connections: The most connections to keep open.
     """
 
     verify: str | bool
@@ -90,11 +90,11 @@ class SessionSettings:
 
 
 class S3Gets:
-    """Ranged GETs of one store. Safe to use from several threads.
+    """Ranged GETs of one store; thread-safe.
 
     Args:
         client: A client of boto3, which makes the first request.
-        keys: Returns the current credentials, or `None` if requests are not signed.
+        keys: Returns the current credentials; `None` if requests are not signed.
         settings: The settings of the connections.
     """
 
@@ -120,13 +120,13 @@ class S3Gets:
         """Return the bytes of a range.
 
         Args:
-            bucket: Its name; the same in all calls.
-            key: The object's key.
-            wanted: Value of the header ``Range``.
+            bucket: The name of the bucket; the same in all calls.
+            key: The key of the object.
+            wanted: The value of the header ``Range``.
 
         Raises:
-            ClientError: The store answers with an error.
-            BotoCoreError: It cannot be reached, or the request cannot be made.
+            ClientError: The store answered with an error.
+            BotoCoreError: The store cannot be reached, or the request cannot be made.
         """
         try:
             way = self._way
@@ -145,7 +145,7 @@ class S3Gets:
             raise
 
     def close(self) -> None:
-        """Give connections back."""
+        """Close the connections."""
         way, self._way = self._way, None
         if way is not None and way.wire is not None:
             way.wire.close()
@@ -175,14 +175,14 @@ class S3Gets:
         place = f"{parts.scheme}://{parts.netloc}"
         session = self._sessions.get(place)
         if session is None:
-            # Two threads may both make one; a session without connections costs nothing.
+            # Two threads may both make one, but a session without connections costs nothing.
             session = self._sessions.setdefault(place, _session_for(url, self._settings))
         return session
 
 
 @dataclass(frozen=True, slots=True)
 class _Way:
-    """How the first request was made, without what differs between requests."""
+    """The parts of the first request that all requests share."""
 
     session: URLLib3Session
     base: str
@@ -214,7 +214,7 @@ class _Way:
         with closing(answer.raw):
             if answer.status_code not in _SERVED:
                 raise _error_of(int(answer.status_code), answer.raw.read(_MAX_ERROR_BYTES))
-            length: Any = answer.headers.get("content-length")  # as boto3 hands it on
+            length: Any = answer.headers.get("content-length")  # as boto3 passes it on
             content = StreamingBody(answer.raw, length).read()
             return Answer(content, answer.headers.get("etag", ""))
 
@@ -280,7 +280,7 @@ def _host_and_path(url: str) -> tuple[str, str]:
 
 def _error_of(status: int, content: bytes) -> ClientError:
     code = _ERROR_CODE.search(content)
-    # boto3 takes the status for the code where an answer has no body.
+    # boto3 uses the status as the code if an answer has no body.
     response: Any = {
         "Error": {"Code": code[1].decode() if code else str(status)},
         "ResponseMetadata": {"HTTPStatusCode": status},

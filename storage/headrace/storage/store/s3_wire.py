@@ -1,20 +1,19 @@
-"""Ask a store for ranges over connections of our own, with as few calls as possible.
+"""Read ranges from a store over our own connections, with as few calls as possible.
 
-For 1 MiB of a store in clear text botocore's session takes 1.3 ms of processor time under Python's
-lock, half of it whatever the length; this takes 0.57 (docs/decisions/how-fast-cold-reads-are.md).
-It knows one kind of answer, that with a length, and connections without TLS and proxies; all else
-is botocore's.
+For 1 MiB of a store without TLS, botocore's session takes 1.3 ms of processor time under Python's
+lock, half of it independent of the length; this module takes 0.57 ms
+(docs/decisions/how-fast-cold-reads-are.md). It supports one kind of answer, with a length, and
+connections without TLS and proxies. Botocore handles everything else.
 
 Contract of `PlainWire.get`:
 
-1. Success: the answer is whole, an error of the store's too, and its connection is kept.
-2. A store that is silent for ``read_timeout_s``, or so slow that the answer takes longer than that
-   and its length at `_LEAST_BYTES_PER_S`: `ReadTimeoutError`. An answer that breaks off:
-   `ConnectionClosedError`. The connection is closed.
-3. A connection that the store closed while it was idle costs nothing: the request goes over a fresh
-   one at once.
-4. An answer of another kind: `OtherAnswerError`, and the connection is closed; this request and
-   all later ones (`is_understood`) are to be made in another way.
+1. Success: the answer is complete, even if it is an error of the store, and its connection is kept.
+2. `ReadTimeoutError` if the store is silent for ``read_timeout_s``, or the answer takes longer than
+   that plus its length at `_LEAST_BYTES_PER_S`. `ConnectionClosedError` if the answer breaks off.
+   In both cases the connection is closed.
+3. If the store closed a connection while it was idle, the request is sent over a new one at once.
+4. An answer of another kind: `OtherAnswerError`, and the connection is closed. This request and all
+   later ones (`is_understood`) must be made in another way.
 
 If the code differs, the code is wrong.
 """
@@ -42,28 +41,28 @@ _MAX_ERROR_BYTES = 65536
 _MAX_OBJECT_BYTES = 1 << 31
 _HEAD_END = b"\r\n\r\n"
 
-# Slower than any store that is fit for training, but fast enough that a range ends.
+# Slower than any store that is usable for training, but bounds the time of a range.
 _LEAST_BYTES_PER_S = 16 << 10
 
 IS_POSSIBLE = hasattr(socket, "MSG_WAITALL") and hasattr(socket, "SO_RCVTIMEO")
-"""Whether this system's sockets can do what is wanted of them."""
+"""Whether this system's sockets have the necessary options."""
 
 
 class OtherAnswerError(Exception):
-    """An answer of a kind that is not known here."""
+    """An answer of a kind that is not supported here."""
 
 
 class _StaleError(Exception):
-    """The store has closed a connection before it was asked anything over it."""
+    """The store closed a connection before it received the request."""
 
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """What a store answered.
+    """The answer of a store.
 
     Attributes:
         status: The HTTP status.
-        headers: By names in lower case.
+        headers: The headers, by names in lower case.
         content: The body.
     """
 
@@ -73,17 +72,17 @@ class Reply:
 
 
 class PlainWire:
-    """Connections to one store. Safe to use from several threads.
+    """Connections to one store; thread-safe.
 
     Attributes:
-        is_understood: Whether all answers so far were of the known kind.
+        is_understood: Whether all answers so far were of the supported kind.
 
     Args:
-        url: The url of the store, for errors.
+        url: The URL of the store, for errors.
         address: Host and port.
         connect_timeout_s: Longest wait for a connection.
         read_timeout_s: Longest silence.
-        max_connections: Connections kept.
+        max_connections: The most connections to keep open.
     """
 
     def __init__(
@@ -102,20 +101,20 @@ class PlainWire:
         self._read_timeout_s = read_timeout_s
         self._max_connections = max_connections
         self._idle: list[socket.socket] = []
-        # Stores that nobody closes leave no connection open either.
+        # Closes the connections even if nobody closes the store.
         weakref.finalize(self, _close_all, self._idle)
 
     def get(self, path: str, headers: Mapping[str, str], *, most_bytes: int) -> Reply:
         """Send a GET and return its answer.
 
         Args:
-            path: The path as it is sent.
-            headers: The host among them.
-            most_bytes: Length of the range; stores that know none send the whole object.
+            path: The encoded path.
+            headers: The headers, including ``Host``.
+            most_bytes: Length of the range; a store that ignores ranges would send more.
 
         Raises:
-            BotoCoreError: As the contract says.
-            OtherAnswerError: The same.
+            BotoCoreError: See the contract.
+            OtherAnswerError: See the contract.
         """
         request = _request(path, headers)
         try:
@@ -139,7 +138,7 @@ class PlainWire:
         except OSError as error:
             raise EndpointConnectionError(endpoint_url=self._url, error=error) from error
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        # Waiting is left to the system, in one call for a whole body.
+        # A blocking socket, so that a whole body takes one system call.
         connection.settimeout(None)
         whole_s, part_s = divmod(self._read_timeout_s, 1)
         timeout = struct.pack("ll", int(whole_s), int(part_s * 1e6))
@@ -174,7 +173,7 @@ class PlainWire:
         parts: list[bytes] = []
         left = length
         while left:
-            # Returns early when the time-out passes, with what came so far.
+            # Returns early after the timeout, with the bytes received so far.
             part = connection.recv(left, socket.MSG_WAITALL)
             if not part:
                 raise ConnectionClosedError(endpoint_url=self._url)
@@ -205,7 +204,7 @@ def _request(path: str, headers: Mapping[str, str]) -> bytes:
 
 
 def _head(connection: socket.socket, request: bytes) -> tuple[int, dict[str, str]]:
-    """Send a request; return the status and the headers of its answer, and leave the body."""
+    """Send a request, and return the status and headers of the answer without reading its body."""
     try:
         connection.sendall(request)
         seen = connection.recv(_PEEKED_BYTES, socket.MSG_PEEK)

@@ -2,9 +2,9 @@
 
 Contract:
 
-1. Success: `close` publishes the object, by one PUT where it is smaller than a part.
-2. Failure or cancel: `abort` discards the parts that were sent; nothing has become visible.
-3. Crash: the parts stay with the service, invisible, until they are swept.
+1. Success: `close` publishes the object, with a single PUT if it is smaller than a part.
+2. Failure or cancellation: `abort` discards the parts that were sent; nothing becomes visible.
+3. Crash: the parts stay in the store, invisible, until they are swept.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ if TYPE_CHECKING:
     from mypy_boto3_s3.type_defs import CompletedPartTypeDef
 
 PART_BYTES = 8 << 20
-"""S3 takes 10,000 parts of an object, so one may have 80 GB; also boto3's own part size."""
+"""S3 allows 10,000 parts, so an object may have 80 GB. This is also boto3's part size."""
 
 
 class S3Writer:
-    """One object in the making; holds at most one part and one chunk. Not thread-safe."""
+    """Writes one object; holds at most one part and one chunk. Not thread-safe."""
 
     def __init__(self, requests: S3Requests, *, bucket: str, key: str, place: str) -> None:
         self._requests = requests
@@ -64,7 +64,7 @@ class S3Writer:
         self._buffer.clear()
         if upload is None:
             return
-        # Parts that cannot be discarded now are swept later; the caller needs the original error.
+        # Parts that cannot be discarded are swept later; the caller needs the original error.
         with contextlib.suppress(HeadraceError):
             self._requests.send(
                 lambda client: client.abort_multipart_upload(
@@ -112,7 +112,7 @@ class S3Writer:
                     MultipartUpload={"Parts": self._parts},
                 )
             except self._requests.client.exceptions.NoSuchUpload:
-                # The answer to an earlier attempt was lost, not its effect.
+                # An earlier attempt had succeeded, and only its answer was lost.
                 if first:
                     raise
                 self._requests.client.head_object(Bucket=self._bucket, Key=self._key)
@@ -122,6 +122,6 @@ class S3Writer:
 
 
 def content_md5(content: bytes) -> str:
-    """Return the value of the header that lets a service refuse a body damaged on its way."""
+    """Return the value of Content-MD5, by which a service can refuse a damaged body."""
     digest = hashlib.md5(content, usedforsecurity=False).digest()
     return base64.b64encode(digest).decode()

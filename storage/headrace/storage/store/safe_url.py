@@ -1,19 +1,19 @@
-"""URLs as they may stand in messages and logs."""
+"""Remove secrets from URLs, for messages and logs."""
 
 from __future__ import annotations
 
 import re
 
 HIDDEN = "(hidden)"
-# A name alone is a secret in HTTP only: abfs://container@account names a place.
+# A user name alone may be a secret only in HTTP: abfs://container@account names a place.
 _USER_INFO = re.compile(r"(?<=://)[^/@\s:]*:[^/@\s]*@|(?<=http://)[^/@\s]+@|(?<=https://)[^/@\s]+@")
 _QUERY = re.compile(r"(?<=\?)[^#\s'\"]+(?=$|[#\s'\"])")
 
 
 def safe_url(text: str) -> str:
-    """Return a URL, or a text that holds some, without users, passwords and queries of URLs.
+    """Return a URL, or a text that contains URLs, without their users, passwords and queries.
 
-    Each of them may be a secret: a password, a signature, a token.
+    Each of them may hold a secret, such as a password, a signature or a token.
     """
     if "://" not in text:
         return text

@@ -1,7 +1,7 @@
 """The interface between datasets and the stores that hold their bytes.
 
-Our own shards are named by a manifest and never change. Other files may be renamed and changed, so
-each is listed with its size and version, and `Store.read_entry` names the version that it expects.
+A manifest names our own shards, and they never change. Other files may be renamed and changed, so
+each is listed with its size and version, and `Store.read_entry` states the version that it expects.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ from headrace.errors import BadArgumentError, ConfigurationError, ShardCorruptEr
 from headrace.storage.store.options import StoreOptions
 
 MARKER_FOLDER = "commits"
-"""Where stores without conditional writes mark commits that are under way."""
+"""The place of markers for commits in progress, in stores without conditional writes."""
 
 Version = NewType("Version", str)
-"""What a store says of one state of one object; equal where the object is unchanged."""
+"""Identifies a state of an object; equal if the object is unchanged."""
 
 
 _CONTENT = "etag:"
@@ -26,15 +26,15 @@ _CONTENT = "etag:"
 
 @dataclass(frozen=True, slots=True)
 class ObjectEntry:
-    """One object as the store lists it. Two are equal if their names, sizes and versions are.
+    """One object as the store lists it; equal if names, sizes and versions are.
 
     Attributes:
-        name: Relative to the root.
-        stored_bytes: Its size.
-        version: ``etag:`` and what the store derives from the content, or ``time:`` and when it
-            was last written, for stores that know no more.
-        modified_s: When it was last written, in seconds since 1970 by the store's clock, or `None`
-            where the store does not say.
+        name: The name relative to the root.
+        stored_bytes: The size of the object.
+        version: ``etag:`` and a tag that the store derives from the content, or ``time:`` and the
+            time of the last write, for stores without tags.
+        modified_s: The time of the last write, in seconds since 1970 by the store's clock; `None`
+            if the store does not report it.
     """
 
     name: str
@@ -44,19 +44,19 @@ class ObjectEntry:
 
     @property
     def content_version(self) -> str:
-        """The version if it follows from the content, else an empty text.
+        """The version if it depends on the content, else an empty text.
 
-        A time differs between two copies of the same file, so it shows a change but identifies no
+        Times differ between copies of a file. So a time shows a change, but does not identify
         content.
         """
         return self.version if self.version.startswith(_CONTENT) else ""
 
     @property
     def written_s(self) -> float:
-        """When it was last written, in seconds since 1970.
+        """The time of the last write, in seconds since 1970.
 
         Raises:
-            ConfigurationError: The store does not say.
+            ConfigurationError: The store does not report it.
         """
         if self.modified_s is None:
             raise ConfigurationError(
@@ -79,13 +79,13 @@ class ObjectEntry:
 
 @dataclass(frozen=True, slots=True)
 class Unfinished:
-    """An object that a writer began and has neither published nor discarded.
+    """An object that a writer started and has neither published nor discarded.
 
     Attributes:
-        name: What the object would have been called.
-        key: The store's own name for it.
-        stored_bytes: Its current size, or 0 if the store does not say.
-        modified_s: When it was begun or last written, in seconds since 1970.
+        name: The name that the object was to have.
+        key: The store's own name for the upload.
+        stored_bytes: Its current size, or 0 if the store does not report it.
+        modified_s: When it was started or last written, in seconds since 1970.
     """
 
     name: str
@@ -95,31 +95,31 @@ class Unfinished:
 
 
 class ObjectWriter(Protocol):
-    """An object that is being written; nothing of it can be seen before `close`."""
+    """An object that is being written; it becomes visible with `close`."""
 
     def write(self, chunk: bytes) -> None:
-        """Append ``chunk``; may send some of what came before."""
+        """Append ``chunk``; may send earlier chunks."""
 
     def close(self) -> None:
-        """Publish the object whole."""
+        """Publish the whole object."""
 
     def abort(self) -> None:
-        """Leave nothing behind; harmless after `close`."""
+        """Discard the object; harmless after `close`."""
 
 
 class Store(Protocol):
-    """Objects under one root, by relative name. Safe to call from several threads.
+    """Objects under one root, by relative name; thread-safe.
 
-    All methods raise `StoreRefusedError` if the store refuses, and `StoreUnavailableError` if it
-    cannot be reached or throttles, after all retries.
+    All methods raise `StoreRefusedError` if the store refuses a request, and, after all retries,
+    `StoreUnavailableError` if it cannot be reached or throttles requests.
     """
 
     @property
     def url(self) -> str:
-        """Where the root is, without credentials."""
+        """The URL of the root, without credentials."""
 
     def read(self, name: str, *, offset: int = 0, length: int | None = None) -> bytes:
-        """Return bytes ``[offset, offset + length)``, fewer only where the object ends before.
+        """Return the bytes ``[offset, offset + length)``, fewer only if the object ends earlier.
 
         Raises:
             ObjectNotFoundError: There is no such object.
@@ -133,65 +133,65 @@ class Store(Protocol):
         """
 
     def write(self, name: str, content: bytes) -> None:
-        """Write a whole object, or replace it, at once."""
+        """Write or replace a whole object atomically."""
 
     def write_if_absent(self, name: str, content: bytes) -> None:
-        """Write a whole object where there is none.
+        """Write a whole object if there is none of this name.
 
         Raises:
-            CommitConflictError: There is one.
+            CommitConflictError: There is an object of this name.
         """
 
     def write_if_unchanged(self, name: str, content: bytes, version: Version) -> None:
-        """Replace an object that still is as it was read.
+        """Replace an object if it has not changed since it was read.
 
         Raises:
-            CommitConflictError: It is not.
+            CommitConflictError: It has changed.
         """
 
     def list(self, prefix: str = "") -> Iterator[str]:
         """Yield the names that start with ``prefix``, in no particular order."""
 
     def list_entries(self, prefix: str = "") -> Iterator[ObjectEntry]:
-        """Yield what starts with ``prefix``, in any order; nothing if there is no root."""
+        """Yield the entries of objects that start with ``prefix``, in no particular order."""
 
     def entry(self, name: str) -> ObjectEntry | None:
-        """Return one object as it is now, or `None` if there is none of that name."""
+        """Return the current entry of an object, or `None` if there is none of this name."""
 
     def read_entry(self, entry: ObjectEntry, *, offset: int, length: int) -> bytes:
-        """Return exactly bytes ``[offset, offset + length)`` of an object that has not changed.
+        """Return exactly the bytes ``[offset, offset + length)`` of an unchanged object.
 
         Raises:
-            ObjectNotFoundError: It is gone.
-            ShardCorruptError: It is not of the version that ``entry`` states, or shorter.
+            ObjectNotFoundError: The object is gone.
+            ShardCorruptError: It has another version than ``entry``, or is too short.
         """
 
     def list_unfinished(self, prefix: str = "") -> Iterator[Unfinished]:
-        """Yield the unfinished uploads of dead and living writers under ``prefix``."""
+        """Yield the unfinished uploads under ``prefix``, of dead and living writers."""
 
     def discard(self, unfinished: Unfinished) -> None:
-        """Discard an unfinished upload; it is no error if it is gone."""
+        """Discard an unfinished upload; does nothing if it is gone."""
 
     def delete(self, name: str) -> None:
-        """Remove an object; it is no error if there is none."""
+        """Remove an object; does nothing if there is none."""
 
     def open_writer(self, name: str) -> ObjectWriter:
-        """Start an object whose size is not known yet, written with bounded memory."""
+        """Start to write an object of unknown size with bounded memory."""
 
     def close(self) -> None:
-        """Give connections back."""
+        """Close the connections."""
 
 
 def open_store(url: str, *, options: StoreOptions | None = None) -> Store:
-    """Open the store of ``url`` without a request.
+    """Open the store of ``url``, without sending a request.
 
     Args:
         url: A local path, ``file://``, ``s3://bucket/prefix``, or any URL that fsspec knows. On
             Databricks also ``dbfs:/Volumes/...``, which is the path ``/Volumes/...``.
-        options: Endpoint, credentials, timeouts, retries; defaults as `StoreOptions` says.
+        options: Endpoint, credentials, timeouts and retries; `None` for `StoreOptions()`.
 
     Raises:
-        BadArgumentError: The URL has no root, or its scheme is not known or not installed.
+        BadArgumentError: The URL has no root, or its scheme is unknown or not installed.
 
     Examples:
         >>> store = open_store("notes")
@@ -208,7 +208,7 @@ def open_store(url: str, *, options: StoreOptions | None = None) -> Store:
         raise BadArgumentError(
             "the URL is empty, expected a path or a URL such as s3://bucket/name"
         )
-    # Each store is imported where it is used: a server on local files needs no boto3.
+    # Stores are imported where they are used, so a server on local files needs no boto3.
     if scheme == "file":
         from headrace.storage.store.local import LocalStore  # noqa: PLC0415
 
@@ -223,19 +223,20 @@ def open_store(url: str, *, options: StoreOptions | None = None) -> Store:
 
 
 def content_version(tag: str) -> str:
-    """Return the version of an object that has an entity tag."""
+    """Return the version of an object with an entity tag."""
     return _CONTENT + tag.strip('"')
 
 
 def time_version(stamp: object) -> str:
-    """Return the version of an object of which only the time of its last writing is known."""
+    """Return the version of an object of which only the time of the last write is known."""
     return f"time:{stamp}"
 
 
 def read_unchanged(store: Store, entry: ObjectEntry, *, offset: int, length: int) -> bytes:
-    """Read as `Store.read_entry` does, and then ask the store for the object's state.
+    """Read as `Store.read_entry` does, and then compare the object's state with its entry.
 
-    After the read, so that an object replaced before or meanwhile is noticed.
+    The comparison comes after the read, so it shows whether the object was replaced before or
+    during the read.
     """
     content = store.read(entry.name, offset=offset, length=length)
     found = store.entry(entry.name)
@@ -257,10 +258,10 @@ def check_length(content: bytes, entry: ObjectEntry, *, url: str, offset: int, l
 
 
 def _mounted(url: str) -> str:
-    """Return the path at which Databricks mounts what a ``dbfs:`` path names, or the URL as it is.
+    """Return the path at which Databricks mounts a ``dbfs:`` path, or the URL unchanged.
 
-    Its machines see volumes of Unity Catalog at ``/Volumes`` and the rest at ``/dbfs``. A URL with
-    a host, ``dbfs://host/...``, is fsspec's.
+    Its machines mount volumes of Unity Catalog at ``/Volumes`` and the rest at ``/dbfs``. URLs with
+    a host, ``dbfs://host/...``, belong to fsspec.
     """
     path = url.removeprefix("dbfs://") if url.startswith("dbfs:///") else url.removeprefix("dbfs:")
     if path == url or path.startswith("//"):
