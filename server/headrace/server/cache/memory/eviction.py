@@ -21,13 +21,13 @@ Source: 1 is Belady's rule ("A study of replacement algorithms for a virtual-sto
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Iterator
 
 import numpy as np
 from numpy.typing import NDArray
 
 from headrace.server.cache.memory.slot_table import SlotTable
-from headrace.server.cache.source import ABSENT, Waiter
+from headrace.server.cache.source import ABSENT, Slots, Waiter
 
 # Evictions worked out together: a sixteenth of the blocks, so that ranking all of them costs each
 # eviction as much as looking at sixteen.
@@ -179,32 +179,33 @@ def next_uses(
     owner = np.zeros(capacity, np.int64)
     each = _MAX_USES // max(1, len(streams))
     for waiter in streams:
-        slots, ahead = _uses(waiter, each)
-        is_inside = slots < capacity
         mine = np.full(capacity, _NEVER)
-        # Far uses first: of several values for one slot the last one stays.
-        mine[slots[is_inside][::-1]] = ahead[is_inside][::-1]
+        for slots, ahead in _uses(waiter, each):
+            is_cached = (slots > ABSENT) & (slots < capacity)
+            np.minimum.at(mine, slots[is_cached], ahead[is_cached])
         sooner = mine < soonest
         soonest[sooner] = mine[sooner]
         owner[sooner] = waiter.job
     return soonest, owner
 
 
-def _uses(waiter: Waiter, limit: int) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
-    """Return the cached blocks that a stream will read, soonest first, and when."""
-    slots: list[NDArray[np.int64]] = [np.empty(0, np.int64)]
-    ahead: list[NDArray[np.float64]] = [np.empty(0)]
-    count = 0
+def _uses(waiter: Waiter, limit: int) -> Iterator[tuple[NDArray[np.int32], NDArray[np.float64]]]:
+    """Yield the slots of blocks that a stream will read, and when, a dataset at a time."""
     plans = waiter.plan()
     if expected := waiter.expected():
         plans.append(expected)
+    parts: dict[Slots, list[NDArray[np.int64]]] = {}
+    distances: dict[Slots, list[int]] = {}
+    count = 0
     for distance, batch in enumerate(plans):
         for source, blocks in batch:
-            found = source.slots(blocks).astype(np.int64)
-            found = found[found > ABSENT]
-            slots.append(found)
-            ahead.append(np.full(found.size, distance * waiter.period_s))
+            parts.setdefault(source, []).append(blocks)
+            distances.setdefault(source, []).append(distance)
             count += blocks.size
         if count >= limit:
             break
-    return np.concatenate(slots), np.concatenate(ahead)
+    # A stream has hundreds of batches ahead, of few blocks each: not a call of NumPy for each.
+    for source, blocks_of in parts.items():
+        sizes = [blocks.size for blocks in blocks_of]
+        ahead = np.array(distances[source]) * waiter.period_s
+        yield source.slots(np.concatenate(blocks_of)), np.repeat(ahead, sizes)
