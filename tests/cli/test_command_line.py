@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import socket
 import subprocess
 from collections.abc import Iterator
@@ -243,7 +244,7 @@ def test_verify_says_that_all_is_well(url: str) -> None:
     done = run("verify", url)
 
     assert 0 == done.returncode
-    assert f"{SAMPLES} samples match the manifest" in done.stdout
+    assert f"blocks match the manifest, {SAMPLES} samples" in done.stdout
 
 
 def test_verify_lists_faults_and_exits_with_1(tmp_path: Path) -> None:
@@ -274,6 +275,17 @@ def test_cat_shows_the_samples_asked_for(url: str) -> None:
         {"sample_id": 4, "number": 4, "name": "sample 4"},
     ] == [json.loads(line) for line in lines.splitlines()]
     assert (0, "sample 7") == (table.returncode, "sample 7" if "sample 7" in table.stdout else "")
+
+
+def test_cat_cuts_no_value_off_in_a_narrow_terminal(url: str) -> None:
+    """Where a table would not fit, each value has a line of its own."""
+    narrow = run("cat", url, "--ids", "3-4", environment={**os.environ, "COLUMNS": "24"})
+    lines = [line.split() for line in narrow.stdout.splitlines()]
+
+    assert 0 == narrow.returncode
+    assert "\u2026" not in narrow.stdout
+    assert ["sample", "4"] in lines
+    assert ["number", "4"] in lines
 
 
 @pytest.mark.parametrize(

@@ -26,6 +26,9 @@ _FILE = click.Path(dir_okay=False, path_type=Path)
 _SIDE = 160
 """Pixels of an image in a terminal."""
 
+_UNLIMITED = 1 << 16
+"""Characters of a terminal that is wider than any table."""
+
 
 @click.command(name="cat")
 @click.argument("url", metavar="URL")
@@ -71,7 +74,8 @@ def command(
     """Show samples of the dataset at URL, in storage order.
 
     Numbers and short texts are shown in full, long texts shortened, and images by format, width,
-    height and size. `null` means that there is no value, unlike 0 or "".
+    height and size. `null` means that there is no value, unlike 0 or "". A sample takes a line for
+    each column where the terminal is too narrow for a table.
 
     \b
     headrace cat s3://bucket/flights --ids 0,100-104
@@ -95,7 +99,7 @@ def command(
             found = {"sample_id": sample.sample_id, **sample.values}
             click.echo(json.dumps(found, default=_as_json))
     elif html is None and png is None:
-        _show_table(names, samples, forms)
+        _show(names, samples, forms)
         if images:
             _show_images(samples, schema)
 
@@ -129,21 +133,35 @@ def _sample(dataset: OpenDataset, sample: int, names: list[str]) -> dict[str, ob
     return {name: row.column(name)[0].as_py() for name in names}
 
 
-def _show_table(names: list[str], samples: Sequence[Sample], forms: Mapping[str, str]) -> None:
+def _show(names: list[str], samples: Sequence[Sample], forms: Mapping[str, str]) -> None:
+    """Print a row for each sample, or a line for each value where rows would be cut off."""
     from rich.console import Console  # noqa: PLC0415 - only for the table
+    from rich.measure import Measurement  # noqa: PLC0415
     from rich.table import Table  # noqa: PLC0415
     from rich.text import Text  # noqa: PLC0415
 
+    rows = [
+        [
+            Text(value_text(value, forms.get(name, "")), style="dim" if value is None else "")
+            for name, value in sample.values.items()
+        ]
+        for sample in samples
+    ]
+    console = Console()
     table = Table("sample")
     for name in names:
         table.add_column(Text(printable(name)))
-    for sample in samples:
-        shown = (
-            Text(value_text(value, forms.get(name, "")), style="dim" if value is None else "")
-            for name, value in sample.values.items()
-        )
-        table.add_row(str(sample.sample_id), *shown)
-    Console().print(table)
+    for sample, row in zip(samples, rows, strict=True):
+        table.add_row(str(sample.sample_id), *row)
+    unlimited = console.options.update(width=_UNLIMITED)
+    if Measurement.get(console, unlimited, table).minimum <= console.width:
+        console.print(table)
+        return
+    for sample, row in zip(samples, rows, strict=True):
+        record = Table.grid("", "", padding=(0, 2, 0, 2))
+        for name, shown in zip(names, row, strict=True):
+            record.add_row(Text(printable(name), style="bold"), shown)
+        console.print(f"sample {sample.sample_id}", record)
 
 
 def _show_images(samples: Sequence[Sample], schema: pa.Schema) -> None:

@@ -104,7 +104,7 @@ def _verify(url: str, *, fingerprint: str | None, threads: int, as_json: bool) -
             f"{url}: {fault_count} of {blocks} blocks are bad, {lost:,} of {total:,} samples"
         )
     elif not odd_shards:
-        click.echo(f"{url}: {blocks:,} {total:,} samples match the manifest")
+        click.echo(f"{url}: {blocks:,} blocks match the manifest, {total:,} samples")
     if odd_shards:
         click.echo(f"{url}: {odd_shards} shards differ from the manifest outside of their blocks")
     if uneven:

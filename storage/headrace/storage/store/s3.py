@@ -43,9 +43,14 @@ class S3Store:
 
     def __init__(self, url: str, *, options: StoreOptions) -> None:
         parts = urlsplit(url)
-        if not parts.netloc or "@" in parts.netloc or parts.query or parts.fragment:
+        if not parts.netloc:
             raise BadArgumentError(
-                f"{safe_url(url)!r} is not s3://bucket/prefix; credentials do not belong there",
+                f"{safe_url(url)!r} has no bucket; expected s3://bucket/prefix", field="url"
+            )
+        if "@" in parts.netloc or parts.query or parts.fragment:
+            raise BadArgumentError(
+                f"{safe_url(url)!r} has more than s3://bucket/prefix; give credentials as the AWS "
+                "tools take them, by environment variables, a profile or a role",
                 field="url",
             )
         self._bucket = parts.netloc
