@@ -165,7 +165,7 @@ def _golden() -> list[tuple[str, dict[str, Any]]]:
 
 @pytest.mark.parametrize(("token", "fields"), _golden())
 def test_golden(token: str, fields: dict[str, Any]) -> None:
-    """Tokens are written and read to the byte as ever; lines are added and never changed."""
+    """Tokens are written and read byte for byte as before; lines are added and never changed."""
     expected = Token(**{**fields, "spec": OrderSpec(**fields["spec"])})
 
     assert expected == decode_token(bytes.fromhex(token))

@@ -38,7 +38,7 @@ def measure(epoch_labels: Labels, *, skip: int = 0) -> Evenness:
 
     Args:
         epoch_labels: ``(samples,) int64``, the label at each position, from 0 on without gaps.
-        skip: Positions that are left out of the batches, from the start on.
+        skip: Number of positions to leave out at the start.
     """
     count, labels = len(epoch_labels), int(epoch_labels.max()) + 1
     shares = np.bincount(epoch_labels, minlength=labels) / count

@@ -3,7 +3,7 @@
 A signal's handler runs between any two instructions of the main thread. An exception that it raises
 inside gRPC can leave one of gRPC's locks locked forever, and then everything that needs the lock
 hangs: the next call's thread, or the finaliser of this one. So for the time of a call handlers run
-as ever, and what they raise waits until the call has ended, which it is told to do at once.
+as before, and what they raise waits until the call has ended, which it is told to do at once.
 
 A finaliser, such as `__del__`, drops what comes in it, and Python only prints it: that is why none
 of those that run once a batch is written in Python (see `Mapping.give_up`).

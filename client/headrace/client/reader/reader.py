@@ -2,7 +2,7 @@
 
 Contract of `BatchReader.events`:
 
-1. Success: every batch and every end of an epoch from the start on, each once, in order; then the
+1. Success: every batch and every end of an epoch from the start, each once, in order; then the
    generator returns, if the options name a last epoch.
 2. Failure that may pass: the reader waits as `Patience` says, and goes on from the resume token of
    the last event, at the next endpoint. The caller sees nothing of it but the log and

@@ -1,1 +1,1 @@
-"""Make the bytes of batches: gathered columns, payloads, message frames, and where they go."""
+"""Make the bytes of batches: gather columns, lay out payloads, frame messages."""

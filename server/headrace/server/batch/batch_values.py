@@ -1,4 +1,4 @@
-"""The columns of one batch apart from its payload, so that steps can change them."""
+"""The columns of one batch as separate values, so that steps can change them."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from headrace.server.layout.wire_columns import WireColumn, refuse_large
 from headrace.v1 import shard_service_pb2 as pb
 
 Claim: TypeAlias = Callable[[int], None]
-"""Is told how many bytes of memory are taken in all, before they are; `headrace.server.shares`."""
+"""Claims this many bytes in all before they are allocated; see `headrace.server.shares`."""
 
 _Wait = TypeVar("_Wait")
 
 MakeRows: TypeAlias = Callable[[Sequence[NDArray[np.uint8]]], Generator[_Wait, None, None]]
-"""Writes rows, whose bytes it is given; yields what it waits for."""
+"""Writes rows into the given memory; yields what it waits for."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -30,7 +30,7 @@ class Values:
 
     Attributes:
         column: The column's description.
-        values: ``(rows, *item_shape)`` of a tensor; the flat elements of other kinds.
+        values: ``(rows, *item_shape)`` for a tensor; the flat elements for other kinds.
         offsets: ``(rows + 1,) int64`` in elements, the first 0; None for a tensor.
         valid: ``(rows,) uint8`` if the column is nullable, else None.
     """
@@ -42,18 +42,18 @@ class Values:
 
     @property
     def nbytes(self) -> int:
-        """Return the bytes of all its parts."""
+        """Bytes of all parts together."""
         return sum(part.nbytes for part in _parts(self))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Partnered:
-    """What the samples of a batch are mixed with.
+    """The partners that the samples of a batch are mixed with.
 
     Attributes:
-        key: What random choices about the global batch are made from.
-        rows: ``(samples,) int64``: for each of the batch's own samples, the row of its next sample.
-            Rows behind the batch's own are there for their sake alone.
+        key: The key of random choices for the global batch.
+        rows: ``(samples,) int64``: the row of the partner of each of the batch's own samples. Rows
+            after the batch's own are only partners.
     """
 
     key: int
@@ -65,10 +65,10 @@ class Batch:
     """The columns of one batch on their way through the steps.
 
     Attributes:
-        columns: The columns by name, in the order in which they travel.
-        row_count: Rows of each.
-        keys: ``(rows,) uint64``: what random choices about each sample are made from.
-        partnered: What its samples are mixed with; None for nothing.
+        columns: The columns by name, in the order in which they are sent.
+        row_count: Rows of each column.
+        keys: ``(rows,) uint64``: the key of random choices for each sample.
+        partnered: The partners of its samples; None without mixing.
     """
 
     columns: dict[str, Values]
@@ -84,7 +84,7 @@ def split_payload(
     *,
     row_count: int,
 ) -> dict[str, Values]:
-    """Return views of the columns of a payload; they last as long as it does."""
+    """Return the columns of a payload as views, which are valid as long as the payload is."""
     buffers = _buffers(payload, buffer_bytes)
     found = {}
     for column in columns:
@@ -99,7 +99,7 @@ def split_payload(
 
 
 def made_bytes(batch: Batch, payload: memoryview) -> int:
-    """Return the bytes of the columns that lie outside the payload that they were gathered in."""
+    """Return the bytes of the columns that lie outside the gathered payload."""
     begin = np.frombuffer(payload, np.uint8).ctypes.data
     return sum(
         part.nbytes
@@ -111,13 +111,13 @@ def made_bytes(batch: Batch, payload: memoryview) -> int:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PlacedBatch:
-    """The place of a batch that is yet to be written.
+    """A batch with the place where it is to be written.
 
     Attributes:
-        batch: Its columns.
-        layout: The layout of its payload.
-        places: The places that it belongs to.
-        target: The place.
+        batch: The columns.
+        layout: The layout of the payload.
+        places: The group of places that the target belongs to.
+        target: Where to write it.
     """
 
     batch: Batch
@@ -129,17 +129,17 @@ class PlacedBatch:
 def place_batch(
     batch: Batch, header: pb.BatchHeader, *, max_batch_bytes: int, places: Places, claim: Claim
 ) -> PlacedBatch:
-    """Take a place for a batch.
+    """Lay out a batch and take a place for it.
 
     Args:
-        batch: Its columns.
-        header: Its header; the fields about the payload are filled in.
-        max_batch_bytes: Greatest payload.
-        places: Says where it goes.
-        claim: Is told of the payload's size before there is a place for it.
+        batch: The columns.
+        header: The header; the fields about the payload are filled in.
+        max_batch_bytes: The limit of the payload's size.
+        places: Gives the place.
+        claim: Claims the payload's memory before the place is taken.
 
     Raises:
-        BadArgumentError: The payload would pass the limit.
+        BadArgumentError: The payload would exceed the limit.
     """
     columns = [each.column for each in batch.columns.values()]
     ragged = [each.values.nbytes for each in batch.columns.values() if each.offsets is not None]
@@ -156,11 +156,11 @@ def place_batch(
 def write_batch(
     placed: PlacedBatch, make: Mapping[str, MakeRows[_Wait]]
 ) -> Generator[_Wait, None, list[Finished]]:
-    """Write a batch where it goes, and return its messages.
+    """Write a batch into its place, and return its messages.
 
     Args:
-        placed: The batch, and where it goes.
-        make: Makes the values of columns that are not there yet, row after row.
+        placed: The batch and its place.
+        make: Functions by column that write rows which are not made yet.
     """
     out, begins = payload_out(placed.target), iter(placed.layout.begins)
     for name, each in placed.batch.columns.items():

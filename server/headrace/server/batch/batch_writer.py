@@ -1,7 +1,7 @@
 """Turn samples into the bytes of batches: measure several, then write them.
 
-Two writers make the same bytes: `NumpyWriter` takes samples wherever they lie, `CompiledWriter`
-only samples in pinned blocks, if the kernels are installed. A single batch is the case n=1.
+Two writers make the same bytes. `NumpyWriter` takes any samples; `CompiledWriter` takes only
+samples in pinned blocks, and needs the kernels. A single batch is the case n=1.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ _Rows_contra = TypeVar("_Rows_contra", bound=Rows, contravariant=True)
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Measured:
-    """Where the buffers of batches lie in their payloads.
+    """The layout of the payloads of batches.
 
     Attributes:
-        begins: ``(batches, buffers) int64``.
-        lengths: ``(batches, buffers) int64``: their bytes.
-        buffer_bytes: The sizes of the buffers of each batch; batches that are laid out alike share
-            one object.
+        begins: ``(batches, buffers) int64``: where each buffer starts in its payload.
+        lengths: ``(batches, buffers) int64``: bytes of each buffer.
+        buffer_bytes: The lengths of the buffers of each batch; batches with equal layouts share one
+            object.
         sizes: Bytes of each payload.
     """
 
@@ -39,7 +39,7 @@ class Measured:
 
     @classmethod
     def of(cls, layouts: Sequence[PayloadLayout]) -> Measured:
-        """Return those of layouts, one for each batch."""
+        """Combine layouts, one for each batch."""
         return cls(
             np.array([layout.begins for layout in layouts], np.int64),
             np.array([layout.lengths for layout in layouts], np.int64),
@@ -51,16 +51,16 @@ class Measured:
 class BatchWriter(Protocol[_Rows_contra]):
     """Writes the batches of one stream.
 
-    Not safe for several threads: `write` writes what was measured last.
+    Not thread-safe: `write` writes the batches that were measured last.
     """
 
     def measure(self, rows: _Rows_contra, row_count: int, batch_count: int) -> Measured:
-        """Lay out batches of equally many rows.
+        """Lay out batches with equal numbers of rows.
 
         Args:
-            rows: Their samples, one batch after the other.
-            row_count: Samples of all of them.
-            batch_count: How many batches there are.
+            rows: The samples, batch after batch.
+            row_count: Number of samples of all batches.
+            batch_count: Number of batches.
         """
 
     def write(
@@ -74,10 +74,10 @@ class BatchWriter(Protocol[_Rows_contra]):
 
         Args:
             rows: The rows that were measured.
-            sample_ids: ``(samples,) int64``: their ids; or ``(samples, 2)`` in mixtures.
+            sample_ids: ``(samples,) int64``: the sample ids; ``(samples, 2)`` in mixtures.
             measured: The result of `measure`.
-            targets: Where each batch goes; every byte of it is written.
+            targets: Where to write each batch; every byte of its payload is written.
 
         Raises:
-            InternalError: The tables of the cache point outside of it.
+            InternalError: The tables of the cache point outside it.
         """

@@ -33,7 +33,7 @@ _INT32_BYTES = 4
 _INT64_BYTES = 8
 _TABLES = "the tables of the cache point outside of it; restart the server"
 
-# What a buffer holds, of which source, and its bytes: of each row, of each segment, and besides.
+# What a buffer holds, its source, and its bytes: for each row, for each segment, and in addition.
 _Buffer = tuple[int, int, int, int, int]
 
 
@@ -42,9 +42,9 @@ class CompiledRows:
 
     Args:
         kernels: The compiled functions.
-        columns: The columns in the order wanted, the server's own included.
-        projection: The dataset's columns that they are made of, the one of documents among them.
-        packed: What rows hold.
+        columns: The columns in the requested order, including the server's own.
+        projection: The dataset's columns that they are made of, including the one of documents.
+        packed: The columns of rows.
     """
 
     def __init__(
@@ -62,7 +62,7 @@ class CompiledRows:
         names = [entry.column.name for entry in self._fields]
         ragged = [(entry.offset, entry.column.dtype.itemsize, 0) for entry in self._fields]
         self._ragged = np.array(ragged, np.int64)
-        # Marks and what fills rows up are tokens; of columns alike they are 0.
+        # Marks and filling are tokens in the column of documents, and 0 in the other sources.
         marks = [-1 if mark is None else mark for mark in (packed.bos, packed.eos)]
         sources = [
             (
@@ -82,20 +82,20 @@ class CompiledRows:
         self._title: Title = str
 
     def expect(self, places: Pieces, title: Title) -> None:
-        """Note what the next batches consist of, and how to name their documents."""
+        """Set the pieces of the next batches, and how errors name their documents."""
         self._places, self._title = places, title
 
     def measure(self, rows: Rows, row_count: int, batch_count: int) -> Measured:
-        """Lay out batches of equally many rows.
+        """Lay out batches with equal numbers of rows.
 
         Args:
-            rows: The documents of their pieces, one batch after the other.
-            row_count: Pieces of all of them.
-            batch_count: How many batches there are.
+            rows: The documents of the pieces, batch after batch.
+            row_count: Number of pieces of all batches.
+            batch_count: Number of batches.
 
         Raises:
-            StepFailedError: A document is not as long as it was packed.
-            InternalError: The tables of the cache point outside of it.
+            StepFailedError: A document does not have the length that it was packed with.
+            InternalError: The tables of the cache point outside it.
         """
         self._find(rows, row_count)
         begins, lengths = np.empty((2, batch_count, len(self._buffers)), np.int64)
@@ -123,7 +123,7 @@ class CompiledRows:
     ) -> None:
         """Write the batches that were measured last, with their headers and hashes."""
         if isinstance(targets[0], Parts):
-            # It is a single batch: batches that are made together have room in one message each.
+            # A single batch, because batches that are made together fit in one message each.
             whole = np.empty(measured.sizes[0], np.uint8)
             self.write(rows, sample_ids, measured, [(b"", whole.ctypes.data, whole.size, 0)])
             out = PartsOut(targets[0])
@@ -151,7 +151,7 @@ class CompiledRows:
         return places.counts, places.table, self._packed.length, self._spans, self._sources
 
     def _find(self, rows: Rows, count: int) -> None:
-        """Find where the documents lie."""
+        """Find the documents in memory."""
         if self._spans.shape[2] != count + 1:
             self._spans = np.empty((len(self._fields), 3, count + 1), np.int64)
         if not isinstance(rows, BlockRows):

@@ -1,8 +1,8 @@
 """Write batches by compiled loops, from the columns of pinned blocks to their targets.
 
-The longest calls release Python's lock, and a few batches share each call. A batch of a megabyte is
-little work for compiled loops and much for the Python around them, which each batch drives out of
-the processor's caches: it takes 240 us instead of 40 in a tight loop.
+Long calls release Python's lock, and a few batches share each call. A batch of a megabyte is little
+work for compiled loops but much for the Python code around them, which each batch evicts from the
+processor's caches: that code then takes 240 us, instead of 40 us in a tight loop.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from headrace.server.cache.source import BlockRows
 from headrace.server.layout.block_layout import Projection
 from headrace.server.layout.wire_columns import WireColumn
 
-# Shorter payloads are hashed by the library.
+# The xxhash library hashes shorter payloads.
 _LEAST_HASHED_BYTES = 241
 
 _ZERO = np.zeros(1, np.int64)
@@ -35,8 +35,8 @@ class CompiledWriter:
 
     Args:
         kernels: The compiled functions.
-        columns: The columns in the order wanted, the server's own included.
-        projection: The dataset's among them.
+        columns: The columns in the requested order, including the server's own.
+        projection: The dataset's columns among them.
     """
 
     def __init__(
@@ -46,7 +46,7 @@ class CompiledWriter:
         layout = projection.layout
         fields: list[tuple[int, int, int, int, int, int]] = []
         ragged: list[tuple[int, int, int]] = []
-        # Bytes for each row, and extra bytes; or which ragged column it belongs to.
+        # Bytes for each row and extra bytes, or the number of a ragged column.
         buffers: list[tuple[int, int]] = []
         self._id_buffer = -1
         packed_bytes = layout.parts[0].row_bytes
@@ -68,18 +68,18 @@ class CompiledWriter:
                 where = (entry.part, part.row_bytes, part.base_unit, entry.offset)
                 fields.append((*where, column.item_bytes, len(buffers)))
             buffers.append((column.item_bytes, 0))
-        # Columns of one part together: their rows are looked up once.
+        # Columns of one part come together, so that their rows are looked up once.
         fields.sort(key=lambda field: field[0])
         self._packed_bytes = packed_bytes
         self._fields = np.array(fields, np.int64).reshape(-1, 6)
         self._ragged = np.array(ragged, np.int64).reshape(-1, 3)
         self._buffers = np.array(buffers, np.int64).reshape(-1, 2)
         self._spans = np.empty((len(ragged), 3, 0), np.int64)
-        # By rows and batches: without ragged columns those of equally many rows are alike.
+        # By rows and batches: without ragged columns, equal numbers give equal layouts.
         self._measured: dict[tuple[int, int], Measured] = {}
 
     def measure(self, rows: BlockRows, row_count: int, batch_count: int) -> Measured:
-        """Lay out batches of equally many rows."""
+        """Lay out batches with equal numbers of rows."""
         key = (row_count, batch_count)
         if (known := self._measured.get(key)) is not None:
             return known
@@ -120,7 +120,7 @@ class CompiledWriter:
         """Write the batches that were measured last, with their headers and hashes."""
         ids = sample_ids.reshape(-1).view(np.uint8)
         if isinstance(targets[0], Parts):
-            # It is a single batch: batches that are made together have room in one message each.
+            # A single batch, because batches that are made together fit in one message each.
             (target,) = cast("Sequence[Parts]", targets)
             self._write_parts(rows, ids, measured, target)
             return
@@ -148,9 +148,9 @@ class CompiledWriter:
     def _write_parts(
         self, rows: BlockRows, ids: NDArray[np.uint8], measured: Measured, target: Parts
     ) -> None:
-        """Write a batch that takes several messages, buffer after buffer."""
+        """Write a batch of several messages, buffer after buffer."""
         if target.parts[0].size % self._kernels.BLOCK_BYTES:
-            # What is hashed as it is written is so in whole blocks.
+            # Hashing while writing works only in whole blocks.
             whole = np.empty(measured.sizes[0], np.uint8)
             self.write(
                 rows, ids.view(np.int64), measured, [(b"", whole.ctypes.data, whole.size, 0)]
@@ -186,7 +186,7 @@ class CompiledWriter:
     def _gather_narrow(
         self, rows: BlockRows, lengths: Sequence[int]
     ) -> Iterator[NDArray[np.uint8]]:
-        """Gather the columns of packed rows at once; return them in the order of their buffers."""
+        """Gather all columns of packed rows, and yield them in the order of their buffers."""
         narrow = self._fields[self._fields[:, 0] == 0]
         sizes = [lengths[buffer] for buffer in narrow[:, 5].tolist()]
         ends = np.cumsum(sizes, dtype=np.int64)
@@ -203,16 +203,16 @@ class CompiledWriter:
 def placed(
     targets: Sequence[Target], sizes: Sequence[int]
 ) -> tuple[NDArray[np.uint8], NDArray[np.int64], Sequence[Whole]]:
-    """Return where batches of one piece each go, in the form that compiled loops take.
+    """Return the targets of batches in one piece each, as compiled loops take them.
 
     Args:
-        targets: One for each batch.
+        targets: The target of each batch.
         sizes: Bytes of each payload.
 
     Returns:
-        What precedes each payload, one after the other; for each batch the address of the payload,
-        its bytes, those of what precedes it, and the address that takes its hash, 0 for none; and
-        the targets that `hash_short` is to be called with.
+        The prefixes of all payloads, end to end. A row for each batch: the address of the payload,
+        its bytes, the bytes of its prefix, and the address for its hash, 0 for none. The targets to
+        call `hash_short` with.
     """
     whole = cast("Sequence[Whole]", targets)
     heads = b"".join([head for head, *_ in whole])
@@ -225,7 +225,7 @@ def placed(
 
 
 def hash_short(targets: Sequence[Whole]) -> None:
-    """Write the hashes that the loops do not."""
+    """Write the hashes that the compiled loops do not write."""
     for _, address, size, hash_at in targets:
         if hash_at:
             found = xxhash.xxh3_64_intdigest(writable(address, size).data)
@@ -233,10 +233,10 @@ def hash_short(targets: Sequence[Whole]) -> None:
 
 
 class CompiledParts:
-    """A payload in several parts, which are hashed as they are written, 64 KiB at a time.
+    """A payload in several parts, hashed while it is written, 64 KiB at a time.
 
-    If a part of 2 MiB were hashed when it is whole, it would come from the processor's last cache.
-    It is written in order; all parts but the last have one size, a multiple of a block's.
+    Hashing a whole part of 2 MiB would read it from the processor's last cache. Parts are written
+    in order; all except for the last have the same size, a multiple of a hash block.
     """
 
     def __init__(self, kernels: ModuleType, target: Parts, size: int) -> None:
@@ -252,7 +252,7 @@ class CompiledParts:
         self._end = 0
 
     def put(self, begin: int, content: NDArray[np.uint8]) -> None:
-        """Write what one buffer holds, and zeros before it."""
+        """Write the content of one buffer, and zeros before it."""
         self._copy(content, _ZERO, np.array([content.size]), begin=begin)
 
     def put_spans(
@@ -265,14 +265,14 @@ class CompiledParts:
         """Write spans of memory back to back, and zeros before them.
 
         Raises:
-            InternalError: Not all lie in the memory, or they have no room.
+            InternalError: Some lie outside the memory, or there is no room for them.
         """
         self._copy(memory, places, lengths, begin=begin)
 
     def end(self) -> None:
-        """Write the hash, when all is written."""
+        """Write the hash; call it when the whole payload is written."""
         self._kernels.hash_parts(*self._place, self._size, self._sums, self._hashed)
-        # The last block, and as much before it as its last stripe may need.
+        # The last block, with the bytes before it that the last stripe may need.
         hashed = int(self._hashed[0])
         begin = max(0, hashed - self._kernels.BLOCK_BYTES)
         first, left_out = divmod(begin, self._part_bytes)

@@ -1,4 +1,4 @@
-"""Write batches with NumPy and Arrow, from samples in blocks or copied out of them."""
+"""Write batches with NumPy and Arrow, from samples in blocks or copies of them."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ class NumpyWriter:
     """Writes the batches of one stream; see `headrace.server.batch.batch_writer`.
 
     Args:
-        columns: The columns in the order wanted, the server's own included.
-        projection: The dataset's among them.
+        columns: The columns in the requested order, including the server's own.
+        projection: The dataset's columns among them.
     """
 
     def __init__(self, columns: Sequence[WireColumn], projection: Projection) -> None:
@@ -33,7 +33,7 @@ class NumpyWriter:
         self._packed: NDArray[np.uint8] = self._scratch
 
     def measure(self, rows: Rows, row_count: int, batch_count: int) -> Measured:
-        """Lay out batches of equally many rows; gathers their packed rows."""
+        """Lay out batches with equal numbers of rows, and gather their packed rows."""
         if self._scratch.size < row_count * self._row_bytes:
             self._scratch = np.empty(row_count * self._row_bytes, np.uint8)
         packed = self._scratch[: row_count * self._row_bytes]
@@ -62,7 +62,7 @@ class NumpyWriter:
     ) -> None:
         """Write the batches that were measured last, with their headers and hashes."""
         is_ragged = any(not entry.column.is_tensor for entry in self._projection.fields)
-        # Staged rows join their pieces here, once.
+        # This joins the pieces of staged rows, once.
         memory = rows.memory if is_ragged else Memory(np.empty(0, np.uint8))
         count = len(sample_ids) // len(targets)
         for batch, target in enumerate(targets):
@@ -92,7 +92,7 @@ def _narrow(entry: Field, packed: NDArray[np.uint8], out: NDArray[np.uint8]) -> 
     """Copy a column out of packed rows."""
     dtype = entry.column.dtype
     if not entry.column.item_shape:
-        # Tables have many of these; a packed row begins and ends at multiples of any item.
+        # Tables have many such columns; packed rows are aligned for items of any size.
         np.copyto(out.view(dtype), packed.view(dtype)[:, entry.offset // dtype.itemsize])
         return
     target = out.reshape(packed.shape[0], entry.column.item_bytes)
@@ -101,10 +101,10 @@ def _narrow(entry: Field, packed: NDArray[np.uint8], out: NDArray[np.uint8]) -> 
 
 
 def _wide(rows: Rows, entry: Field, own: slice, out: PayloadOut, at: int) -> None:
-    """Gather rows that have a part of their own."""
+    """Gather the rows of a column with its own part."""
     size = entry.column.item_bytes
     step = max(1, out.strip_bytes // size)
-    out.take(at, 0)  # also what precedes a buffer of nothing is written
+    out.take(at, 0)  # writes the padding before an empty buffer too
     for first in range(own.start, own.stop, step):
         count = min(step, own.stop - first)
         place = out.take(at + (first - own.start) * size, count * size)
@@ -112,7 +112,7 @@ def _wide(rows: Rows, entry: Field, own: slice, out: PayloadOut, at: int) -> Non
 
 
 def _edges(lengths: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Return where each row begins, and the last ends, in bytes."""
+    """Return where each row starts, and where the last one ends, in bytes."""
     edges = np.empty(len(lengths) + 1, np.int64)
     edges[0] = 0
     np.cumsum(lengths, out=edges[1:])

@@ -1,12 +1,11 @@
-"""Write batches of packed rows: copy documents to their places in rows.
+"""Write batches of packed rows by copying documents to their places in rows.
 
 Contract:
 
-1. Before anything is written, the length of each document is compared with the one that its row was
-   packed with; a mismatch is an error that names the sample.
-2. Every place of a row without a document is filled, and is a segment of its own.
-3. Batches are the same whether compiled loops make them or NumPy, and whether samples lie in pinned
-   blocks or were copied out of them.
+1. Before anything is written, the length of each document is compared with the length that its row
+   was packed with. A mismatch is an error that names the sample.
+2. Places of a row without a document are filled, and each run of them is a segment.
+3. Compiled loops and NumPy make the same batches, from samples in pinned blocks or from copies.
 
 If the code differs, the code is wrong.
 """
@@ -42,12 +41,12 @@ _INT32_BYTES = 4
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Copies:
-    """The parts of documents that are copied.
+    """The parts of documents to copy, in bytes.
 
     Attributes:
-        begins: ``(pieces,) int64``: where each begins in the memory, in bytes, and so the others.
-        lengths: ``(pieces,) int64``.
-        places: ``(pieces,) int64``: where each goes, from the first row on.
+        begins: ``(pieces,) int64``: where each part starts in memory.
+        lengths: ``(pieces,) int64``: bytes of each part.
+        places: ``(pieces,) int64``: where each part goes, counted from the first row.
     """
 
     begins: NDArray[np.int64]
@@ -57,16 +56,16 @@ class _Copies:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Segments:
-    """The parts of rows, end to end: pieces of documents, and filling.
+    """The segments of rows, end to end: pieces of documents, and filling.
 
     Attributes:
-        first: The element of all written rows that the first row begins with.
-        pieces: Which pieces are theirs.
-        places: ``(pieces,) int64``: where each piece lies, from the first row of all on.
-        begins: ``(segments,) int64``: where each begins, in elements from the first row on.
-        lengths: ``(segments,) int64``.
-        owners: ``(segments,) int64``: the piece that it is, or -1 for what is filled.
-        edges: ``(rows + 1,) int64``: the first segment of each row, and the end.
+        first: The number of the first row's first element among all written rows.
+        pieces: The pieces in these rows.
+        places: ``(pieces,) int64``: where each piece lies, counted from the first written row.
+        begins: ``(segments,) int64``: where each segment starts, in elements from the first row.
+        lengths: ``(segments,) int64``: elements of each segment.
+        owners: ``(segments,) int64``: the piece of each segment, or -1 for filling.
+        edges: ``(rows + 1,) int64``: the first segment of each row, and the end of the last.
     """
 
     first: int
@@ -79,13 +78,13 @@ class _Segments:
 
     @property
     def filled(self) -> list[tuple[int, int]]:
-        """Return where what is filled begins and ends."""
+        """Return where each filled segment starts and ends."""
         own = np.flatnonzero(self.owners < 0)
         begins = self.begins[own]
         return list(zip(begins.tolist(), (begins + self.lengths[own]).tolist(), strict=True))
 
     def of_rows(self, first: int, stop: int, pieces: slice, length: int) -> _Segments:
-        """Return those of some rows, which begin at 0."""
+        """Return the segments of a range of rows, counted from its first row."""
         low, high = int(self.edges[first]), int(self.edges[stop])
         return _Segments(
             first * length,
@@ -102,9 +101,9 @@ class PackedWriter:
     """Writes the batches of one stream of rows with NumPy, as a `BatchWriter` does.
 
     Args:
-        columns: The columns in the order wanted, the server's own included.
+        columns: The columns in the requested order, including the server's own.
         projection: The dataset's columns that they are made of.
-        packed: What rows hold.
+        packed: The columns of rows.
     """
 
     def __init__(
@@ -124,20 +123,20 @@ class PackedWriter:
         self._copies: dict[str, _Copies] = {}
 
     def expect(self, places: Pieces, title: Title) -> None:
-        """Note what the next batches consist of, and how to name their documents."""
+        """Set the pieces of the next batches, and how errors name their documents."""
         self._places, self._title = places, title
         self._segments = _segments(places, self._packed.length)
 
     def measure(self, rows: Rows, row_count: int, batch_count: int) -> Measured:
-        """Lay out batches of equally many rows.
+        """Lay out batches with equal numbers of rows.
 
         Args:
-            rows: The documents of their pieces, one batch after the other.
-            row_count: Pieces of all of them.
-            batch_count: How many batches there are.
+            rows: The documents of the pieces, batch after batch.
+            row_count: Number of pieces of all batches.
+            batch_count: Number of batches.
 
         Raises:
-            StepFailedError: A document is not as long as it was packed.
+            StepFailedError: A document does not have the length that it was packed with.
         """
         packed = np.empty((row_count, self._row_bytes), np.uint8)
         rows.packed(packed)
@@ -167,12 +166,12 @@ class PackedWriter:
 
         Args:
             rows: The rows that were measured.
-            sample_ids: ``(rows,) int64``: ids of rows; or ``(rows, 2)`` in mixtures.
+            sample_ids: ``(rows,) int64``: ids of rows; ``(rows, 2)`` in mixtures.
             measured: The result of `measure`.
-            targets: Where each batch goes; every byte of it is written.
+            targets: Where to write each batch; every byte of its payload is written.
 
         Raises:
-            InternalError: The tables of the cache point outside of it.
+            InternalError: The tables of the cache point outside it.
         """
         memory = rows.memory
         count = len(self._places.counts) // len(targets)
@@ -195,7 +194,7 @@ class PackedWriter:
     ) -> None:
         size, places = (len(segments.edges) - 1) * self._packed.length, iter(begins)
         main = self._packed.sources[0]
-        # Its elements are needed for the labels too.
+        # The labels need its elements too.
         documents = np.empty(size, main.dtype)
         if self._has_labels:
             self._assemble(memory, main, segments, documents.view(np.uint8))
@@ -236,7 +235,7 @@ class PackedWriter:
             elements[begin:end] = fill
 
     def _copies_of(self, source: WireColumn, where: NDArray[np.int64]) -> _Copies:
-        """Return what of each document is copied to where, for all rows."""
+        """Return the copies to make of each document, for all rows."""
         begins, sizes, totals, _ = self._places.table.T
         places, item = self._segments.places, source.dtype.itemsize
         if self._packed.bos is not None:
@@ -264,7 +263,7 @@ class PackedWriter:
     def _made(
         self, column: WireColumn, segments: _Segments, documents: NDArray[np.generic]
     ) -> Iterator[NDArray[np.generic]]:
-        """Yield the buffers of a column that is made of where documents lie."""
+        """Yield the buffers of a column that describes where documents lie."""
         begins, lengths, owners = segments.begins, segments.lengths, segments.owners
         part = column.name.removeprefix(f"{self._packed.name}.")
         firsts, counts = segments.edges[:-1], np.diff(segments.edges)
@@ -312,10 +311,10 @@ def check_lengths(
     """Compare documents with the lengths that their rows were packed with.
 
     Args:
-        places: Where their pieces lie.
-        column: The column that they belong to.
-        lengths: ``(pieces,) int64``: the bytes of each one's document.
-        marks: Elements that are put around each document.
+        places: The pieces.
+        column: The column of the documents.
+        lengths: ``(pieces,) int64``: bytes of the document of each piece.
+        marks: Elements that are added around each document.
         title: Names the document of a piece.
 
     Raises:
@@ -335,11 +334,11 @@ def check_lengths(
 
 
 def _segments(places: Pieces, length: int) -> _Segments:
-    """Return what rows consist of: pieces in their order, and whatever is between them."""
+    """Return the segments of rows: pieces in order, and the filling between them."""
     row_count, count = places.counts.size, places.sample_ids.size
     rows = np.repeat(np.arange(row_count), places.counts)
     piece_places = begins = rows * length + places.table[:, 3]
-    # Where each piece begins and ends and where each row ends, in order.
+    # The starts and ends of pieces and the ends of rows, in order.
     edges = np.zeros(2 * count + row_count + 1, np.int64)
     at = 2 * np.arange(count) + rows + 1
     edges[at], edges[at + 1] = begins, begins + places.table[:, 1]
@@ -355,7 +354,7 @@ def _segments(places: Pieces, length: int) -> _Segments:
 
 
 def _labels(documents: NDArray[np.generic], segments: _Segments) -> NDArray[np.int32]:
-    """Return the element that follows each one in its document."""
+    """Return the next element in the document for each element: ``(elements,) int32``."""
     labels = np.empty(documents.size, np.int32)
     np.copyto(labels[:-1], documents[1:], casting="unsafe")
     labels[segments.begins + segments.lengths - 1] = IGNORED_LABEL

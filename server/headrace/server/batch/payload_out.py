@@ -2,11 +2,11 @@
 
 Contract:
 
-1. The payload is written in order, each buffer where it begins; gaps are zeroed, so that equal
+1. The payload is written in order, each buffer at its start. Gaps are zeroed, so that equal
    requests give equal bytes.
-2. Every byte is hashed once: a payload in one place when it is whole, one in several parts as it
-   comes, while it is near the processor.
-3. What `take` or `take_rows` returned is written before anything else is called.
+2. Every byte is hashed once: a payload in one place at its end, one in several parts while it is
+   written, when its bytes are in the processor's caches.
+3. The memory that `take` or `take_rows` returned is written before any other call.
 
 If the code differs, the code is wrong.
 """
@@ -22,32 +22,32 @@ from numpy.typing import NDArray
 
 from headrace.server.batch.targets import Parts, Target, Whole, writable
 
-# How much is gathered outside its place at a time, so that it stays in the second-level cache.
+# Bytes gathered outside their place at a time, so that they stay in the second-level cache.
 _STRIP_BYTES = 256 << 10
 
 
 class PayloadOut(Protocol):
-    """Takes one payload; the contract is above."""
+    """The destination of one payload; the contract is above."""
 
     @property
     def strip_bytes(self) -> int:
-        """Bytes to take at a time, where they may come in several pieces."""
+        """Bytes to take at a time, if they can be written in several pieces."""
 
     def take(self, begin: int, size: int) -> NDArray[np.uint8]:
-        """Return where the next bytes ``[begin, begin + size)`` of the payload are written."""
+        """Return the memory for the next bytes ``[begin, begin + size)`` of the payload."""
 
     def take_rows(self, begin: int, count: int, row_bytes: int) -> Sequence[NDArray[np.uint8]]:
-        """Return where each of the rows from ``begin`` on is written, in any order."""
+        """Return the memory of each row from ``begin`` on; rows may be written in any order."""
 
     def put(self, begin: int, content: NDArray[np.uint8]) -> None:
-        """Write the bytes that follow, from ``begin`` on."""
+        """Write the next bytes, which start at ``begin``."""
 
     def end(self) -> None:
         """Write the hash; call it when the whole payload is written."""
 
 
 def payload_out(target: Target) -> PayloadOut:
-    """Return what writes the payload of a target."""
+    """Return the destination of a target's payload."""
     return PartsOut(target) if isinstance(target, Parts) else _WholeOut(target)
 
 
@@ -91,7 +91,7 @@ class PartsOut:
         self._part = next(self._left)
         self._at = self._end = 0
         self._taken = np.empty(0, np.uint8)
-        # The pieces of what `take_rows` returned: those that are in their places, and others.
+        # The pieces that `take_rows` returned, and whether each is in its place already.
         self._pieces: list[tuple[NDArray[np.uint8], bool]] = []
         self._hash = xxhash.xxh3_64()
 
@@ -101,7 +101,7 @@ class PartsOut:
         return self._taken
 
     def take_rows(self, begin: int, count: int, row_bytes: int) -> Sequence[NDArray[np.uint8]]:
-        """Return places in the parts, and others for the rows that two parts share."""
+        """Return memory in the parts, and temporary memory for rows that span two parts."""
         self._flush(begin)
         rows: list[NDArray[np.uint8]] = []
         left = iter(self._target.parts)
@@ -133,7 +133,7 @@ class PartsOut:
         write_hash(self._target.hash_to, self._hash.intdigest())
 
     def _flush(self, begin: int) -> None:
-        """Write what was taken, and zeros up to where the next begins."""
+        """Write what was taken, and zeros up to the start of the next buffer."""
         taken, self._taken = self._taken, self._taken[:0]
         self._write(taken)
         pieces, self._pieces = self._pieces, []
@@ -161,5 +161,5 @@ def _rows(whole: NDArray[np.uint8], count: int, row_bytes: int) -> list[NDArray[
 
 
 def write_hash(to: NDArray[np.uint8], found: int) -> None:
-    """Write a payload's hash where a message has it."""
+    """Write the hash of a payload into its place in a message."""
     to[:] = memoryview(found.to_bytes(8, "little"))

@@ -1,9 +1,9 @@
-"""Where batches go: into the messages of a call, or elsewhere through another outlet.
+"""Where batches are written: into the messages of a call, or to another outlet.
 
-protobuf would copy a payload twice on its way into a message and out again. The payload is the
-last field, so a message is its head, serialised as usual, followed by the field's tag, length
-and bytes. The head's length is known before the payload is, so the payload is written straight
-into the message: no copy.
+protobuf would copy a payload twice, into a message and out of it. The payload is the last field, so
+a message is its head, serialised as usual, followed by the field's tag, length and bytes. The
+length of the head is known before the payload, so the payload is written directly into the message
+without a copy.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ _LENGTH_DELIMITED = 2
 _BATCH_FIELD = 2
 _PADDING_FIELD = 15
 _MESSAGES_FIELD = 7
-_PREFIX_BYTES = 5  # of a response in one that holds several: a tag, and a length below 256 MiB
+_PREFIX_BYTES = 5  # before a response in a group: a tag, and a length below 256 MiB
 _EMPTY_FIELD_BYTES = 2
 _ALIGNMENT = 64
-# Stands for the payload's hash until that is known; any but 0 takes as many bytes. No other field
-# can hold these bytes behind that tag: a number before the hash would have to be above 2**55.
+# Placeholder for the payload's hash; all values but 0 take the same bytes. No other field can
+# contain these bytes after that tag: a number before the hash would have to be above 2**55.
 _HASH_TAG = b"\x49"
 _HASH_TAG_BYTES = 1
 _ANY_HASH_BYTES = b"\xff" * 7 + b"\xfe"
@@ -49,16 +49,16 @@ _view.restype, _view.argtypes = (
 
 
 def message_frame(response: pb.ReadBatchesResponse) -> bytes:
-    """Return a message without payload as it goes to the wire."""
+    """Return the bytes of a message without a payload."""
     return response.SerializeToString()
 
 
 class Parts:
-    """Where a payload of several messages goes.
+    """The target of a payload in several messages.
 
     Attributes:
-        parts: Places for its bytes, one after the other; they do not keep the messages alive.
-        hash_to: Takes the payload's hash, ``(8,) uint8``.
+        parts: Memory for its bytes, in order; it does not keep the messages alive.
+        hash_to: Memory for the payload's hash, ``(8,) uint8``.
     """
 
     __slots__ = ("hash_to", "parts")
@@ -68,54 +68,54 @@ class Parts:
         self.hash_to = np.empty(0, np.uint8)
 
 
-# Made for each batch: separate classes would double the number of calls.
+# A tuple, because a class would double the number of Python calls for each batch.
 Whole: TypeAlias = tuple[bytes, int, int, int]
-"""Where a batch goes that is in one piece: what precedes its payload, the payload's address and
-length, and the address of what takes its hash, 0 for nothing."""
+"""The target of a payload in one piece: the bytes before the payload, its address and length, and
+the address for its hash, 0 for none."""
 
 Target: TypeAlias = Whole | Parts
 
 Finished: TypeAlias = tuple[bytes, int]
-"""A message, empty where batches lie elsewhere, and how many batches end with it."""
+"""A message, empty if batches are written elsewhere, and how many batches end with it."""
 
 
 class Places(Protocol):
-    """The places of batches whose payloads are yet to be written."""
+    """The places of batches whose payloads are not written yet."""
 
     def add(self, header: pb.BatchHeader, buffer_bytes: tuple[int, ...]) -> None:
         """Add one more batch.
 
         Args:
             header: The batch's header; only its hash is filled in here.
-            buffer_bytes: As in the header; the same object as for the batch before if it is equal.
+            buffer_bytes: As in the header; if it equals that of the batch before, the same object.
         """
 
     def find(self) -> list[Target]:
-        """Return where each batch goes; call it once, when all are added."""
+        """Return the target of each batch; call it once, when all are added."""
 
     def finish(self) -> list[Finished]:
-        """Return the messages in order; call it once, when all is written."""
+        """Return the messages in order; call it once, when all payloads are written."""
 
 
 class WirePlaces:
     """Places in the messages of a call.
 
     Args:
-        max_chunk_bytes: Greatest payload of one message; greater ones take several.
-        group_bytes: Greatest size of a message that holds several batches; 0 where none may.
+        max_chunk_bytes: The largest payload of one message; larger ones are split.
+        group_bytes: The largest message with several batches; 0 if there may be none.
     """
 
     def __init__(self, max_chunk_bytes: int, *, group_bytes: int = 0) -> None:
         self._max_chunk_bytes = max_chunk_bytes
         self._group_bytes = group_bytes
-        # For the current message: what precedes each payload, and the payload's bytes.
+        # The bytes before each payload of the current message, and the payload's size.
         self._open: list[tuple[bytes, int]] = []
         self._open_bytes = 0
         self._targets: list[Target] = []
         self._finished: list[Finished] = []
 
     def add(self, header: pb.BatchHeader, buffer_bytes: tuple[int, ...]) -> None:
-        """Add one more batch; all of its header but the hash is filled in."""
+        """Add one more batch; its header is complete except for the hash."""
         del buffer_bytes
         header.payload_xxh3 = _ANY_HASH
         body, size = header.SerializeToString(), header.payload_bytes
@@ -138,17 +138,17 @@ class WirePlaces:
         self._close()
 
     def find(self) -> list[Target]:
-        """Return where each batch goes."""
+        """Return the target of each batch."""
         if self._open:
             self._close()
         return self._targets
 
     def finish(self) -> list[Finished]:
-        """Return the messages, when all is written."""
+        """Return the messages, when all payloads are written."""
         return self._finished
 
     def _hold(self, body: bytes, size: int) -> bool:
-        """Put a batch into the message that holds others; return whether there was room."""
+        """Add a batch to the current message; return whether there was room."""
         begin = self._open_bytes + _PREFIX_BYTES
         tail = _tagged(size)
         head = _head_of(body, begin % _ALIGNMENT + len(tail)) + tail
@@ -160,11 +160,11 @@ class WirePlaces:
         return True
 
     def _close(self) -> None:
-        """Make the message that was laid out."""
+        """Make the current message."""
         message, address = _raw_bytes(self._open_bytes)
         self._finished.append((message, len(self._open)))
         for head, size in self._open:
-            # A hash of 0 takes as many bytes here, which protobuf would leave out.
+            # A hash of 0 takes the same bytes here, although protobuf would omit it.
             hash_at = address + head.index(_ANY_HASH_FIELD) + _HASH_TAG_BYTES
             address += len(head)
             self._targets.append((head, address, size, hash_at))
@@ -172,7 +172,7 @@ class WirePlaces:
         self._open, self._open_bytes = [], 0
 
     def _part(self, body: bytes, size: int) -> None:
-        """Make the messages of a batch that takes several."""
+        """Make the messages of a batch that is split."""
         target = Parts()
         head = _head_of(body, 0)
         for begin in range(0, size, self._max_chunk_bytes):
@@ -193,52 +193,52 @@ class WirePlaces:
 
 
 class ClientGoneError(Exception):
-    """Nobody takes the batches any more, so nobody can be told."""
+    """The client is gone, so there is nobody to report an error to."""
 
 
 class Outlet(Protocol):
-    """Takes the batches of one stream; all but `wake` is for the thread that makes them."""
+    """Takes the batches of one stream; only the thread that makes them calls it, except `wake`."""
 
     def wait(self) -> None:
-        """Wait until a batch may be made, or until `wake` is called.
+        """Wait until there is room for a batch, or until `wake` is called.
 
         Raises:
-            ClientGoneError: Nobody would take it.
+            ClientGoneError: The client is gone.
         """
 
     def room(self, most: int) -> int:
-        """Return how many batches to make together, at least one; call it after `wait`."""
+        """Return how many batches to make together, >= 1; call it after `wait`."""
 
     def has_room(self) -> bool:
-        """Return whether one more batch may be made without a wait."""
+        """Return whether there is room for one more batch without waiting."""
 
     def places(self) -> Places:
-        """Begin one batch or several."""
+        """Return places for one or more batches."""
 
     def announce(self) -> None:
-        """Tell the client of the next batch that is finished, before its messages go out.
+        """Tell the client about the next finished batch, before its messages are sent.
 
         Raises:
-            ClientGoneError: The client has gone.
+            ClientGoneError: The client is gone.
         """
 
     def flush(self) -> None:
-        """Tell the client of all that was announced; call it before a wait.
+        """Send all announcements; call it before a wait.
 
         Raises:
-            ClientGoneError: The client has gone.
+            ClientGoneError: The client is gone.
         """
 
     def wake(self) -> None:
-        """End a wait, from any thread."""
+        """End `wait`; any thread may call this."""
 
 
 class WireOutlet:
-    """Sends batches in the messages of the call, which has its own flow control.
+    """Sends batches in the messages of a call, which has its own flow control.
 
     Args:
-        max_chunk_bytes: Greatest payload of one message.
-        group_bytes: Greatest size of a message of several batches; 0 where there may be none.
+        max_chunk_bytes: The largest payload of one message.
+        group_bytes: The largest message with several batches; 0 if there may be none.
     """
 
     def __init__(self, max_chunk_bytes: int, *, group_bytes: int = 0) -> None:
@@ -246,44 +246,44 @@ class WireOutlet:
         self._group_bytes = group_bytes
 
     def wait(self) -> None:
-        """Have nothing to wait for."""
+        """Return at once."""
 
     def room(self, most: int) -> int:
-        """Return that there is room for all."""
+        """Return ``most``."""
         return most
 
     def has_room(self) -> bool:
-        """Return that there is room."""
+        """Return True."""
         return True
 
     def places(self) -> Places:
-        """Begin one batch or several."""
+        """Return places for one or more batches."""
         return WirePlaces(self._max_chunk_bytes, group_bytes=self._group_bytes)
 
     def announce(self) -> None:
-        """Leave it to the messages."""
+        """Do nothing, because messages need no announcement."""
 
     def flush(self) -> None:
-        """Leave it to the messages."""
+        """Do nothing."""
 
     def wake(self) -> None:
-        """Have nobody to wake."""
+        """Do nothing, because `wait` never waits."""
 
 
 def writable(address: int, size: int) -> NDArray[np.uint8]:
-    """Return a way to write memory, ``(size,) uint8``, which does not keep it alive."""
+    """Return a writable view of memory, ``(size,) uint8``, which does not keep it alive."""
     return np.frombuffer(_view(address, size, _WRITABLE), np.uint8) if size else _NOTHING
 
 
 def _raw_bytes(size: int) -> tuple[bytes, int]:
-    """Return new bytes with whatever their memory held, and the address of the first.
+    """Return new, uninitialised bytes and the address of the first one.
 
-    gRPC takes messages as `bytes` alone, and a batch that was gathered elsewhere would be copied
-    once more. Python's C API lets whoever just made a `bytes` object write to it, as long as nobody
-    else has it: see ``PyBytes_FromStringAndSize`` with NULL.
+    gRPC takes messages only as `bytes`, so a batch that was gathered elsewhere would be copied once
+    more. Python's C API lets the creator of a `bytes` object write to it as long as nobody else has
+    it: see ``PyBytes_FromStringAndSize`` with NULL.
 
     Args:
-        size: How many, >= 2: Python keeps shorter ones for all to share.
+        size: The number of bytes, >= 2, because Python shares shorter objects.
     """
     assert size > 1
     fresh: bytes = _new(None, size)
@@ -291,15 +291,15 @@ def _raw_bytes(size: int) -> tuple[bytes, int]:
 
 
 def _tagged(payload_bytes: int) -> bytes:
-    """Return what stands right before a payload."""
+    """Return the tag and length that precede a payload."""
     return _TAG + _varint(payload_bytes)
 
 
 def _head_of(body: bytes, between_bytes: int) -> bytes:
-    """Return what `message_frame` would of a response with a batch, without the payload.
+    """Return what `message_frame` would return for a response with a batch but no payload.
 
     Args:
-        body: The batch's header, encoded, without padding.
+        body: The encoded header of the batch, without padding.
         between_bytes: See `_around`.
     """
     before, padding = _around(len(body), between_bytes)
@@ -309,20 +309,20 @@ def _head_of(body: bytes, between_bytes: int) -> bytes:
 # The headers of a stream have few lengths.
 @functools.lru_cache(maxsize=4096)
 def _around(body_bytes: int, between_bytes: int) -> tuple[bytes, bytes]:
-    """Return what precedes an encoded header, and its field of padding, which is its last.
+    """Return the bytes before an encoded header, and the padding field at its end.
 
     Args:
         body_bytes: Length of the header without padding.
-        between_bytes: How much lies between the header and a payload that is to begin at a multiple
-            of 64 bytes in gRPC's message, and before the response in that; 0 for no padding.
+        between_bytes: Bytes before the response in gRPC's message, and between the header and the
+            payload, which is to start at a multiple of 64 bytes; 0 for no padding.
     """
     padded = body_bytes
     if between_bytes:
-        # The length takes as many bytes as without padding, or one more.
+        # The length prefix takes as many bytes as without padding, or one more.
         for length_bytes in itertools.count(len(_varint(body_bytes))):
             missing = -(len(_BATCH_TAG) + length_bytes + body_bytes + between_bytes) % _ALIGNMENT
             padded = body_bytes + missing
-            # One byte is no field, and two are one that protobuf would leave out.
+            # One byte is too short for a field, and protobuf would omit a field of two.
             if 0 < missing <= _EMPTY_FIELD_BYTES or len(_varint(padded)) < length_bytes:
                 padded += _ALIGNMENT
             if len(_varint(padded)) == length_bytes:
@@ -335,10 +335,10 @@ def _around(body_bytes: int, between_bytes: int) -> tuple[bytes, bytes]:
 
 
 def _prefix(response_bytes: int) -> bytes:
-    """Return what precedes a response in one that holds several.
+    """Return the bytes before a response in a group.
 
-    Its length always takes as many bytes, so that what follows lies where it is known to before
-    that length is: protobuf reads a number that is longer than it need be.
+    The length always takes the same number of bytes, so that the place of the response is known
+    before its length. protobuf accepts numbers that are encoded in more bytes than needed.
     """
     return _MESSAGES_TAG + bytes(
         (
@@ -351,7 +351,7 @@ def _prefix(response_bytes: int) -> bytes:
 
 
 def _varint(value: int) -> bytes:
-    # Most are of one to three bytes, and every batch has some.
+    # Fast, because every batch has some; most take one to three bytes.
     if value < 1 << 7:
         return bytes((value,))
     if value < 1 << 14:

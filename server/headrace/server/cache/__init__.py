@@ -1,4 +1,4 @@
 """Decoded blocks in memory, shared by all streams: fetched once, leased, evicted by need.
 
-`memory` places blocks, `fetch` brings them, and `disk` keeps stored blocks over restarts.
+`memory` holds the blocks, `fetch` reads them, and `disk` keeps stored blocks across restarts.
 """

@@ -2,16 +2,16 @@
 
 Contract of a block:
 
-1. A block is fetched by one thread at a time, however many streams want it.
-2. A block that streams wait for is pinned for each of them the moment it arrives, before anything
-   can evict it. A stream holds pins only while it copies, never while it waits or sends, so pins
-   always go away and a cache of any size that holds one block makes progress.
-3. If a fetch fails, the streams that wait for it then get the error. The failure is not kept: the
-   next stream that needs the block fetches it again. A prefetch that fails is only counted.
-4. A block asked for ahead of need is dropped from the queue when every stream that asked is gone.
-5. `remove_source` frees every block of a dataset: blocks that nobody reads at once, the others when
-   their last reader is done. Streams of that dataset get `RebalanceError` when they next wait, and
-   nothing of it is fetched any more; a fetch under way ends, and its block is thrown away.
+1. A block is fetched by one thread at a time, however many streams need it.
+2. A block that streams wait for is pinned for each of them when it arrives, before anything can
+   evict it. A stream holds pins only while it copies, never while it waits or sends. So pins are
+   always released, and any cache that can hold one block makes progress.
+3. If a fetch fails, the streams that wait for it get the error. The failure is not kept: the next
+   stream that needs the block fetches it again. A failed prefetch is only counted.
+4. A queued prefetch is dropped when all streams that asked for the block are gone.
+5. `remove_source` frees all blocks of a dataset: unread ones at once, the others when their last
+   reader is done. Streams of the dataset get `RebalanceError` when they next wait, and none of its
+   blocks is fetched any more; the block of a running fetch is discarded.
 6. `close` ends the fetching threads; waiting streams get `DrainingError`.
 
 If the code differs, the code is wrong.
@@ -52,40 +52,39 @@ from headrace.server.layout.block_layout import BlockLayout
 from headrace.server.settings.dataset_config import DatasetConfig
 from headrace.storage import MAX_RANGE_BYTES
 
-# How long the removal of a dataset waits for running reads: longer than a read's time-outs.
+# How long the removal of a dataset waits for running reads: longer than the timeouts of a read.
 _REMOVAL_TIMEOUT_S = 60.0
 
 
-# Running reads hold at most this part of the cache (arbitrary), unless one block is larger.
+# Running reads hold at most one part in this many of the cache (arbitrary), or a single block.
 _READS_SHARE = 4
 
 
 class CacheObserver(HeldObserver, Protocol):
-    """What the cache reports."""
+    """Receives what the cache reports."""
 
     def used(self, *, hits: int, misses: int) -> None:
-        """Count blocks that were cached, or not, when a batch needed them."""
+        """Count blocks that were cached or not when a batch needed them."""
 
 
-# A run of the order, 2 MiB by default, is one read in a small cache too, as long as this many reads
-# run at once.
+# Even in a small cache, a run of the order, 2 MiB by default, is one read.
 _WHOLE_RUN_BYTES = 4 << 20
 _LEAST_READS = 4
 
 
 class BlockCache:
-    """Decoded blocks of many datasets in one arena of fixed size.
+    """Decoded blocks of many datasets in one arena of fixed size; thread-safe.
 
     Attributes:
         disk: See below.
         budget_bytes: See below.
 
     Args:
-        budget_bytes: Greatest size of all decoded blocks together.
-        fetch_threads: Reads of each store at once, at most.
-        observer: Is told what happens.
-        disk: Keeps stored blocks in a folder; the cache closes it.
-        arena: Where the blocks lie; None for private memory of this process.
+        budget_bytes: The most bytes of all decoded blocks together.
+        fetch_threads: The most concurrent reads of each store.
+        observer: Receives reports.
+        disk: A cache of stored blocks in a folder; this cache closes it. None for none.
+        arena: The memory of the blocks; None for private memory of this process.
     """
 
     def __init__(
@@ -118,7 +117,7 @@ class BlockCache:
             streams=self._streams,
         )
         self._slots = self._room.slots
-        # Running reads stay within a part of the cache, or hold one block for each thread.
+        # Running reads use a part of the cache, or one block for each thread.
         most_bytes = min(budget_bytes // _READS_SHARE, FIRST_LIMIT * MAX_RANGE_BYTES)
         run_bytes = max(
             most_bytes // min(FIRST_LIMIT, fetch_threads),
@@ -131,20 +130,20 @@ class BlockCache:
 
     @property
     def used_bytes(self) -> int:
-        """Return the bytes of the arena that hold blocks now."""
+        """Bytes of the arena that hold blocks."""
         return self._room.used_bytes
 
     @property
     def together_bytes(self) -> int:
-        """Return how much the blocks of one batch may take to be waited for without copies.
+        """The most bytes that the blocks of one batch may take if it waits for all without copies.
 
-        It is half of a job's part, since blocks for the job's next batches arrive as well.
+        It is half of a job's part of the cache, because blocks for its next batches arrive too.
         """
         return self.budget_bytes // (2 * max(1, len(self._jobs)))
 
     @property
     def memory(self) -> Memory:
-        """Return the arena that all blocks lie in."""
+        """The arena of all blocks."""
         return self._room.memory
 
     def add_source(
@@ -158,17 +157,17 @@ class BlockCache:
         origin: tuple[str, DatasetConfig, str] | None = None,
         store: str = "",
     ) -> Source:
-        """Let the blocks of a dataset into the cache.
+        """Add a dataset to the cache.
 
         Args:
-            reader: Fetches them.
-            layout: How they lie when decoded.
-            block_count: How many there are.
-            on_removed: Called once when `remove_source` is done.
-            tables: Tables in which to note where they lie, for workers; new ones if None.
-            origin: The dataset's name, what opens it, and its fingerprint; for the cache of a
+            reader: Fetches the blocks.
+            layout: The layout of decoded blocks.
+            block_count: Number of blocks.
+            on_removed: Called once when `remove_source` has finished.
+            tables: Tables for the places of blocks, which workers share; None for new ones.
+            origin: The name, configuration and fingerprint of the dataset, for the cache of a
                 worker, which does not read blocks itself.
-            store: Names the store that they are read from, whose reads have bounds of their own.
+            store: The name of the store, because reads of each store are limited separately.
         """
         del origin
         with self._lock:
@@ -198,11 +197,10 @@ class BlockCache:
         return source
 
     def remove_source(self, source: Source) -> None:
-        """Forget a dataset and free its blocks.
+        """Remove a dataset and free its blocks.
 
-        Its streams need not have ended. Waits for reads under way, so that the reader may be
-        closed; one that takes longer than a minute is left to itself. Any thread may call it,
-        twice too.
+        Its streams need not have ended. This waits for running reads, so that the reader may be
+        closed, but no longer than a minute. Any thread may call it, even twice.
         """
         with self._lock:
             source.removed = True
@@ -217,16 +215,16 @@ class BlockCache:
             on_removed()
 
     def waiter(self, job: Hashable = None) -> Waiter:
-        """Return a new stream's handle.
+        """Return a handle for a new stream.
 
         Args:
-            job: Equal for streams that read the same blocks at about the same time. Jobs have
-                equal parts of the cache, and of the fetching.
+            job: Equal for streams that read the same blocks at about the same time. Jobs get equal
+                parts of the cache and of the fetching.
         """
         return self.join(Waiter(self._lock), job)
 
     def join(self, waiter: Waiter, job: Hashable) -> Waiter:
-        """Note a stream of a job. `waiter` does so too; this is for handles of other kinds."""
+        """Add a stream of a job. `waiter` does so too; this is for other kinds of handles."""
         with self._lock:
             if job not in self._jobs:
                 self._job_count += 1
@@ -237,7 +235,7 @@ class BlockCache:
         return waiter
 
     def leave(self, waiter: Waiter) -> None:
-        """Forget a stream that has ended."""
+        """Remove a stream that has ended."""
         with self._lock:
             if not waiter.gone:
                 waiter.leave()
@@ -246,32 +244,32 @@ class BlockCache:
             self._jobs = {job: index for job, index in self._jobs.items() if index in active}
 
     def is_cached(self, source: Source, blocks: NDArray[np.int64]) -> NDArray[np.bool_]:
-        """Return which blocks are in memory now; they may be evicted at any time."""
+        """Return which blocks are in memory: ``(n,) bool``; they may be evicted at any time."""
         return source.slot_of[blocks] > ABSENT
 
     def lease(self, source: Source, blocks: NDArray[np.int64]) -> Lease[NDArray[np.int32]]:
-        """Pin blocks while the context lasts: all of them, or none if one is not cached.
+        """Pin blocks while a context lasts: all of them, or none if one is not cached.
 
         Args:
-            source: Their dataset.
-            blocks: Distinct ordinals.
+            source: The dataset.
+            blocks: ``(n,) int64``: distinct ordinals.
 
         Returns:
-            The context; entering it says whether they are pinned.
+            The context manager; entering it returns whether the blocks are pinned.
         """
         return Lease(partial(self._pin, source, blocks), self._unpin)
 
     def lease_joined(
         self, joined: JoinedSources, blocks: NDArray[np.int64]
     ) -> Lease[NDArray[np.int32]]:
-        """Pin distinct blocks of several datasets, as `lease`."""
+        """Pin distinct blocks of several datasets, as `lease` does."""
         return Lease(partial(self._pin_joined, joined, blocks), self._unpin)
 
     @contextmanager
     def demand(self, source: Source, blocks: NDArray[np.int64], waiter: Waiter) -> Iterator[None]:
-        """Fetch blocks that are not cached, and pin each for this stream as it comes.
+        """Fetch blocks that are not cached, and pin each for this stream when it arrives.
 
-        `arrivals` hands them out while the context lasts. Fetches that still run at its end go on
+        `arrivals` returns them while the context lasts. Fetches that still run at its end continue
         as prefetches.
         """
         self.begin_demand(source, blocks, waiter)
@@ -281,7 +279,7 @@ class BlockCache:
             self.end_demand(source, blocks, waiter)
 
     def begin_demand(self, source: Source, blocks: NDArray[np.int64], waiter: Waiter) -> None:
-        """Do what `demand` does when its context is entered."""
+        """Start a demand, as entering the context of `demand` does."""
         with self._lock:
             self._room.check_open()
             _check_served(source)
@@ -296,7 +294,7 @@ class BlockCache:
             self._fetchers[source.store].wake(len(missing), urgent=True)
 
     def end_demand(self, source: Source, blocks: NDArray[np.int64], waiter: Waiter) -> None:
-        """Do what `demand` does when its context is left."""
+        """End a demand, as leaving the context of `demand` does."""
         with self._lock:
             for block in blocks.tolist():
                 flight = self._flights.of(source, block)
@@ -315,12 +313,12 @@ class BlockCache:
         self._unpin(source.slot_of[np.array(given, np.int64)])
 
     def add_desk(self, desk: Desk) -> None:
-        """Let a worker pin blocks."""
+        """Add a desk, on which a worker pins blocks."""
         with self._lock:
             self._slots.desks = (*self._slots.desks, desk)
 
     def remove_desk(self, desk: Desk) -> None:
-        """Forget the pins of a worker that is gone."""
+        """Remove the desk of a worker that is gone, with its pins."""
         with self._lock:
             self._slots.desks = tuple(one for one in self._slots.desks if one is not desk)
             if self._has_leftovers:
@@ -328,12 +326,12 @@ class BlockCache:
             self._room.freed.notify_all()
 
     def arrivals(self, source: Source, waiter: Waiter, *, timeout_s: float) -> NDArray[np.int64]:
-        """Wait for demanded blocks and return those that came; none after the time-out.
+        """Wait for demanded blocks and return those that arrived; none after the timeout.
 
-        They stay pinned until the next call, or the end of the `demand`.
+        They stay pinned until the next call, or until the `demand` ends.
 
         Raises:
-            HeadraceError: One of them cannot be fetched.
+            HeadraceError: A block cannot be fetched.
         """
         self._unpin(source.slot_of[np.array(waiter.handed, np.int64)])
         waiter.handed = []
@@ -349,13 +347,13 @@ class BlockCache:
     def prefetch(
         self, source: Source, blocks: NDArray[np.int64], waiter: Waiter
     ) -> NDArray[np.int64]:
-        """Prefetch blocks, and note that the batch planned last reads them.
+        """Prefetch blocks, and record that the batch planned last reads them.
 
         Returns:
-            Those of them that were neither cached nor on their way.
+            The blocks that were neither cached nor being fetched.
         """
         waiter.will_read(source, blocks)
-        # Without the lock: a block that arrives or goes meanwhile only costs a later fetch.
+        # Without the lock: a block that arrives or is evicted meanwhile costs only a later fetch.
         if self._slots.ask(source.slot_of, blocks):
             return blocks[:0]
         return self.prefetch_unplanned(source, blocks, waiter)
@@ -363,7 +361,7 @@ class BlockCache:
     def prefetch_unplanned(
         self, source: Source, blocks: NDArray[np.int64], waiter: Waiter
     ) -> NDArray[np.int64]:
-        """Ask for blocks ahead of need, as `prefetch`, for a batch that was planned elsewhere."""
+        """Prefetch blocks like `prefetch`, for a batch that was planned elsewhere."""
         with self._lock:
             if source.removed:
                 return blocks[:0]
@@ -379,14 +377,14 @@ class BlockCache:
     def prefetch_joined(
         self, joined: JoinedSources, blocks: NDArray[np.int64], waiter: Waiter
     ) -> NDArray[np.int64]:
-        """Prefetch blocks of several datasets, as `prefetch`."""
+        """Prefetch blocks of several datasets, as `prefetch` does."""
         waiter.will_read(joined, blocks)
         return self.prefetch_unplanned_joined(joined, blocks, waiter)
 
     def prefetch_unplanned_joined(
         self, joined: JoinedSources, blocks: NDArray[np.int64], waiter: Waiter
     ) -> NDArray[np.int64]:
-        """Ask for blocks of several datasets ahead of need, as `prefetch_unplanned`."""
+        """Prefetch blocks of several datasets, as `prefetch_unplanned` does."""
         slots = joined.slots(blocks)
         if (slots > ABSENT).all():
             self._slots.asked[slots] = self._slots.ranking
@@ -402,12 +400,12 @@ class BlockCache:
     def rows(
         self, source: Source, blocks: NDArray[np.int64], offsets: NDArray[np.int64]
     ) -> BlockRows:
-        """Return samples that lie in pinned blocks.
+        """Return samples in pinned blocks.
 
         Args:
-            source: Their dataset.
-            blocks: ``(samples,)``: the block of each.
-            offsets: ``(samples,)``: its place in that block.
+            source: The dataset.
+            blocks: ``(samples,) int64``: the block of each sample.
+            offsets: ``(samples,) int64``: the index of each sample in its block.
         """
         return BlockRows(
             source.layout,
@@ -419,7 +417,7 @@ class BlockCache:
         )
 
     def close(self) -> None:
-        """End the fetching threads and every wait."""
+        """End the fetching threads and all waits."""
         with self._lock:
             for flight in self._flights.all():
                 flight.fail(closed_error())
@@ -436,7 +434,7 @@ class BlockCache:
         return self._flights.has_any(source) or self._fetchers[source.store].is_reading(source)
 
     def _free_removed(self) -> None:
-        """Free the blocks of removed sources that nobody reads."""
+        """Free the unread blocks of removed datasets."""
         for source in [source for source in self._sources.values() if source.removed]:
             if self._room.evict_all(source):
                 del self._sources[source.index]
@@ -469,7 +467,7 @@ class BlockCache:
 
 
 def _neighbours(blocks: NDArray[np.int64]) -> Iterator[range]:
-    """Yield distinct blocks in rising order, each group of adjacent ones together."""
+    """Yield the ranges of adjacent blocks, in rising order."""
     for own in np.split(blocks, np.flatnonzero(np.diff(blocks) != 1) + 1):
         if own.size:
             yield from itertools.repeat(range(int(own[0]), int(own[-1]) + 1), own.size)

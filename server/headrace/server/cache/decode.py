@@ -17,7 +17,7 @@ from headrace.server.layout.block_layout import BlockLayout, BlockPart, Field
 from headrace.server.layout.flatten_columns import null_items_error
 from headrace.server.layout.wire_columns import WireColumn
 
-# Which values an array holds is known from its type, at run time alone.
+# The values of an array are known from its type only at run time.
 Array: TypeAlias = "pa.Array[Any]"
 
 _BYTE = np.dtype(np.uint8)
@@ -26,7 +26,7 @@ _T = TypeVar("_T", bound=np.generic)
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Ragged:
-    """The values of a ragged column, in bytes: sample i is ``values[begins[i]:][:lengths[i]]``."""
+    """The values of a ragged column as bytes: sample i is ``values[begins[i]:][:lengths[i]]``."""
 
     begins: NDArray[np.int64]
     lengths: NDArray[np.int64]
@@ -34,15 +34,15 @@ class _Ragged:
 
 
 class DecodedBlock:
-    """A block whose columns are views of Arrow's memory, ready to be written into the arena.
+    """A block whose columns are views of Arrow's memory, to be written into the arena.
 
     Args:
-        layout: Where its columns go.
+        layout: The layout in the arena.
         batch: The block.
 
     Raises:
         UnsupportedColumnError: A list holds a null element.
-        ShardCorruptError: A column lacks, or holds nulls though its schema says that it has none.
+        ShardCorruptError: A column is missing, or holds nulls although it is not nullable.
     """
 
     def __init__(self, layout: BlockLayout, batch: pa.RecordBatch) -> None:
@@ -59,9 +59,9 @@ class DecodedBlock:
     def write(self, memory: Memory, begin: int) -> tuple[int, ...]:
         """Write the block at ``begin`` and return the base of each part.
 
-        The caller owns ``[begin, begin + size)`` of the memory. A base is what is added to a
-        sample's offset in the block: rows from the beginning of the memory if the part is aligned,
-        bytes if not.
+        The caller owns ``[begin, begin + size)`` of the memory. A base is added to a sample's
+        offset in the block. It counts rows from the beginning of the memory if the part is aligned,
+        and bytes if not.
         """
         bases: list[int] = []
         places: list[NDArray[np.uint8]] = []
@@ -129,15 +129,15 @@ class DecodedBlock:
 def column_parts(
     array: Array, column: WireColumn
 ) -> tuple[NDArray[np.generic], NDArray[np.int64] | None, NDArray[np.uint8] | None]:
-    """Return the values of an array, back to back, as a payload holds its column.
+    """Return the values of an array end to end, as a payload holds the column.
 
     Returns:
-        The elements of all rows, with zeros for nulls; for ragged columns also where each row
-        begins and the last one ends; for nullable columns also a byte a row.
+        The elements of all rows, with zeros for nulls; for ragged columns where each row starts and
+        the last one ends, else None; for nullable columns a byte for each row, else None.
 
     Raises:
         UnsupportedColumnError: A list holds a null element.
-        ShardCorruptError: It holds nulls though its column says that it has none.
+        ShardCorruptError: The array holds nulls although the column is not nullable.
     """
     if isinstance(array, pa.ExtensionArray):
         array = array.storage
@@ -152,7 +152,7 @@ def column_parts(
     ragged = _ragged(array, column, valid)
     flat = ragged.values
     if flat.size != ragged.lengths.sum():
-        # What lies under nulls stays behind.
+        # Drops the values under nulls.
         pairs = zip(ragged.begins.tolist(), ragged.lengths.tolist(), strict=True)
         pieces = [flat[begin : begin + length] for begin, length in pairs]
         flat = np.concatenate([*pieces, flat[:0]])
@@ -181,7 +181,7 @@ def _refuse_nulls(array: Array, column: WireColumn, valid: NDArray[np.uint8] | N
 
 
 def _valid(array: Array) -> NDArray[np.uint8] | None:
-    """Return one byte a row, 1 where there is a value; None if every row has one."""
+    """Return a byte for each row, 1 if it has a value; None if all rows have one."""
     bitmap = array.buffers()[0]
     if bitmap is None or array.null_count == 0:
         return None
@@ -193,7 +193,7 @@ def _valid(array: Array) -> NDArray[np.uint8] | None:
 def _elements(
     array: Array, column: WireColumn, valid: NDArray[np.uint8] | None
 ) -> NDArray[np.generic]:
-    """Return the elements of all rows, back to back."""
+    """Return the elements of all rows, end to end."""
     while pat.is_fixed_size_list(array.type):
         size = array.type.list_size
         inner = _inner(array).slice(array.offset * size, len(array) * size)
@@ -210,8 +210,8 @@ def _elements(
 
 
 def _inner(array: Array) -> Array:
-    # All values of a list, those outside a slice's rows included.
-    inner: Array = array.values  # type: ignore[attr-defined]  # of list arrays alone
+    # All values of a list, including those outside a slice.
+    inner: Array = array.values  # type: ignore[attr-defined]  # only list arrays have it
     return inner
 
 
@@ -247,7 +247,7 @@ def _ragged(array: Array, column: WireColumn, valid: NDArray[np.uint8] | None) -
 def _view(buffer: pa.Buffer | None, dtype: np.dtype[_T]) -> NDArray[_T]:
     if buffer is None or buffer.size == 0:
         return np.empty(0, dtype)
-    # Buffers are padded, not always to whole elements.
+    # The padding of buffers need not be whole elements.
     count = buffer.size // dtype.itemsize
     return np.frombuffer(memoryview(buffer), dtype, count)
 

@@ -1,4 +1,4 @@
-"""Read blocks of a dataset with their columns in the form in which they travel."""
+"""Read blocks of a dataset with columns in the form in which they are sent."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from headrace.storage import OpenDataset, ReadBlock
 
 
 class FlatBlocks:
-    """Reads the blocks of a dataset, and takes nested columns apart."""
+    """Reads the blocks of a dataset, and flattens nested columns."""
 
     def __init__(self, dataset: OpenDataset | DiskBlocks, *, item_nulls: bool = False) -> None:
-        """Decide what each column becomes, once.
+        """Determine what each column becomes.
 
         Args:
             dataset: The dataset; the caller closes it.
@@ -38,7 +38,7 @@ class FlatBlocks:
         return self._flat(self._dataset.read_block(block))
 
     def run_blocks(self, max_bytes: int) -> int:
-        """Return how many neighbouring blocks one read should bring, as the dataset has it."""
+        """Return how many neighbouring blocks to read together; see the dataset's method."""
         return run_blocks(self._dataset, max_bytes)
 
     def read_run(self, blocks: Sequence[int]) -> Iterator[ReadBlock]:

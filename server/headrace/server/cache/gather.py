@@ -1,4 +1,4 @@
-"""Gather the samples of a batch with NumPy and Arrow: whole columns at a time."""
+"""Gather the samples of a batch with NumPy and Arrow, a whole column at a time."""
 
 from __future__ import annotations
 
@@ -14,21 +14,21 @@ from headrace.server.cache.memory.arena import Memory, as_items
 from headrace.server.layout.block_layout import TAKE_BYTES, BlockPart, Field, Projection
 from headrace.server.layout.wire_columns import refuse_large
 
-# NumPy lets other threads run while it copies, which takes a microsecond more than a slice of a
-# memoryview. A copy of this size takes some hundred (arbitrary).
+# NumPy lets other threads run while it copies, but takes 1 us longer than slicing a memoryview. A
+# copy of this size takes some 100 us (arbitrary).
 _LONG_BYTES = 1 << 20
 
 
 class StagedRows:
-    """The samples of one batch, copied out of their blocks as these arrived.
+    """The samples of one batch, copied out of their blocks when these arrive.
 
-    It makes one more copy than `BlockRows`, and never needs two blocks at once.
+    It makes one more copy than `BlockRows`, but never needs two blocks at the same time.
 
     Args:
-        projection: The columns that are needed.
+        projection: The columns to copy.
         sample_count: Rows of the batch.
-        max_bytes: Greatest size of the batch.
-        claim: Is told how much memory they take in all, before they take it.
+        max_bytes: The most bytes of the batch.
+        claim: Claims memory for all copies before it is used.
     """
 
     def __init__(
@@ -43,7 +43,7 @@ class StagedRows:
         self._claim = claim
         parts = projection.layout.parts
         staged = (parts[0].row_bytes, *(parts[part].row_bytes for part in projection.wide_parts))
-        # While blocks are copied there is another copy of one part at a time.
+        # While blocks are copied, there is a second copy of one part at a time.
         self._fixed_bytes = sample_count * (sum(staged) + max(staged))
         claim(self._fixed_bytes)
         self._packed = np.empty((sample_count, parts[0].row_bytes), np.uint8)
@@ -57,19 +57,19 @@ class StagedRows:
 
     @property
     def nbytes(self) -> int:
-        """Return the memory that they take, with the ragged values once more, joined."""
+        """Bytes of the copies, including another copy of ragged values, which joins them."""
         return self._fixed_bytes + 2 * self._piece_bytes
 
     @property
     def memory(self) -> Memory:
-        """Return the bytes of all ragged values."""
+        """The bytes of all ragged values."""
         return Memory(np.concatenate([*self._pieces, np.empty(0, np.uint8)]))
 
     def add(self, places: NDArray[np.intp], rows: Rows) -> None:
         """Copy samples.
 
         Args:
-            places: ``(samples,)``: which rows of the batch they are.
+            places: ``(samples,)``: the row of each sample in the batch.
             rows: The samples.
         """
         parts = self._projection.layout.parts
@@ -88,11 +88,11 @@ class StagedRows:
         np.copyto(out, self._packed)
 
     def wide(self, part: int, out: NDArray[np.uint8], *, first: int = 0) -> None:
-        """Copy one part of the samples from ``first`` on into ``(n, row_bytes) uint8``."""
+        """Copy a part of the samples from ``first`` on into ``(n, row_bytes) uint8``."""
         np.copyto(out, self._wide[part][first : first + len(out)])
 
     def _copy_ragged(self, packed: NDArray[np.uint8], memory: Memory) -> None:
-        """Copy ragged values, and make their spans point at the copies."""
+        """Copy ragged values, and point their spans at the copies."""
         for entry in self._projection.fields:
             if entry.column.is_tensor:
                 continue
@@ -108,21 +108,21 @@ class StagedRows:
 
 
 class Rows(Protocol):
-    """The samples of one batch, wherever they lie."""
+    """The samples of one batch, in blocks or copied out of them."""
 
     @property
     def memory(self) -> Memory:
-        """Return what the spans of ragged values point into."""
+        """The memory that the spans of ragged values point into."""
 
     def packed(self, out: NDArray[np.uint8]) -> None:
         """Gather the packed rows into ``(samples, row_bytes) uint8``."""
 
     def wide(self, part: int, out: NDArray[np.uint8], *, first: int = 0) -> None:
-        """Gather one part of the samples from ``first`` on into ``(n, row_bytes) uint8``."""
+        """Gather a part of the samples from ``first`` on into ``(n, row_bytes) uint8``."""
 
 
 def spans(packed: NDArray[np.uint8], entry: Field) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Return where a ragged column's values begin and how long they are, as views."""
+    """Return the starts and the lengths in bytes of a ragged column's values, as views."""
     pairs = packed[:, entry.offset : entry.offset + 16].view(np.int64)
     return pairs[:, 0], pairs[:, 1]
 
@@ -133,13 +133,13 @@ def gather_spans(
     lengths: NDArray[np.int64],
     out: NDArray[np.uint8],
 ) -> None:
-    """Copy spans of bytes back to back.
+    """Copy spans of memory end to end.
 
     Args:
-        memory: The memory that they lie in.
-        begins: ``(spans,) int64``, in bytes.
-        lengths: ``(spans,) int64``, in bytes.
-        out: ``(sum of lengths,) uint8``.
+        memory: The memory of the spans.
+        begins: ``(spans,) int64``: where each span starts, in bytes.
+        lengths: ``(spans,) int64``: the length of each span, in bytes.
+        out: ``(sum of lengths,) uint8``: the destination.
     """
     if not out.size:
         return
@@ -159,16 +159,16 @@ def gather_part(
     """Gather one part of samples.
 
     Args:
-        memory: The memory that they lie in.
+        memory: The memory of the samples.
         part: The part.
-        bases: ``(samples,) int64``: where the part begins in the block of each.
-        offsets: ``(samples,) int64``: its place in that block.
-        out: ``(samples, row_bytes) uint8``.
+        bases: ``(samples,) int64``: the base of the part in the block of each sample.
+        offsets: ``(samples,) int64``: the index of each sample in its block.
+        out: ``(samples, row_bytes) uint8``: the destination.
     """
     if not part.row_bytes or not offsets.size:
         return
     if part.aligned:
-        # Any mode but "clip" gathers into a buffer of its own first.
+        # All modes but "clip" gather into a temporary buffer first.
         rows = memory.rows(part.row_bytes)
         np.take(rows, bases + offsets, out=as_items(out, part.row_bytes), mode="clip")
         return
@@ -197,12 +197,13 @@ def _take_spans(
     lengths: NDArray[np.int64],
     out: NDArray[np.uint8],
 ) -> None:
-    """Let Arrow copy the spans: as every second row of an array over the whole memory.
+    """Let Arrow copy the spans, as every second row of an array over the whole memory.
 
-    Rows 1, 3, 5, … of that array are the spans; those between are what lies between two spans,
-    of any length, even below zero, and are never taken. Arrow sizes its result by the mean length
-    of all rows, which it reads off the first and the last offset: these two are chosen so that it
-    comes out right, or too small for a memory of little more than the spans, which costs a copy.
+    Rows 1, 3, 5, … of that array are the spans. The rows between them cover the memory between two
+    spans, may have any length, even a negative one, and are never taken. Arrow sizes its result by
+    the mean length of all rows, which it computes from the first and the last offset. These two are
+    chosen so that the size is right, or too small if the memory is hardly larger than the spans,
+    which costs a copy.
     """
     count = lengths.size
     edges = np.empty(2 * count + 2, np.int64)

@@ -1,15 +1,14 @@
-"""The tables of several datasets in the cache, looked up as one.
+"""Look up blocks of several datasets in the cache as if these were one dataset.
 
-A batch of a mixture may have a sample of each of a thousand datasets. Dataset by dataset, what is
-asked of the cache took 1 ms of such a batch, 20 times what all of a batch of one dataset takes.
+A batch of a mixture may have a sample of each of a thousand datasets. Dataset by dataset, the
+lookups in the cache took 1 ms for such a batch, 20 times as long as a whole batch of one dataset.
 
 Contract:
 
-1. Blocks are numbered one dataset after the other; each has the slot and the bases that the table
-   of its own dataset says at that moment.
-2. A block that is pinned is found where it lies, however the tables have grown since the stream
-   began.
-3. The tables stay in memory as long as this does.
+1. Blocks are numbered dataset after dataset. Each has the slot and the bases that the table of its
+   dataset states at that moment.
+2. A pinned block is found even if tables have grown since the stream started.
+3. The tables stay in memory as long as this object does.
 
 If the code differs, the code is wrong.
 """
@@ -26,22 +25,22 @@ from numpy.typing import NDArray
 from headrace.server.cache.source import Source
 from headrace.server.kernels.loader import LOOPS
 
-# Of each dataset: where its slots and its bases lie, and the shape of the bases.
+# For each dataset: the addresses of its slots and bases, and the shape of the bases.
 _PLACES = 4
 
 
 def split_by(
     firsts: NDArray[np.int64], numbers: NDArray[np.int64]
 ) -> Iterator[tuple[int, NDArray[np.intp], NDArray[np.int64]]]:
-    """Tell numbers that were laid end to end apart again.
+    """Split numbers over several datasets by dataset.
 
     Args:
-        firsts: ``(datasets + 1,) int64``: where the numbers of each begin, and the last end.
+        firsts: ``(datasets + 1,) int64``: the first number of each dataset, and the end.
         numbers: ``(n,) int64`` in ``[0, firsts[-1])``.
 
     Yields:
-        For each dataset that has any: its index, the places of its numbers, and these as they
-        are in the dataset, in the order in which they stand.
+        For each dataset with numbers: its index, the indices of its numbers in ``numbers``, and
+        these numbers counted within the dataset, in their order.
     """
     if not numbers.size:
         return
@@ -57,12 +56,13 @@ def split_by(
 class JoinedSources:
     """Several datasets of one cache; the contract is above.
 
-    `slots` is safe for several threads, `bases` is not.
+    `slots` is thread-safe, `bases` is not.
 
     Args:
         sources: The datasets.
-        first_blocks: ``(datasets + 1,) int64``: where the numbers of each begin, and the last end.
-        kernels: The compiled loops, where there are any.
+        first_blocks: ``(datasets + 1,) int64``: the number of each dataset's first block, and the
+            end.
+        kernels: The compiled loops, or None.
     """
 
     def __init__(
@@ -82,7 +82,7 @@ class JoinedSources:
         self._seen = -1
 
     def slots(self, blocks: NDArray[np.int64]) -> NDArray[np.int32]:
-        """Return the slot of each block, as `Source.slots`."""
+        """Return the slot of each block, as `Source.slots` does."""
         slots = np.empty(blocks.size, np.int32)
         if self._kernels is not None:
             self._kernels.find_slots(self._places, self._firsts, _whole(blocks), slots)
@@ -92,11 +92,11 @@ class JoinedSources:
         return slots
 
     def bases(self, blocks: NDArray[np.int64], part_count: int) -> NDArray[np.int64]:
-        """Return where each part of some pinned blocks begins: ``(parts, blocks) int64``.
+        """Return the base of each part of pinned blocks: ``(parts, blocks) int64``.
 
         Args:
-            blocks: ``(n,) int64``; all of them have that many parts, or more.
-            part_count: The parts.
+            blocks: ``(n,) int64``: the blocks, which must have at least ``part_count`` parts.
+            part_count: The number of parts.
         """
         bases = np.empty((part_count, blocks.size), np.int64)
         if self._kernels is not None:
@@ -110,11 +110,11 @@ class JoinedSources:
     def split(
         self, blocks: NDArray[np.int64]
     ) -> Iterator[tuple[Source, int, NDArray[np.intp], NDArray[np.int64]]]:
-        """Yield for each dataset that has some of the blocks what `split_by` does.
+        """Split blocks by dataset, as `split_by` does.
 
         Yields:
-            The dataset, the number of its first block, the places of its blocks, and these as they
-            are in the dataset.
+            The dataset, the number of its first block, the indices of its blocks, and these blocks
+            counted within the dataset.
         """
         for index, places, own in split_by(self._firsts, blocks):
             yield self._sources[index], int(self._firsts[index]), places, own
@@ -124,14 +124,14 @@ class JoinedSources:
         blocks: NDArray[np.int64],
         ask_one: Callable[[Source, NDArray[np.int64]], NDArray[np.int64]],
     ) -> NDArray[np.int64]:
-        """Ask each dataset for those of the blocks that are its own.
+        """Ask each dataset for its own blocks.
 
         Args:
             blocks: ``(n,) int64``.
-            ask_one: Takes a dataset and its blocks, and returns some of these.
+            ask_one: Takes a dataset and its blocks, and returns some of them.
 
         Returns:
-            What it returned, by the numbers that blocks have here.
+            The returned blocks of all datasets, with their numbers here.
         """
         found = [blocks[:0]]
         for source, first, _, own in self.split(blocks):
@@ -139,8 +139,8 @@ class JoinedSources:
         return np.concatenate(found)
 
     def _look_at_growth(self) -> None:
-        """Note where the bases lie now, if any have been made again."""
-        # What a pinned block needs was written, and counted, before its slot could be seen.
+        """Update the addresses of bases if a table has grown."""
+        # The bases of a pinned block were written, and counted, before its slot became visible.
         seen = sum([growth.times for growth in self._growths])
         if seen == self._seen:
             return

@@ -1,4 +1,4 @@
-"""Report how reads from a dataset's store went, to metrics, health and traces."""
+"""Report reads from a dataset's store to metrics, health and traces."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ from headrace.storage import ReadBlock
 
 
 class ReadObserver(Protocol):
-    """Is told of each read, by the thread that read."""
+    """Receives reports of reads, in the thread that read."""
 
     def read(self, dataset: str, *, seconds: float, blocks: int, reason: str) -> None:
-        """Note a read: how many blocks it brought; the reason of its failure, or nothing."""
+        """Report a read: its blocks, and the reason of its failure, empty for none."""
 
 
 class WatchedBlocks:
-    """The blocks of a dataset; observers are told of each read.
+    """The blocks of a dataset, with a report of each read to observers.
 
     Args:
         name: The name of the dataset.
-        blocks: Are read.
-        observers: Are told, in this order.
+        blocks: The reader of the blocks.
+        observers: Receive the reports, in this order.
     """
 
     def __init__(self, name: str, blocks: BlockReader, observers: Sequence[ReadObserver]) -> None:
@@ -43,14 +43,14 @@ class WatchedBlocks:
         return read.content
 
     def run_blocks(self, max_bytes: int) -> int:
-        """Return how many neighbouring blocks one read should bring, as the dataset has it."""
+        """Return how many neighbouring blocks to read together; see the dataset's method."""
         return run_blocks(self._blocks, max_bytes)
 
     def read_run(self, blocks: Sequence[int]) -> Iterator[ReadBlock]:
         """Fetch, verify and decode blocks, neighbours together; errors are values.
 
-        A run counts as one read, with the first of its errors; what is done with a block between
-        two of them is not its time.
+        A run counts as one read with the first of its errors. The time that the caller spends on
+        blocks in between does not count.
         """
         seconds, count, reason, is_over = 0.0, 0, "", False
         began = time.monotonic()
@@ -72,31 +72,31 @@ class WatchedBlocks:
                 observer.read(self._name, seconds=seconds, blocks=count, reason=reason)
 
 
-# Reasons that concern the store as a whole. A damaged block concerns its streams alone.
+# Reasons that concern the store as a whole; a damaged block concerns only its streams.
 _OF_THE_STORE = frozenset({"OBJECT_NOT_FOUND", "STORE_REFUSED", "STORE_UNAVAILABLE"})
 
-# One failure may be an accident of one block (arbitrary).
+# A single failure may concern only one block (arbitrary).
 _FAILURES = 3
 
 
 class StoreHealth:
-    """Reports for each dataset whether its store answers.
+    """Reports whether the store of each dataset answers.
 
-    A dataset is unhealthy after three failures in a row of reading it, and healthy again after the
-    next success. The streams continue to ask, so that a store that comes back is seen.
+    A dataset is unhealthy after three failed reads in a row, and healthy again after the next
+    success. Streams continue to read, so that a recovered store is detected.
 
     Args:
-        tell: Is told of each change: the dataset's name, and whether it is healthy.
+        tell: Called with each change: the dataset's name, and whether it is healthy.
     """
 
     def __init__(self, tell: Callable[[str, bool], None]) -> None:
         self._tell = tell
         self._failures: dict[str, int] = {}
-        # Held while news is told as well, so that it is told in the order in which it came.
+        # Also held while a change is reported, so that changes are reported in order.
         self._changing = threading.Lock()
 
     def read(self, dataset: str, *, seconds: float, blocks: int, reason: str) -> None:
-        """Note a read."""
+        """Record a read."""
         del seconds, blocks
         if not reason and dataset not in self._failures:
             return

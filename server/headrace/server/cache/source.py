@@ -1,4 +1,4 @@
-"""The blocks of a dataset, as the cache and as a stream see them, and how they are pinned."""
+"""The blocks of a dataset as the cache and as streams see them, and how they are pinned."""
 
 from __future__ import annotations
 
@@ -31,10 +31,10 @@ IN_FLIGHT = -1
 
 @dataclass(slots=True)
 class Growth:
-    """Counts how often a cache has made a table of bases again, because it was too short.
+    """Counts how often tables of bases of a cache were replaced because they were too short.
 
     Attributes:
-        times: How often.
+        times: The number of replacements.
     """
 
     times: int = 0
@@ -44,13 +44,13 @@ class Source:
     """The blocks of one dataset as the cache sees them.
 
     Attributes:
-        reader: Fetches them.
-        layout: How they lie when decoded.
-        on_removed: Called once when the dataset has left the cache.
-        run_blocks: How many neighbouring blocks are best read together, at most.
-        store: Names the store that it is read from.
-        removed: The dataset has left the cache; nothing of it is fetched any more.
-        growth: Counts when `bases` becomes another table; the cache gives all its datasets one.
+        reader: Fetches the blocks.
+        layout: The layout of decoded blocks.
+        on_removed: Called once when the dataset was removed from the cache.
+        run_blocks: The most neighbouring blocks to read together.
+        store: The name of the store.
+        removed: Whether the dataset was removed; its blocks are not fetched any more.
+        growth: Counts replacements of `bases`; all datasets of a cache share it.
     """
 
     def __init__(
@@ -73,15 +73,15 @@ class Source:
         self.layout = layout
         self.removed = False
         self.on_removed = on_removed
-        # The slot of each block; 0 if it is not cached, -1 if it is being fetched. Zeros of fresh
-        # memory cost nothing until touched, so this stays small however many blocks there are.
+        # The slot of each block; 0 if it is not cached, -1 if it is being fetched. Fresh zeros cost
+        # nothing until they are touched, so this stays small even for many blocks.
         self.slot_of = np.zeros(block_count, np.int32) if tables is None else tables.slot_of
         self.bases = np.zeros((len(layout.parts), 0), np.int64) if tables is None else tables.bases
 
     def set_bases(self, slot: int, bases: tuple[int, ...], *, capacity: int) -> None:
-        """Note where the parts of a block begin."""
+        """Set the bases of the parts of a block."""
         if self.bases.shape[1] <= slot:
-            # Readers continue with the old table, which holds all that they have pinned.
+            # Readers continue with the old table, which has all blocks that they have pinned.
             grown = np.zeros((len(self.layout.parts), capacity), np.int64)
             grown[:, : self.bases.shape[1]] = self.bases
             self.bases = grown
@@ -89,34 +89,34 @@ class Source:
         self.bases[:, slot] = bases
 
     def slots(self, blocks: NDArray[np.int64]) -> NDArray[np.int32]:
-        """Return the slot of each block; not above 0 if it is not cached."""
+        """Return the slot of each block; 0 or less if it is not cached."""
         return self.slot_of[blocks]
 
 
 class Slots(Protocol):
-    """What says where the blocks of one dataset, or of several, lie."""
+    """Finds the slots of the blocks of one or several datasets."""
 
     def slots(self, blocks: NDArray[np.int64]) -> NDArray[np.int32]:
-        """Return the slot of each block; not above 0 if it is not cached."""
+        """Return the slot of each block; 0 or less if it is not cached."""
 
 
 Plan: TypeAlias = "list[tuple[Slots, NDArray[np.int64]]]"
-"""The blocks of one batch, by what says where they lie."""
+"""The blocks of one batch, by the object that finds their slots."""
 
-# The weight of the last batch in a stream's pace (arbitrary).
+# The weight of the latest batch in the pace of a stream (arbitrary).
 _PACE_WEIGHT = 0.2
 
 
 class JobAhead:
-    """What the streams of one job have asked for ahead of need; safe for several threads.
+    """The prefetches of the streams of one job; thread-safe.
 
-    They read the same blocks. Alone, each would see that another has asked for the next blocks, and
-    would ask for those after them. Together they would ask for more than fits, and push out blocks
-    that are still needed.
+    These streams read the same blocks. Without coordination, each would see that another has
+    prefetched the next blocks, and would prefetch those after them. Together they would prefetch
+    more than fits, and evict blocks that are still needed.
 
     Attributes:
-        streams: How many it has open.
-        asked_bytes: Stored bytes that they asked for, of batches that none has taken yet.
+        streams: Number of open streams of the job.
+        asked_bytes: Stored bytes that were prefetched for batches that no stream has taken yet.
     """
 
     def __init__(self, *, streams: int = 0) -> None:
@@ -125,20 +125,20 @@ class JobAhead:
         self.asked_bytes = 0
 
     def change(self, *, asked_bytes: int = 0, streams: int = 0) -> None:
-        """Count streams, and bytes that they asked for or took."""
+        """Add to the number of streams, and to the prefetched bytes; may be negative."""
         with self._lock:
             self.asked_bytes += asked_bytes
             self.streams += streams
 
 
 class JobsAhead:
-    """Those of all jobs that have a stream; not safe for several threads."""
+    """The `JobAhead` of all jobs with an open stream; not thread-safe."""
 
     def __init__(self) -> None:
         self._jobs: weakref.WeakValueDictionary[Hashable, JobAhead] = weakref.WeakValueDictionary()
 
     def of(self, job: Hashable) -> JobAhead:
-        """Return that of a job."""
+        """Return the object of a job."""
         found = self._jobs.get(job)
         if found is None:
             found = self._jobs[job] = JobAhead()
@@ -146,43 +146,44 @@ class JobsAhead:
 
 
 class Filling(Protocol):
-    """What a cache says of its memory."""
+    """The state of a cache's memory."""
 
     @property
     def is_filling(self) -> bool:
-        """Whether blocks may have to go soon."""
+        """Whether blocks may have to be evicted soon."""
 
 
 @dataclass(slots=True)
 class Flag:
-    """The same as a value, which is read without a call.
+    """A `Filling` as a plain value, which is read without a call.
 
     Attributes:
-        is_filling: Whether blocks may have to go soon.
+        is_filling: Whether blocks may have to be evicted soon.
     """
 
     is_filling: bool = False
 
 
 NEVER_FILLING = Flag()
-"""Of a stream that is in no cache."""
+"""For streams without a cache."""
 
 
 class Waiter:
     """One stream as the cache sees it.
 
     Attributes:
-        job: Streams of one job read the same blocks at about the same time.
-        period_s: The recent time between two of its batches.
-        taken: Batches that it has begun.
-        ahead: What all streams of the job have asked for ahead of need.
-        asked_bytes: Its own part of that.
-        filling: Says whether blocks may have to go soon, so that it should say what it will read.
-        gone: The stream has ended: what it asked for ahead of need is not fetched any more.
-        interrupted: The stream should stop waiting and look why.
-        arrived: Blocks that it waits for and that came, pinned.
-        handed: Those of them that it is copying from, pinned.
-        error: Why a block that it waits for will not arrive.
+        job: The job; streams of one job read the same blocks at about the same time.
+        period_s: The recent time from one of its batches to the next.
+        taken: Number of batches that it has started.
+        ahead: The prefetches of all streams of the job.
+        asked_bytes: The stream's own part of those prefetches.
+        filling: Whether blocks may have to be evicted soon, so that the stream should announce its
+            reads.
+        gone: Whether the stream has ended; its prefetches are dropped.
+        interrupted: Whether the stream should stop to wait and check why.
+        arrived: Demanded blocks that arrived, pinned.
+        handed: Arrived blocks that the stream is copying from, pinned.
+        error: The reason why a demanded block will not arrive.
     """
 
     __slots__ = (
@@ -217,82 +218,82 @@ class Waiter:
         self.arrived: list[int] = []
         self.handed: list[int] = []
         self.error: HeadraceError | None = None
-        # The batch that is being read, then those that follow.
+        # The batch that is being read, followed by planned ones.
         self._batches: deque[Plan] = deque([[]])
-        # Those that follow in turn, whose blocks it has not asked for yet.
+        # Batches after these, whose blocks are not prefetched yet.
         self._foreseen: deque[Plan] = deque()
-        # What batches will read that are not planned yet, by what they belong to.
+        # Blocks of batches that are not planned yet, by the part they belong to.
         self._expected: dict[Hashable, Plan] = {}
         self._took_at = 0.0
 
     def deliver(self, block: int) -> None:
-        """Hand a block over that is pinned for the stream; the caller holds the cache's lock."""
+        """Pass on a block that is pinned for the stream; the caller holds the cache's lock."""
         self.arrived.append(block)
         self.wake.notify_all()
 
     def fail(self, error: HeadraceError) -> None:
-        """Say that a block will not come; the caller holds the cache's lock."""
+        """Report that a block will not arrive; the caller holds the cache's lock."""
         self.error = error
         self.wake.notify_all()
 
     def interrupt(self) -> None:
-        """End the stream's wait, now and for good; any thread may call it."""
+        """End this wait and all later ones; any thread may call it."""
         with self.wake:
             self.interrupted = True
             self.wake.notify_all()
 
     def ask_bytes(self, size: int) -> None:
-        """Count bytes that it asked for ahead of need; a negative size for bytes that it took."""
+        """Count prefetched bytes; negative for bytes that the stream has taken."""
         self.asked_bytes += size
         self.ahead.change(asked_bytes=size)
 
     def join(self, ahead: JobAhead, filling: Filling) -> None:
-        """Belong to a job, in a cache."""
+        """Join a job in a cache."""
         self.ahead, self.filling = ahead, filling
         ahead.change(streams=1)
 
     def leave(self) -> None:
-        """Withdraw all that it asked for; any thread may call this, once."""
+        """Withdraw all prefetches; any thread may call this, once."""
         self.gone = True
         self.ahead.change(streams=-1, asked_bytes=-self.asked_bytes)
 
     def plan_batch(self, count: int = 1) -> None:
-        """Assign what is asked for from now on to one more batch, the last of ``count``."""
+        """Start a new batch, the last of ``count``, to which later prefetches belong."""
         while self._foreseen and count:
-            # What was foreseen of it stays, or it would be forgotten until it is asked for.
+            # Keeps what was foreseen, which would otherwise be unknown until it is prefetched.
             self._batches.append(self._foreseen[0])
             self._foreseen.popleft()
             count -= 1
         self._batches.extend([[] for _ in range(count)])
 
     def foresee_batch(self) -> None:
-        """Assign what is foreseen from now on to one more batch, after all others."""
+        """Start a new foreseen batch, after all others, to which later blocks belong."""
         self._foreseen.append([])
 
     def foresee(self, source: Slots, blocks: NDArray[np.int64]) -> None:
-        """Note blocks of the batch foreseen last, which are not asked for yet."""
+        """Add blocks of the batch foreseen last, which are not prefetched yet."""
         self._foreseen[-1].append((source, blocks))
 
     def expect(self, part: Hashable, source: Slots, blocks: NDArray[np.int64]) -> None:
-        """Note blocks that some batch will read which is not planned yet.
+        """Add blocks of batches that are not planned yet.
 
         Args:
-            part: The key by which `forget` names them.
-            source: Their dataset.
-            blocks: Which.
+            part: The key for `forget`.
+            source: The dataset.
+            blocks: The blocks.
         """
         self._expected = {**self._expected, part: [*self._expected.get(part, []), (source, blocks)]}
 
     def forget(self, part: Hashable) -> None:
-        """Forget what is expected of a part that has been read."""
+        """Remove the expected blocks of a part that has been read."""
         self._expected = {each: plan for each, plan in self._expected.items() if each != part}
 
     def will_read(self, source: Slots, blocks: NDArray[np.int64]) -> None:
-        """Note blocks of the batch planned last."""
+        """Add blocks of the batch planned last."""
         self._batches[-1].append((source, blocks))
 
     def begin_batch(self, count: int = 1) -> None:
-        """Advance to the next batch, or to the last of several that are read together."""
+        """Advance to the next batch, or to the last of ``count`` that are read together."""
         for _ in range(min(count, len(self._batches) - 1)):
             self._batches.popleft()
         now = time.monotonic()
@@ -302,13 +303,13 @@ class Waiter:
         self.taken += count
 
     def plan(self) -> list[Plan]:
-        """Return what it will read, the batch that is being read first; any thread may ask."""
-        # In this order: a batch that goes from one to the other meanwhile comes twice.
+        """Return the blocks to be read, starting with the current batch; any thread may call it."""
+        # In this order, so that a batch that moves meanwhile appears twice instead of not at all.
         foreseen = list(self._foreseen)
         return [*self._batches, *foreseen]
 
     def expected(self) -> Plan:
-        """Return what will be read after that, or is in it too; any thread may ask."""
+        """Return the blocks expected after the plan, or also in it; any thread may call it."""
         return [each for plan in self._expected.values() for each in plan]
 
 
@@ -316,13 +317,13 @@ _Pinned = TypeVar("_Pinned")
 
 
 class Lease(Generic[_Pinned]):
-    """Pins blocks while its context lasts, all of them or none; entering says which.
+    """Pins blocks while its context lasts, all or none; entering returns whether they are pinned.
 
-    A class, because one a batch as a generator costs 2 us.
+    A class, because a generator would cost 2 us for each batch.
 
     Args:
-        pin: Pins the blocks, and returns what `unpin` needs; None if they are not all there.
-        unpin: Gives the pins back.
+        pin: Pins the blocks and returns the argument of `unpin`; None if a block is not cached.
+        unpin: Releases the pins.
     """
 
     __slots__ = ("_pin", "_pinned", "_unpin")
@@ -342,15 +343,15 @@ class Lease(Generic[_Pinned]):
 
 
 class BlockRows:
-    """The samples of one batch as they lie in pinned blocks.
+    """The samples of one batch in pinned blocks.
 
     Args:
-        layout: How the blocks lie.
+        layout: The layout of the blocks.
         memory: The arena.
         slot_of: ``(blocks,) int32``: the slot of each block of the dataset.
-        bases: ``(parts, slots) int64``: where each part of the block in a slot begins.
+        bases: ``(parts, slots) int64``: the base of each part of the block in a slot.
         blocks: ``(samples,) int64``: the block of each sample.
-        offsets: ``(samples,) int64``: its place in that block.
+        offsets: ``(samples,) int64``: the index of each sample in its block.
     """
 
     __slots__ = ("bases", "blocks", "layout", "memory", "offsets", "slot_of")
@@ -377,62 +378,62 @@ class BlockRows:
         self.wide(0, out)
 
     def wide(self, part: int, out: NDArray[np.uint8], *, first: int = 0) -> None:
-        """Gather one part of the samples from ``first`` on into ``(n, row_bytes) uint8``."""
+        """Gather a part of the samples from ``first`` on into ``(n, row_bytes) uint8``."""
         own = slice(first, first + len(out))
-        # Plain indexing takes twice as long.
+        # Indexing takes twice as long.
         slots = np.take(self.slot_of, self.blocks[own], mode="clip")
         bases = np.take(self.bases[part], slots, mode="clip")
         gather_part(self.memory, self.layout.parts[part], bases, self.offsets[own], out)
 
 
 class Blocks(Protocol):
-    """What a stream needs of the cache; `headrace.server.cache.block_cache` holds the contract."""
+    """The cache as a stream needs it; the contract is in `headrace.server.cache.block_cache`."""
 
     @property
     def layout(self) -> BlockLayout:
-        """How the samples lie in the rows that `rows` returns."""
+        """The layout of the samples that `rows` returns."""
 
     def waiter(self, job: Hashable = None) -> Waiter:
-        """Return the stream's handle; streams of one job read the same at about the same time."""
+        """Return a handle for the stream; streams of one job read the same blocks together."""
 
     def leave(self, waiter: Waiter) -> None:
-        """Forget the stream; it has ended."""
+        """Remove a stream that has ended."""
 
     def stored_bytes(self, blocks: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return the size of blocks in the store."""
+        """Return the stored bytes of each block: ``(n,) int64``."""
 
     def is_cached(self, blocks: NDArray[np.int64]) -> NDArray[np.bool_]:
-        """Return which blocks are in memory just now."""
+        """Return which blocks are in memory: ``(n,) bool``."""
 
     def is_known(self, blocks: NDArray[np.int64]) -> NDArray[np.bool_]:
-        """Return which blocks are in memory just now, or on their way."""
+        """Return which blocks are in memory or being fetched: ``(n,) bool``."""
 
     def lease(self, blocks: NDArray[np.int64]) -> AbstractContextManager[bool]:
-        """Pin distinct blocks while the context lasts, all or none; say which."""
+        """Pin distinct blocks while the context lasts, all or none; entering returns which."""
 
     def prefetch(self, blocks: NDArray[np.int64], waiter: Waiter) -> NDArray[np.int64]:
-        """Ask for blocks ahead of need; return those that were not there or on their way."""
+        """Prefetch blocks; return those that were neither in memory nor being fetched."""
 
     def ask_ahead(self, blocks: NDArray[np.int64], waiter: Waiter, *, part: Hashable) -> None:
-        """Ask for blocks that some batch will need which is not planned yet.
+        """Prefetch blocks of batches that are not planned yet.
 
-        They are expected until `Waiter.forget` is told the same part.
+        They are expected until `Waiter.forget` is called with the same part.
         """
 
     def foresee(self, blocks: NDArray[np.int64], waiter: Waiter) -> None:
-        """Note blocks that the batch foreseen last will need, and ask for none."""
+        """Announce blocks of the batch foreseen last, without fetching any."""
 
     def demand(self, blocks: NDArray[np.int64], waiter: Waiter) -> AbstractContextManager[None]:
-        """Fetch blocks, which `arrivals` hands out while the context lasts."""
+        """Fetch blocks; `arrivals` returns them while the context lasts."""
 
     def arrivals(self, waiter: Waiter, *, timeout_s: float) -> NDArray[np.int64]:
-        """Wait for demanded blocks; return those that came, pinned until the next call."""
+        """Wait for demanded blocks; return those that arrived, pinned until the next call."""
 
     def fit_together(self, blocks: NDArray[np.int64]) -> bool:
-        """Return whether the cache has room to wait for all of some blocks."""
+        """Return whether the cache has room to wait for all of these blocks together."""
 
     def rows(self, blocks: NDArray[np.int64], offsets: NDArray[np.int64]) -> Rows:
-        """Return samples that lie in pinned blocks."""
+        """Return samples in pinned blocks."""
 
 
 class DatasetBlocks:
@@ -443,7 +444,7 @@ class DatasetBlocks:
         source: See below.
 
     Args:
-        cache: Holds them.
+        cache: The cache that holds them.
         source: The dataset in the cache.
         dataset: The dataset.
     """

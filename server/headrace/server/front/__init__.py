@@ -1,1 +1,1 @@
-"""Take calls in, tell callers apart, and give threads only what is ready to be worked on."""
+"""Accept calls, identify callers, and give threads only calls that are ready."""

@@ -4,18 +4,18 @@ Contract:
 
 1. Headers: the caller is identified at once, from metadata or certificate, and the call waits for
    its turn in its caller's line (`WireServer`). A caller without access is refused before its
-   request is received. None of this holds a thread. The call of one that floods the server is set
-   aside for a while before more is done (`Floods`).
+   request is received. None of this holds a thread. The calls of a caller that floods the server
+   are set aside for a while (`Floods`).
 2. Request: it must arrive within ``request_timeout_s``, or the call ends with ``REQUEST_MISSING``.
    If more than `MOST_WAITING` calls wait for their requests, the one that has waited longest ends
-   with ``SERVER_BUSY``. A request that cannot be parsed is ``REQUEST_MALFORMED``.
-3. Work: a thread of the method's pool then takes the call; callers take turns at the threads. If
-   too many calls wait for one, the call ends with ``SERVER_BUSY``. A stream gets its place before
+   with ``SERVER_BUSY``. A request that cannot be parsed ends with ``REQUEST_MALFORMED``.
+3. Work: a thread of the method's pool takes the call; callers take turns at the threads. If too
+   many calls wait for a thread, the call ends with ``SERVER_BUSY``. A stream gets its place before
    it gets a thread.
-4. End: answers and failures are sent without waiting. A client that does not take them is cut
-   after as long.
-5. Every failure is one of `headrace.errors`, and is counted; anything else that is raised is a bug
-   of ours, and the client is told no details.
+4. End: answers and failures are sent without waiting. A client that does not read them within
+   ``request_timeout_s`` is cut off.
+5. Every failure is one of `headrace.errors`, and is counted. Any other exception is a bug in
+   headrace, and the client learns no details.
 
 If the code differs, the code is wrong.
 """
@@ -52,10 +52,10 @@ from headrace.server.front.wire import WireCall
 from headrace.server.front.wire_server import Arrivals
 
 MOST_WAITING = 512
-"""Calls whose request has not come, or whose answer was not taken; each may hold 1 MiB."""
+"""Most calls that wait for a request, or for their answer to be read; each may hold 1 MiB."""
 
 CROWD = 1024
-"""Calls of a caller that wait for their turn: twice as many as a herd of 500 clients has."""
+"""Most calls of a caller that wait for their turn: twice as many as 500 clients have."""
 
 _log = logging.getLogger(__name__)
 
@@ -66,7 +66,7 @@ class Failures(Protocol):
     """Counts failed calls."""
 
     def call_failed(self, reason: str) -> None:
-        """Count one."""
+        """Count a failed call."""
 
 
 class Method(Protocol):
@@ -74,29 +74,29 @@ class Method(Protocol):
 
     @property
     def is_open(self) -> bool:
-        """Whether it answers callers that are not known."""
+        """Whether it answers unknown callers."""
 
     def check(self, call: Call) -> None:
-        """Refuse a call before its request is received, if it must be; does not wait."""
+        """Raise if the call must be refused before its request is received; does not wait."""
 
     def received(self, call: Call, request: bytes) -> None:
-        """Take a request; the thread that serves all calls asks, so it may not wait."""
+        """Take a request; runs in the thread that serves all calls, so it must not wait."""
 
 
 @dataclass(frozen=True, slots=True)
 class Desk:
-    """What all calls of a server share.
+    """The objects that all calls of a server share.
 
     Attributes:
         access: Identifies callers.
-        failures: Counts those that fail.
-        waiting: Those that wait for their client.
-        floods: Those that their client has reset, and those of callers who bring many of them.
-        door: Is told whose connections have calls.
-        gate: Is told of the calls of those who bring far too many.
-        malformed: Says that requests were not what they must be.
-        places: Where the datasets lie, which callers on other machines are not told.
-        hidden: Says what they were not told.
+        failures: Counts failed calls.
+        waiting: The calls that wait for their client.
+        floods: Holds back callers that reset many calls.
+        door: Tracks which connections have calls.
+        gate: Shuts out addresses that make far too many calls.
+        malformed: Logs malformed requests.
+        places: The URLs of datasets, which are hidden from callers on other machines.
+        hidden: Logs errors whose details were hidden.
     """
 
     access: Access
@@ -114,13 +114,13 @@ class Call:
     """One call; the contract is above.
 
     Args:
-        name: The name of its method.
-        method: Answers it.
-        desk: Shared with all other calls.
-        wire: The call as gRPC has it.
+        name: The name of the method.
+        method: The method, which answers the call.
+        desk: The objects that all calls share.
+        wire: The call in gRPC.
 
     Attributes:
-        caller: Who calls; `ANYBODY` if anybody may, or if the caller is not known.
+        caller: The caller; `ANYBODY` if there is no access control, or the caller is unknown.
     """
 
     def __init__(self, name: str, method: Method, desk: Desk, wire: WireCall) -> None:
@@ -131,7 +131,7 @@ class Call:
         self._request_count = 0
         self._is_wanting = True
         self.caller: Caller = ANYBODY
-        # Found when the headers were read, and raised when the call has its turn.
+        # Found when the headers arrive, and raised when the call has its turn.
         self._refusal: HeadraceError | None = None
         if not method.is_open:
             try:
@@ -141,17 +141,17 @@ class Call:
 
     @property
     def line(self) -> str:
-        """The line that the call waits in; empty if it needs no turn."""
+        """The line in which the call waits; empty if it needs no turn."""
         return "" if self._method.is_open else self.whose
 
     def may_wait(self, waiting: int) -> bool:
-        """Return whether the call may wait; `waiting` calls of its caller do already."""
+        """Return whether the call may wait, given how many calls of its caller wait already."""
         if waiting < CROWD and not self._desk.floods.is_flooding(self.whose):
             return True
         return self._desk.gate.came(self.peer)
 
     def no_room(self) -> bool:
-        """Return whether the call goes on, to be told that its line is full; else it is cut."""
+        """Return whether to answer the call that its line is full; if not, it is cut."""
         if self._desk.floods.is_flooding(self.whose):
             return False
         self._refusal = ServerBusyError("too many calls are waiting for their turn; try again")
@@ -166,12 +166,12 @@ class Call:
         self._request_count += 1
         self._is_wanting = False
         self._desk.waiting.remove(self)
-        # Thousands of calls that were reset at once may arrive in a moment.
+        # Thousands of calls that were reset may arrive within a moment.
         if self.is_wanted():
             self.guarded(lambda: self._method.received(self, request))
 
     def requests_ended(self) -> None:
-        """End the call: without an error if it had a request, or if its client has reset it."""
+        """End the call; this is not an error if it had a request or its client has reset it."""
         if self._request_count:
             self.answer(None)
         elif self.is_wanted():
@@ -184,7 +184,7 @@ class Call:
         self._wire.receive()
 
     def guarded(self, work: Callable[[], None]) -> None:
-        """Do something; what it raises becomes the end of the call."""
+        """Do some work; an exception ends the call."""
         try:
             work()
         except HeadraceError as error:
@@ -195,10 +195,10 @@ class Call:
             self.refuse(internal_failure())
 
     def parsed(self, request: bytes, kind: type[_Request]) -> _Request:
-        """Return the request.
+        """Return the parsed request.
 
         Raises:
-            RequestMalformedError: The bytes are no such request.
+            RequestMalformedError: The bytes are not such a request.
         """
         try:
             return kind.FromString(request)
@@ -211,11 +211,11 @@ class Call:
 
     @property
     def is_active(self) -> bool:
-        """Whether somebody still waits for an answer."""
+        """Whether the client still waits for an answer."""
         return self._wire.is_active
 
     def is_wanted(self) -> bool:
-        """Return whether the client still waits for its first answer; else it reset the call."""
+        """Return whether the client still waits for a first answer and has not reset the call."""
         if self.is_active:
             return True
         self._desk.floods.over(self.whose, self)
@@ -223,42 +223,42 @@ class Call:
 
     @property
     def whose(self) -> str:
-        """Whose turn it is when the call has its own: the caller, or an address if nobody's."""
+        """Whose turn the call takes: the caller's, or without access control an address's."""
         return self.caller.name or self.host
 
     @property
     def peer(self) -> str:
-        """The client's address as gRPC has it."""
+        """The client's address in gRPC's notation."""
         return self._wire.peer()
 
     @property
     def host(self) -> str:
-        """The client's address without its port; all clients of a unix socket share one."""
+        """The client's address without the port; all clients of a unix socket share one."""
         return host_of(self._wire.peer())
 
     @property
     def metadata(self) -> Sequence[tuple[str, str | bytes]]:
-        """What came with the headers."""
+        """The metadata of the call."""
         return self._wire.metadata
 
     def send(self, message: bytes) -> bool:
-        """Send a message, and wait until it is out; return whether more may follow."""
+        """Send a message and wait until it is sent; return whether more may follow."""
         return self._wire.send(message)
 
     def send_soon(self, message: bytes, on_sent: Callable[[], None]) -> bool:
-        """Send a message without waiting; the next may follow when ``on_sent`` has been called.
+        """Send a message without waiting; the next may follow when ``on_sent`` was called.
 
         Returns:
-            Whether somebody waits for it; else ``on_sent`` is never called.
+            Whether the client waits for it; if not, ``on_sent`` is never called.
         """
         return self._wire.send_soon(message, on_sent)
 
     def answer(self, message: bytes | None) -> None:
-        """End the call without an error, with a last message or none."""
+        """End the call without an error, with an optional last message."""
         self._wait_until_taken(self._wire.answer(message))
 
     def fail(self, error: HeadraceError) -> None:
-        """End the call with an error, without places of this machine if it came from another."""
+        """End the call with an error; callers on other machines get no paths of this one."""
         self._desk.failures.call_failed(error.reason)
         told = error if self.host == "unix" else self._desk.places.without(error)
         if told is not error:
@@ -266,7 +266,7 @@ class Call:
         self.refuse(failure_of(told))
 
     def refuse(self, failure: Failure) -> None:
-        """End the call with a failure that is counted elsewhere, or is none of ours."""
+        """End the call with a failure that is not counted here."""
         self._wait_until_taken(self._wire.fail(failure))
 
     def cancel(self) -> None:
@@ -274,11 +274,11 @@ class Call:
         self._wire.cancel()
 
     def callers_changed(self) -> int:
-        """Return how often the server's callers have changed, up to now."""
+        """Return how often the callers file has changed so far."""
         return self._desk.access.changes()
 
     def known_caller(self) -> Caller:
-        """Return the caller, according to the callers file as it is now.
+        """Return the caller according to the current callers file.
 
         Raises:
             HeadraceError: See `Access.caller`.
@@ -288,11 +288,11 @@ class Call:
         )
 
     def on_end(self, callback: Callable[[], None]) -> bool:
-        """Have something called when the last of the call is out; return False if it already is."""
+        """Register a callback for the end of the call; return False if the call has ended."""
         return self._wire.on_end(callback)
 
     def give_up(self, *, for_room: bool) -> None:
-        """End a call that waits for its client; it waits for nothing any more."""
+        """End a call that has waited for its client."""
         if not (self._is_wanting and self.is_active):
             self.cancel()
         elif self._request_count:
@@ -300,7 +300,7 @@ class Call:
         else:
             error = self._too_many() if for_room else self._too_late()
             self._desk.failures.call_failed(error.reason)
-            # Nothing was sent before it, so it goes out whatever the client lets through.
+            # Nothing was sent before, so flow control does not hold this back.
             self._wire.fail(failure_of(error))
 
     def _too_many(self) -> HeadraceError:
@@ -325,7 +325,7 @@ class Call:
             self._ask()
 
     def _go_on(self) -> bool:
-        """Go on with a call that was set aside; return whether somebody still waits for it."""
+        """Continue a call that was set aside; return whether its client still waits."""
         if not self.is_active:
             self._desk.floods.over(self.whose)
             return False
@@ -348,7 +348,7 @@ class Call:
             return
         self._is_wanting = False
         self._desk.waiting.add(self)
-        # It may have been over before it was added.
+        # The call may have ended before it was added.
         if not self.on_end(self._ended):
             self._ended()
 
@@ -358,10 +358,10 @@ class Pooled(Generic[_Request]):
     """A method that a thread of a pool answers.
 
     Attributes:
-        kind: The class of its request.
-        pool: Has the threads.
-        answer: Answers.
-        is_open: Whether it answers callers that are not known.
+        kind: The class of its requests.
+        pool: The pool of threads.
+        answer: Answers a call.
+        is_open: Whether it answers unknown callers.
     """
 
     kind: type[_Request]
@@ -370,17 +370,17 @@ class Pooled(Generic[_Request]):
     is_open: bool = False
 
     def check(self, call: Call) -> None:
-        """Refuse none."""
+        """Accept every call."""
 
     def received(self, call: Call, request: bytes) -> None:
-        """Give the call to a thread.
+        """Queue the call for a thread.
 
         Raises:
-            ServerBusyError: Too many wait for one.
+            ServerBusyError: Too many calls wait for a thread.
         """
 
         def work() -> None:
-            # The call may have been cut while it waited for this thread.
+            # The call may have ended while it waited for this thread.
             if call.is_wanted():
                 call.guarded(lambda: self.answer(call.parsed(request, self.kind), call))
 
@@ -389,17 +389,17 @@ class Pooled(Generic[_Request]):
 
 @dataclass(frozen=True, slots=True)
 class Streaming(Generic[_Request]):
-    """A method that a thread answers with messages, for as long as the stream is open.
+    """A method that a thread answers with messages as long as the stream is open.
 
     Attributes:
-        kind: The class of its request.
-        pool: Has the threads, as many as there may be streams.
-        refuse: Raises where there is no place for the stream.
-        admit: Holds a place for the stream; raises where there is none.
-        messages: Answers.
-        sender: Gives what sends the messages of a call, waits until each is out, and says whether
-            more may follow.
-        is_open: It answers no callers that are not known.
+        kind: The class of its requests.
+        pool: The pool of threads, one for each stream that there may be.
+        refuse: Raises if there is no place for the stream.
+        admit: Holds a place for the stream; raises if there is none.
+        messages: Yields the messages of a call.
+        sender: Returns a function that sends a message of a call, waits until it is sent, and
+            returns whether more may follow.
+        is_open: False: it does not answer unknown callers.
     """
 
     kind: type[_Request]
@@ -411,15 +411,15 @@ class Streaming(Generic[_Request]):
     is_open: ClassVar[bool] = False
 
     def check(self, call: Call) -> None:
-        """Refuse a call for which there is no place now.
+        """Refuse a call if there is no place for it.
 
         Raises:
-            HeadraceError: Why.
+            HeadraceError: There is no place.
         """
         self.refuse(call)
 
     def received(self, call: Call, request: bytes) -> None:
-        """Take a place and a thread, of which there are as many.
+        """Take a place and a thread; there is a thread for each place.
 
         Raises:
             HeadraceError: There is no place.
@@ -439,7 +439,7 @@ class Streaming(Generic[_Request]):
             raise
 
     def _respond(self, call: Call, request: bytes, place: ExitStack) -> None:
-        # It is closed however the call ends, and the place is free before the client is told.
+        # Closed however the call ends, and the place is free before the client learns the end.
         with closing(cast("Any", _until_end(self._answer(call, request), place))) as messages:
             send = self.sender(call)
             for message in messages:
@@ -473,11 +473,11 @@ def unary(
 
 
 def arrivals_of(methods: Mapping[str, Method], desk: Desk) -> Arrivals:
-    """Return what makes the calls of methods, and of those that are not there.
+    """Return functions that make the calls of methods, and of unknown methods.
 
     Args:
         methods: The methods by their full names, such as ``/package.Service/Method``.
-        desk: Shared by their calls.
+        desk: The objects that all calls share.
     """
     return {
         "": _Unknown,
@@ -486,7 +486,7 @@ def arrivals_of(methods: Mapping[str, Method], desk: Desk) -> Arrivals:
 
 
 class _Unknown:
-    """A call of a method that is not there."""
+    """A call of an unknown method."""
 
     line = ""
 
@@ -503,7 +503,7 @@ class _Unknown:
         self._wire.fail(Failure(grpc.StatusCode.UNIMPLEMENTED, "there is no such method", b""))
 
     def received(self, request: bytes) -> None:
-        """Take none: none was asked for."""
+        """Do nothing, because no request was asked for."""
 
     def requests_ended(self) -> None:
-        """Likewise."""
+        """Do nothing."""

@@ -1,6 +1,6 @@
-"""The sockets of this process, as the kernel has them: gRPC shows none of its own.
+"""Find the sockets of this process through the kernel, because gRPC does not expose its own.
 
-Each is yielded by a descriptor of our own, which the caller closes. That of a socket that listens
+Each is yielded as a duplicate descriptor, which the caller closes. Duplicates of listening sockets
 must not be kept: the port would stay open after gRPC has closed its own.
 """
 
@@ -14,14 +14,14 @@ from pathlib import Path
 
 
 def tcp_ports(addresses: Iterable[str]) -> frozenset[int]:
-    """Return the ports of addresses that are no unix sockets."""
+    """Return the ports of the addresses that are not unix sockets."""
     ports = (one.rpartition(":")[2] for one in addresses if not one.startswith("unix:"))
     return frozenset(map(int, ports))
 
 
 @contextmanager
 def clients_at(ports: frozenset[int]) -> Iterator[list[tuple[socket.socket, str, int]]]:
-    """Give the connections to some ports, with the host and the port of each client."""
+    """Yield the connections to certain ports, with the host and the port of each client."""
     found: list[tuple[socket.socket, str, int]] = []
     try:
         for one in _tcp_sockets(ports):
@@ -39,7 +39,7 @@ def clients_at(ports: frozenset[int]) -> Iterator[list[tuple[socket.socket, str,
 
 @contextmanager
 def listeners_at(ports: frozenset[int]) -> Iterator[list[socket.socket]]:
-    """Give the sockets that listen at some ports."""
+    """Yield the sockets that listen on certain ports."""
     found: list[socket.socket] = []
     try:
         for one in _tcp_sockets(ports):

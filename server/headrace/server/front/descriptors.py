@@ -1,7 +1,7 @@
-"""How many files this process may have open, and how many of those may be connections.
+"""Limit open files of this process, and how many of them may be connections.
 
-A connection costs its client nothing, but takes a descriptor here. Without a bound a few hundred
-idle connections leave none for the store, and healthy streams fail.
+A connection costs its client nothing, but takes a descriptor here. Without a limit, a few hundred
+idle connections would leave none for the store, and healthy streams would fail.
 """
 
 from __future__ import annotations
@@ -10,15 +10,15 @@ import resource
 
 from headrace.server.settings.server_config import ServerConfig
 
-# What a process has open before it serves: libraries, logs, sockets that listen (measured: 20 to
-# 40), and the files of the disk cache that are read just now.
+# Files that a process opens before it serves: libraries, logs, listening sockets (measured: 20 to
+# 40), and files of the disk cache that are being read.
 _OWN = 64
-# A thread that reads from a store has a connection, one that is being replaced, a file, a spare.
+# A thread that reads from a store has a connection, one being replaced, a file, and one to spare.
 _A_FETCH_THREAD = 4
-# A stream with a ring has its memory, its socket, and what wakes it.
+# A stream with a ring has its memory, its socket, and a descriptor that wakes it.
 _A_RING = 3
 _LEAST_CONNECTIONS = 16
-# More would only take memory (arbitrary; a connection takes some 30 KiB).
+# More would only take memory (arbitrary; a connection takes about 30 KiB).
 _MOST_CONNECTIONS = 16_384
 
 
@@ -31,11 +31,11 @@ def raise_limit() -> int:
 
 
 def most_connections(config: ServerConfig, limit: int) -> int:
-    """Return how many clients may be connected at once, so that enough is left for the store.
+    """Return how many connections to allow, so that enough descriptors are left for the store.
 
     Args:
         config: The settings of the server.
-        limit: How many files it may have open.
+        limit: How many files the process may have open.
     """
     has_rings = any(address.startswith("unix:") for address in config.addresses)
     rings = config.max_streams if has_rings and config.ring_bytes else 0

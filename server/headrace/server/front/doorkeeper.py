@@ -1,15 +1,14 @@
-"""Drop idle connections when a server has nearly as many as it may.
+"""Drop idle connections when a server has nearly as many as it allows.
 
-gRPC drops those that say nothing after seconds, and those that have nothing to say after a minute;
+gRPC drops connections without a handshake after seconds, and those without calls after a minute;
 until then they would keep others out.
 
 Contract:
 
-1. If more than `_FULL` of the connections are taken, those whose client has no call and has sent
-   nothing for `_IDLE_S` are dropped, the longest silent first, until no more than `_ROOM` are
-   taken.
+1. If more than `_FULL` of the connections are taken, those without a call that have been silent for
+   `_IDLE_S` are dropped, the longest silent first, until no more than `_ROOM` are taken.
 2. A connection with a call is never dropped.
-3. Only TCP connections are looked at, and only on Linux, which says how long one has been silent.
+3. This covers only TCP connections, and only on Linux, which reports how long one was silent.
 
 If the code differs, the code is wrong.
 """
@@ -37,34 +36,34 @@ _LAST_DATA_RECV = struct.Struct("=52xI")
 
 
 class Doorkeeper:
-    """Looks at the connections of one server; safe for several threads.
+    """Watches the connections of one server; thread-safe.
 
     Args:
-        most: Connections that there may be.
+        most: The most connections to allow.
     """
 
     def __init__(self, most: int) -> None:
         self._most = most
         self._ports: frozenset[int] = frozenset()
         self._lock = threading.Lock()
-        # By the client's port alone: who has the same one on another machine is spared with it.
+        # Only by the client's port; a client with the same port on another machine is spared too.
         self._calls: Counter[int] = Counter()
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._look, name="headrace-door", daemon=True)
 
     def start(self, addresses: Iterable[str]) -> None:
-        """Begin to look at the connections to some addresses."""
+        """Start to watch the connections to certain addresses."""
         self._ports = tcp_ports(addresses)
         if self._ports and sys.platform == "linux":
             self._thread.start()
 
     def call_began(self, peer: str) -> None:
-        """Note a call of a client, as gRPC names it; `call_ended` must follow."""
+        """Count a call of a client, in gRPC's notation; `call_ended` must follow."""
         with self._lock:
             self._calls[_port(peer)] += 1
 
     def call_ended(self, peer: str) -> None:
-        """Note the end of a call."""
+        """Count the end of a call."""
         port = _port(peer)
         with self._lock:
             self._calls[port] -= 1
@@ -79,7 +78,7 @@ class Doorkeeper:
 
     def _look(self) -> None:
         while not self._over.wait(_LOOK_S):
-            # All descriptors are counted first: that is one call.
+            # Counting all descriptors first takes only one call.
             if len(os.listdir("/proc/self/fd")) > _FULL * self._most:  # noqa: PTH208 - their number
                 self._make_room()
 
@@ -95,13 +94,13 @@ class Doorkeeper:
                 if port not in busy and (silent_s := _silent_s(connection)) >= _IDLE_S
             ]
             for _, number in sorted(idle, reverse=True)[: len(found) - int(_ROOM * self._most)]:
-                # gRPC, which has another descriptor of it, finds it closed.
+                # gRPC has another descriptor of the socket, and sees it closed.
                 with suppress(OSError):
                     found[number][0].shutdown(socket.SHUT_RDWR)
 
 
 def _silent_s(connection: socket.socket) -> float:
-    """Return for how long nothing has come, in seconds."""
+    """Return how long a connection has been silent, in seconds."""
     with suppress(OSError):
         info = connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _INFO_BYTES)
         (milliseconds,) = _LAST_DATA_RECV.unpack_from(info)
@@ -110,6 +109,6 @@ def _silent_s(connection: socket.socket) -> float:
 
 
 def _port(peer: str) -> int:
-    """Return the port of a client; 0 for one of a unix socket."""
+    """Return the port of a client; 0 for a client of a unix socket."""
     text = peer.rpartition(":")[2]
     return int(text) if text.isdecimal() else 0

@@ -1,19 +1,19 @@
-"""Hold back callers who reset many calls before anybody has looked at them.
+"""Hold back callers that reset many calls before the server handles them.
 
-A client may have many calls on a connection (``grpc.max_concurrent_streams``), and one that resets
-them at once could open the next as soon as the last is cleared away: as many as Python can look at,
-before all that other callers ask.
+A client may have many calls on a connection (``grpc.max_concurrent_streams``). A client that resets
+them at once could open the next as soon as the last is cleaned up: as many as Python can look at,
+ahead of the calls of all others.
 
 Contract:
 
-1. A call that was reset is kept for ``keep_s``, give or take a moment, and counts among the calls
-   of its connection until then: one connection brings no more of them than its limit in that time.
-2. A caller floods the server if more than ``few`` of its calls were reset within ``keep_s``. Each
-   of its further calls is set aside for as long, or longer if more are due than can go on at a
-   time; then it is answered as any other. A call that was reset meanwhile is not answered, and has
-   cost the server no more than a look at its headers.
-3. All that are kept are never more than ``most``: the oldest gives way.
-4. After `close` none is kept.
+1. A reset call is kept for about ``keep_s``, and counts among the calls of its connection until
+   then. So a connection brings no more calls in that time than its limit.
+2. A caller floods the server if more than ``few`` of its calls were reset within ``keep_s``. Its
+   further calls are set aside for as long, or longer if more are due than can continue at a time;
+   then they are answered like any other. A call that was reset meanwhile is not answered, and has
+   cost the server only a look at its headers.
+3. There are never more than ``most`` kept calls; the oldest is dropped first.
+4. After `close` no call is kept.
 
 If the code differs, the code is wrong.
 """
@@ -27,16 +27,16 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 KEEP_S = 4.0
-"""With 2,048 calls a connection 512 a second, a twentieth of what Python can look at."""
+"""With 2,048 calls a connection, 512 calls a second: a twentieth of what Python can look at."""
 
 MOST_KEPT = 8192
-"""Each takes some 11 KiB (measured, arbitrary)."""
+"""Arbitrary; each call takes about 11 KiB (measured)."""
 
 FEW = 512
-"""In `KEEP_S`: the ranks of most jobs, all of which may be killed at once (arbitrary)."""
+"""Calls in `KEEP_S` (arbitrary): the ranks of most jobs, which may all be killed at once."""
 
 AT_A_TIME = 64
-"""Four times a second, of those that somebody waits for (arbitrary)."""
+"""Calls whose client still waits, four times a second (arbitrary)."""
 
 
 def _nothing() -> bool:
@@ -45,13 +45,13 @@ def _nothing() -> bool:
 
 @dataclass(frozen=True, slots=True)
 class _Kept:
-    """A call that is over, or is gone on with.
+    """A call that has ended or was set aside.
 
     Attributes:
         since: When it was kept.
-        caller: The caller that it belongs to.
-        call: Referred to, so that gRPC does not clear it away; None where that need not be.
-        go_on: Goes on with it; returns whether somebody still waits for it.
+        caller: The caller of the call.
+        call: A reference that keeps gRPC from cleaning up the call; None if none is needed.
+        go_on: Continues the call; returns whether its client still waits.
     """
 
     since: float
@@ -61,14 +61,14 @@ class _Kept:
 
 
 class Floods:
-    """All such calls of one server; safe for several threads.
+    """The kept calls of one server; thread-safe.
 
     Args:
-        most: How many calls may be kept.
-        keep_s: How long each is kept.
-        few: How many of one caller may be reset in that time before it floods.
-        at_a_time: How many `clear_old` continues with that somebody still waits for.
-        now: Seconds of a clock that never goes back.
+        most: The most calls to keep.
+        keep_s: How long to keep each, in seconds.
+        few: How many calls of a caller may be reset in that time before it floods.
+        at_a_time: How many calls with a waiting client `clear_old` continues.
+        now: Returns monotonic seconds.
     """
 
     def __init__(
@@ -92,41 +92,41 @@ class Floods:
 
     @property
     def count(self) -> int:
-        """Return how many are kept now, those included that were only counted."""
+        """Number of kept calls, including those that are only counted."""
         return len(self._over) + len(self._aside)
 
     def is_flooding(self, caller: str) -> bool:
-        """Return whether a caller's calls are to be set aside."""
+        """Return whether to set a caller's calls aside."""
         return self._over_of[caller] > self._few
 
     def over(self, caller: str, call: object = None) -> None:
-        """Count a call that was reset, and keep it if it is given."""
+        """Count a reset call, and keep a reference to it if one is given."""
         self._keep(_Kept(self._now(), caller, call))
 
     def set_aside(self, caller: str, go_on: Callable[[], bool]) -> None:
-        """Go on with a call later, in any thread; never, if `close` comes first.
+        """Continue a call later, in any thread; not at all if `close` comes first.
 
         Args:
-            caller: The caller that it belongs to.
-            go_on: Goes on with it; returns whether somebody still waits for it.
+            caller: The caller of the call.
+            go_on: Continues the call; returns whether its client still waits.
         """
         self._keep(_Kept(self._now(), caller, None, go_on))
 
     def clear_old(self) -> None:
-        """Clear away what was kept long enough, and continue with some that were set aside."""
+        """Drop calls that were kept long enough, and continue some that were set aside."""
         before = self._now() - self._keep_s
         old: list[_Kept] = []
         with self._lock:
             while self._over and self._over[0].since <= before:
                 old.append(self._popped(self._over))
-        # Not under the lock: they are cleared away, or go on, here.
+        # Not under the lock, because this cleans calls up or continues them.
         old.clear()
         gone_on = 0
         while gone_on < self._at_a_time and (kept := self._due(before)):
             gone_on += kept.go_on()
 
     def close(self) -> None:
-        """Clear all away, and keep none from now on."""
+        """Drop all calls, and keep none from now on."""
         with self._lock:
             self._most, kept = 0, (self._over, self._aside)
             self._over, self._aside = deque(), deque()
@@ -145,7 +145,7 @@ class Floods:
                 self._over_of[kept.caller] += 1
             else:
                 self._aside.append(kept)
-        # Not under the lock: it is cleared away, or goes on, here.
+        # Not under the lock, because this cleans the call up or continues it.
         if oldest is not None:
             oldest.go_on()
 

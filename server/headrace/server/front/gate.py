@@ -1,23 +1,23 @@
-"""Shut an address out that brings calls only to reset them, on one connection after another.
+"""Shut out addresses that open calls only to reset them, on one connection after another.
 
-What one connection may bring is bounded, but the next one brings as much again, and each call costs
-a look at its headers before anything can refuse it. So the kernel keeps new connections of such an
-address from coming (`headrace.server.front.socket_filter`).
+The calls of one connection are limited, but the next connection brings as many again, and each call
+costs a look at its headers before anything can refuse it. So the kernel refuses new connections of
+such an address (`headrace.server.front.socket_filter`).
 
 Contract:
 
-1. `came` is told of each call whose caller has very many waiting, or resets very many (`Floods`).
-   An address that brings more than ``most`` of them within `WINDOW_S` is shut out for ``shut_s``:
-   it cannot connect, and those of its calls are cut.
-2. Meanwhile, connections of it that bring more than ``few`` of them within `WINDOW_S` are cut. Its
-   others go on, and so do its calls on them while few wait.
-3. An address that is shut out again within `REMEMBERED_S` of its end is so for twice as long as
-   before, `LONGEST_S` at most.
-4. In IPv6 all addresses of a network of 64 bits are one, since one machine may use them all. No
-   more than `MOST_NETWORKS` are kept from connecting, those that were shut out last.
-5. Clients of unix sockets are never shut out. Where the kernel takes no filter the log says so
-   once, and the rest holds.
-6. `close` lets all in, and ends the thread.
+1. `came` counts each call whose caller has very many calls waiting, or resets very many (`Floods`).
+   An address with more than ``most`` such calls within `WINDOW_S` is shut out for ``shut_s``: it
+   cannot connect, and these calls are cut.
+2. Meanwhile, its connections with more than ``few`` such calls within `WINDOW_S` are cut. Its other
+   connections continue, and so do calls on them while few wait.
+3. An address that is shut out again within `REMEMBERED_S` after the end of its term is shut out
+   for twice as long as before, at most `LONGEST_S`.
+4. All IPv6 addresses of a 64-bit network count as one, because one machine may use them all. At
+   most `MOST_NETWORKS` are refused connections: those that were shut out last.
+5. Clients of unix sockets are never shut out. If the kernel accepts no filter, the log says so
+   once, and the other rules still apply.
+6. `close` lets all addresses in, and ends the thread.
 
 If the code differs, the code is wrong.
 """
@@ -42,13 +42,13 @@ from headrace.server.front.socket_filter import MOST_NETWORKS, Network, keep_out
 WINDOW_S = 4.0
 
 MOST = 6144
-"""Half as many again as one connection can bring in `WINDOW_S`: 2,048 calls, and 512 a second."""
+"""1.5 times what one connection can bring in `WINDOW_S`: 2,048 calls, and 512 a second."""
 
 FEW = 512
-"""As many as `Floods` lets a caller reset."""
+"""The number of calls that `Floods` lets a caller reset."""
 
 SHUT_S, LONGEST_S = 10.0, 160.0
-"""At first and at most (arbitrary)."""
+"""First and longest term, in seconds (arbitrary)."""
 
 REMEMBERED_S = 600.0
 
@@ -58,11 +58,11 @@ _log = logging.getLogger(__name__)
 
 @dataclass(slots=True)
 class _Term:
-    """When a network was shut out last.
+    """The last term for which a network was shut out.
 
     Attributes:
-        seconds: For how long.
-        until: When it is let in.
+        seconds: The length of the term.
+        until: When the term ends.
     """
 
     seconds: float
@@ -70,13 +70,13 @@ class _Term:
 
 
 class Gate:
-    """That of one server; safe for several threads.
+    """The gate of one server; thread-safe.
 
     Args:
-        most: Calls that an address may bring.
-        few: Those that a connection of one that is shut out may.
-        shut_s: For how long an address is shut out the first time.
-        now: Seconds of a clock that never goes back.
+        most: The most calls of an address within `WINDOW_S`.
+        few: The most calls of one connection of an address that is shut out.
+        shut_s: The first term of an address, in seconds.
+        now: Returns monotonic seconds.
     """
 
     def __init__(
@@ -93,7 +93,7 @@ class Gate:
         self._now = now
         self._ports: frozenset[int] = frozenset()
         self._lock = threading.Lock()
-        # Calls of this window.
+        # Calls in the current window.
         self._began = now()
         self._of_network: Counter[Network] = Counter()
         self._of_peer: Counter[str] = Counter()
@@ -104,16 +104,16 @@ class Gate:
         self._thread = threading.Thread(target=self._guard, name="headrace-gate", daemon=True)
 
     def start(self, addresses: Iterable[str]) -> None:
-        """Guard some addresses from now on."""
+        """Start to guard the listening addresses."""
         self._ports = tcp_ports(addresses)
         if self._ports and sys.platform == "linux":
             self._thread.start()
 
     def came(self, peer: str) -> bool:
-        """Note a call of a caller of whom there are many; return whether its address may call.
+        """Count a call of a caller with too many calls; return whether its address may call.
 
         Args:
-            peer: Its client, as gRPC names it.
+            peer: The client, in gRPC's notation.
         """
         network, now = _network(peer.rpartition(":")[0]), self._now()
         if network is None:
@@ -134,17 +134,17 @@ class Gate:
         return False
 
     def shut_out(self) -> tuple[Network, ...]:
-        """Return who is to be kept from connecting now."""
+        """Return the networks that must not connect now."""
         now = self._now()
         with self._lock:
             old = [one for one, term in self._terms.items() if term.until + REMEMBERED_S < now]
             for network in old:
                 del self._terms[network]
-            # A term that begins is put last.
+            # New terms are added at the end.
             return tuple(one for one in self._terms if self._is_out(one, now))[-MOST_NETWORKS:]
 
     def close(self) -> None:
-        """Let all in, and end the thread."""
+        """Let all addresses in, and end the thread."""
         self._is_over = True
         self._wake.set()
         if self._thread.ident is not None:
@@ -190,7 +190,7 @@ class Gate:
                         _log.warning("the kernel cannot keep addresses out: %s", error)
 
     def _cut(self, networks: frozenset[Network]) -> None:
-        """Cut those connections of networks that are shut out that bring too many calls."""
+        """Cut connections with too many calls of networks that are shut out."""
         with self._lock:
             many = {
                 (network, int(peer.rpartition(":")[2]))
@@ -202,13 +202,13 @@ class Gate:
         with clients_at(self._ports) as clients:
             for connection, host, port in clients:
                 if (network_of(host), port) in many:
-                    # gRPC, which has another descriptor of it, finds it closed.
+                    # gRPC has another descriptor of the socket, and sees it closed.
                     with suppress(OSError):
                         connection.shutdown(socket.SHUT_RDWR)
 
 
 @lru_cache(maxsize=1024)
 def _network(host: str) -> Network | None:
-    """Return that of a client that gRPC names; None for one of a unix socket."""
+    """Return the network of a client in gRPC's notation; None for a client of a unix socket."""
     kind, _, address = host.partition(":")
     return network_of(unquote(address).strip("[]")) if kind in {"ipv4", "ipv6"} else None

@@ -1,7 +1,7 @@
-"""The standard health service. It needs no thread, so it answers whatever else the server does.
+"""The standard health service, which needs no thread and so answers even under full load.
 
-Its methods are those of ``grpc.health.v1``; gRPC's own servicer sends to those who watch while it
-holds the lock that each check needs, and waits there for a client that does not read.
+Its methods are those of ``grpc.health.v1``. gRPC's own servicer sends updates while it holds the
+lock that every check needs, so a client that does not read would block all checks.
 """
 
 from __future__ import annotations
@@ -18,17 +18,17 @@ from headrace.server.front.status import Failure
 SERVICE = health_pb2.DESCRIPTOR.services_by_name["Health"].full_name
 
 MOST_WATCHERS = 1024
-"""Calls of Watch at once (arbitrary; each takes some KiB and no thread)."""
+"""Most concurrent calls of Watch (arbitrary; each takes a few KiB and no thread)."""
 
 _UNKNOWN = health_pb2.HealthCheckResponse.SERVICE_UNKNOWN
 _NOT_SERVING = health_pb2.HealthCheckResponse.NOT_SERVING
 
 
 class Health:
-    """What a server says of itself and its services; safe for several threads.
+    """The health of a server and its services; thread-safe.
 
     Args:
-        most_watchers: Calls of Watch at once.
+        most_watchers: The most concurrent calls of Watch.
     """
 
     def __init__(self, *, most_watchers: int = MOST_WATCHERS) -> None:
@@ -43,11 +43,11 @@ class Health:
         return {f"/{SERVICE}/Check": _Check(self), f"/{SERVICE}/Watch": _Watch(self)}
 
     def status(self, service: str) -> health_pb2.HealthCheckResponse.ServingStatus | None:
-        """Return the status of a service; None where there is none of that name."""
+        """Return the status of a service; None if there is no service of this name."""
         return self._statuses.get(service)
 
     def set(self, service: str, status: health_pb2.HealthCheckResponse.ServingStatus) -> None:
-        """Change the status of a service, unless the server is ending."""
+        """Change the status of a service, unless the server is shutting down."""
         with self._lock:
             if self._is_ending:
                 return
@@ -55,7 +55,7 @@ class Health:
         self._tell(service)
 
     def enter_graceful_shutdown(self) -> None:
-        """Say that nothing is served, from now on whatever is set."""
+        """Report all services as not serving, and ignore later changes."""
         with self._lock:
             self._is_ending = True
             self._statuses = dict.fromkeys(self._statuses, _NOT_SERVING)
@@ -63,10 +63,10 @@ class Health:
             self._tell(service)
 
     def watch(self, watcher: _Watcher) -> None:
-        """Tell somebody of every change.
+        """Notify a watcher of every change.
 
         Raises:
-            ServerBusyError: As many watch as may.
+            ServerBusyError: There are as many watchers as allowed.
         """
         with self._lock:
             if len(self._watchers) >= self._most_watchers:
@@ -77,14 +77,14 @@ class Health:
             self._watchers.add(watcher)
 
     def leave(self, watcher: _Watcher) -> None:
-        """Tell somebody no more."""
+        """Stop to notify a watcher."""
         with self._lock:
             self._watchers.discard(watcher)
 
     def _tell(self, service: str) -> None:
         with self._lock:
             watchers = [one for one in self._watchers if one.service == service]
-        # Not under the lock, which every call of Watch takes in the thread that serves.
+        # Not under the lock, which the serving thread takes for every call of Watch.
         for watcher in watchers:
             watcher.tell()
 
@@ -96,7 +96,7 @@ class _Check:
         self._health = health
 
     def check(self, call: Call) -> None:
-        """Refuse none."""
+        """Accept every call."""
 
     def received(self, call: Call, request: bytes) -> None:
         service = call.parsed(request, health_pb2.HealthCheckRequest).service
@@ -114,7 +114,7 @@ class _Watch:
         self._health = health
 
     def check(self, call: Call) -> None:
-        """Refuse none."""
+        """Accept every call."""
 
     def received(self, call: Call, request: bytes) -> None:
         service = call.parsed(request, health_pb2.HealthCheckRequest).service
@@ -127,7 +127,7 @@ class _Watch:
 
 
 class _Watcher:
-    """Sends one caller each change, one message at a time; a slow one is sent the last alone."""
+    """Sends changes to one caller, one message at a time; slow callers miss changes in between."""
 
     def __init__(self, health: Health, service: str, call: Call) -> None:
         self.service = service
@@ -138,7 +138,7 @@ class _Watcher:
         self._said: health_pb2.HealthCheckResponse.ServingStatus | None = None
 
     def tell(self) -> None:
-        """Send the status, if it is another than was sent last, now or when that is out."""
+        """Send the status if it has changed, at once or when the previous message is sent."""
         with self._lock:
             status = self._health.status(self.service)
             status = _UNKNOWN if status is None else status

@@ -1,17 +1,17 @@
-"""Errors as clients on other machines see them: they name files relative to the dataset only.
+"""Hide paths in errors for clients on other machines: files are named relative to their dataset.
 
-Only the operator may know where a dataset lies, and what else the server's disks hold. Whoever
-calls over a unix socket is on the same machine and is told full paths, as the log is.
+Only the operator may know where a dataset lies, and what else is on the server's disks. Clients of
+a unix socket are on the same machine and get full paths, like the log.
 
-Three things are done with a text, in this order:
+Messages are changed in this order:
 
-1. What begins with the URL of a dataset, in any of its spellings, is named relative to it.
+1. Paths that start with the URL of a dataset, in any spelling, become relative to it.
 2. The id of the store's access key is hidden.
-3. What is still a URL or an absolute path is hidden: the store's endpoint, files beside datasets,
-   what a transform says.
+3. All other URLs and absolute paths are hidden: the store's endpoint, files beside datasets, paths
+   in messages of a transform.
 
-Errors that repeat the caller's own words have no places in them and stay as they are: else a caller
-could try which paths there are by naming them.
+Errors that repeat the caller's own words contain no places and are not changed. Otherwise a caller
+could find out which paths exist by naming them.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from headrace.errors import (
 _THE_URL = "the dataset's URL"
 _HIDDEN = "(hidden)"
 
-# Faults of the caller that are found in files all the same.
+# Errors of the caller that are found in files nevertheless.
 _FOUND_IN_FILES = (
     ConfigurationError,
     NotADatasetError,
@@ -43,10 +43,10 @@ _FOUND_IN_FILES = (
     StepFailedError,
     UnsupportedColumnError,
 )
-# As `headrace.storage.store` names the credentials that a store refuses.
+# `headrace.storage.store` describes refused credentials like this.
 _ACCESS_KEY = re.compile(r"\baccess key [^\s;,()]+")
-# URLs of datasets that are not served any more whose streams may still fail; with more, the names
-# below the oldest are hidden as all other paths are (arbitrary).
+# URLs to remember (arbitrary), even of datasets that are no longer served, because their streams
+# may still fail. Names below forgotten URLs are hidden like all other paths.
 MOST_PLACES = 16_384
 _LOCAL_SCHEMES = frozenset({"file", "local"})
 _URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://[^\s'\"<>]*[^\s'\"<>.,;:)]")
@@ -55,23 +55,23 @@ _PATH = re.compile(r"(?<![\w.:/)\]-])/[^\s/'\"<>:;,]+(?:/[^\s/'\"<>:;,]*)+")
 
 
 class DatasetPlaces:
-    """Knows where datasets lie; safe for several threads.
+    """The URLs of datasets; thread-safe.
 
-    Datasets that are served no more stay known, since their streams may still fail; of more URLs
-    than ``most`` the one that was added or seen again longest ago is forgotten.
+    Datasets that are no longer served stay known, because their streams may still fail. If there
+    are more than ``most`` URLs, the one added least recently is forgotten.
 
     Args:
-        most: URLs.
+        most: The most URLs to remember.
     """
 
     def __init__(self, most: int = MOST_PLACES) -> None:
         self._most = most
         self._urls: dict[str, tuple[str, ...]] = {}
-        # Replaced as a whole and never changed, so that readers need no lock. The longest first.
+        # Replaced as a whole and never changed, so that readers need no lock. Longest first.
         self._roots: tuple[str, ...] = ()
 
     def add(self, url: str) -> None:
-        """Take note of the URL of a dataset."""
+        """Remember the URL of a dataset."""
         self._urls.pop(url, None)
         self._urls[url] = tuple(_spellings(url))
         while len(self._urls) > self._most:
@@ -105,13 +105,13 @@ class DatasetPlaces:
 
 def _may_have_places(error: HeadraceError) -> bool:
     if isinstance(error, BadArgumentError):
-        # No request has a field of that name.
+        # No request has a field of this name.
         return error.metadata.get("field") == "url"
     return isinstance(error, _FOUND_IN_FILES) or not isinstance(error, CallerError)
 
 
 def _spellings(url: str) -> Iterator[str]:
-    """Return how messages may write the URL of a dataset; each has a slash in it."""
+    """Yield the ways in which messages may write the URL of a dataset; each contains a slash."""
     scheme, separator, rest = url.rstrip("/").partition("://")
     if separator and scheme not in _LOCAL_SCHEMES:
         rest = rest.strip("/")
@@ -125,7 +125,7 @@ def _spellings(url: str) -> Iterator[str]:
 
 
 def _pattern(root: str) -> re.Pattern[str]:
-    # Not inside of a longer name.
+    # Not inside a longer name.
     return re.compile(rf"(?<![\w.-]){re.escape(root)}(?:(?P<slash>/+)(?=\w)|/*(?![\w-]|\.\w))")
 
 

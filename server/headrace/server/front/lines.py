@@ -1,4 +1,4 @@
-"""Lines of what waits, one for each caller, that have their turns."""
+"""Waiting items in one line for each caller; callers take turns."""
 
 from __future__ import annotations
 
@@ -10,26 +10,26 @@ _Item = TypeVar("_Item")
 
 
 class Lines(Generic[_Item]):
-    """Gives out what waits by turns of the callers, and of one caller's in the order of coming.
+    """Returns waiting items by turns of their callers, and in order for each caller.
 
-    For one thread at a time.
+    Not thread-safe.
     """
 
     def __init__(self) -> None:
-        # By caller, in the order in which they have their turns; none is empty.
+        # By caller, in the order of turns; no line is empty.
         self._lines: dict[str, deque[_Item]] = {}
         self._count = 0
 
     def __len__(self) -> int:
-        """Return how many wait."""
+        """Return the number of waiting items."""
         return self._count
 
     def count_of(self, caller: str) -> int:
-        """Return how many of a caller wait."""
+        """Return the number of waiting items of a caller."""
         return len(self._lines.get(caller, ()))
 
     def append(self, caller: str, item: _Item) -> None:
-        """Let something wait."""
+        """Add an item to its caller's line."""
         line = self._lines.get(caller)
         if line is None:
             line = self._lines[caller] = deque()
@@ -37,21 +37,21 @@ class Lines(Generic[_Item]):
         self._count += 1
 
     def callers(self) -> Iterator[str]:
-        """Yield those who have a line, in the order in which they have their turns."""
+        """Yield the callers with waiting items, in the order of their turns."""
         yield from self._lines
 
     def pop(self, caller: str | None = None) -> tuple[str, _Item]:
-        """Return what is next, with its caller; something must wait.
+        """Return the next item with its caller; there must be one.
 
         Args:
-            caller: The caller whose call to take; None for whoever is next.
+            caller: The caller whose item to take; None for the caller whose turn it is.
         """
         if caller is None:
             caller = next(iter(self._lines))
         line = self._lines.pop(caller)
         item = line.popleft()
         if line:
-            # Behind all others.
+            # At the end of the order of turns.
             self._lines[caller] = line
         self._count -= 1
         return caller, item

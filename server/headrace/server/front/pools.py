@@ -1,11 +1,11 @@
-"""The threads that answer calls whose request is there, and how many may queue for them.
+"""The threads that answer calls whose request has arrived, and the queues of calls for them.
 
 Contract:
 
-1. Callers take turns: the next call belongs to another caller than the last one, and the calls of
-   one caller come in the order in which they arrived.
-2. There are never more than ``most_calls``, with ``most_bytes`` of requests. One caller has at most
-   half of either, so that it cannot keep the others out.
+1. Callers take turns: the next call belongs to another caller than the last one if there is one,
+   and the calls of one caller run in the order of their arrival.
+2. At most ``most_calls`` wait, with ``most_bytes`` of requests. One caller has at most half of
+   either, so that it cannot keep others out.
 
 If the code differs, the code is wrong.
 """
@@ -19,24 +19,24 @@ from concurrent.futures import ThreadPoolExecutor
 
 from headrace.server.front.lines import Lines
 
-# Enough to refuse some thousand ranks that come at once in order, with the time to wait (arbitrary;
-# each takes some KiB).
+# Enough to answer some thousand ranks that call at once, even if only to make them retry later
+# (arbitrary; each call takes a few KiB).
 MAX_QUEUED_CALLS = 8192
-# Their requests: one may have 1 MiB, most have some hundred bytes (arbitrary).
+# Bytes of their requests (arbitrary): one may have 1 MiB, most have some hundred bytes.
 MAX_QUEUED_BYTES = 64 << 20
 
-# Unary calls and reflection; none of them waits for anything but processor time.
+# Threads for unary calls and reflection, which wait for nothing but processor time.
 _UNARY = 8
 
 
 class Pool:
-    """Threads with a bounded queue, fair to callers; safe for several threads.
+    """Threads with a bounded queue that is fair to callers; thread-safe.
 
     Args:
         name: A name for the threads.
-        size: How many.
-        most_calls: That wait for one.
-        most_bytes: The most that the waiting requests may take together.
+        size: Number of threads.
+        most_calls: The most waiting calls.
+        most_bytes: The most bytes of waiting requests.
     """
 
     def __init__(
@@ -56,12 +56,12 @@ class Pool:
         self._bytes_of: Counter[str] = Counter()
 
     def submit(self, work: Callable[[], None], *, caller: str, request_bytes: int) -> bool:
-        """Have a thread do something; return False if too many others wait.
+        """Queue work for a thread; return False if too much waits already.
 
         Args:
-            work: What to do.
-            caller: The caller that it works for.
-            request_bytes: What it holds while it waits.
+            work: The work to do.
+            caller: The caller that it is for.
+            request_bytes: Bytes that it holds while it waits.
         """
         with self._lock:
             calls = self._lines.count_of(caller) + 1
@@ -79,12 +79,12 @@ class Pool:
         try:
             self._threads.submit(self._run)
         except RuntimeError:
-            # The server ends, and gRPC cuts the call.
+            # The server is stopping, and gRPC cuts the call.
             return True
         return True
 
     def shutdown(self) -> None:
-        """Wait for all threads to end; their calls must have been cut."""
+        """Wait for all threads to end; their calls must have ended."""
         self._threads.shutdown()
 
     def _run(self) -> None:
@@ -101,7 +101,7 @@ class Pool:
 
 
 class CallPools:
-    """The threads of one server, separate by kind, so that no kind of call can starve another.
+    """The threads of one server, separate by kind of call so that no kind starves another.
 
     Attributes:
         streams: The threads for streams, each of which holds one while it is open.
@@ -113,6 +113,6 @@ class CallPools:
         self.unary = Pool("rpc", _UNARY)
 
     def shutdown(self) -> None:
-        """Wait for all threads to end; their calls must have been cut."""
+        """Wait for all threads to end; their calls must have ended."""
         self.streams.shutdown()
         self.unary.shutdown()

@@ -1,4 +1,4 @@
-"""The standard reflection service; it answers one question after the other and holds no thread."""
+"""The standard reflection service, which answers request by request and holds no thread."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ def reflection_methods(services: Iterable[str], pool: Pool) -> dict[str, Method]
     """Return the service's method by its full name.
 
     Args:
-        services: Full names of those that are described.
-        pool: Answers.
+        services: Full names of the services to describe.
+        pool: The threads that answer.
     """
-    # Its stubs say nothing of what it returns, nor that it looks at no context.
+    # Its stubs do not state what it returns, nor that it ignores the context.
     servicer: Any = reflection.ReflectionServicer((*services, SERVICE))
 
     def answer(request: reflection_pb2.ServerReflectionRequest, call: Call) -> None:

@@ -1,8 +1,8 @@
-"""Have the kernel drop the first packet of each connection from some networks.
+"""Make the kernel drop the first packet of each connection from certain networks.
 
-A listening socket takes a filter, which is a small program for the kernel's packet filter (BPF).
-Every process may attach one to its own sockets. It sees a packet from its TCP header on, and the IP
-header at an offset of its own. Packets of connections that stand already are let through.
+A listening socket takes a filter, a small program for the kernel's packet filter (BPF). Every
+process may attach one to its own sockets. It sees a packet from the TCP header on, and the IP
+header at a special offset. Packets of established connections pass.
 
 *Source:* ``Documentation/networking/filter.rst`` and ``include/uapi/linux/filter.h`` of Linux.
 """
@@ -18,10 +18,10 @@ from collections.abc import Sequence
 Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 
 MOST_NETWORKS = 256
-"""The kernel takes 4,096 instructions, of which a network takes five at most."""
+"""The kernel accepts 4,096 instructions, and a network takes at most five."""
 
 _SO_ATTACH_FILTER, _SO_DETACH_FILTER = 26, 27
-# Codes of instructions; each has two jumps, for true and for false, and a value.
+# Opcodes; an instruction also has two jumps, for true and for false, and a value.
 _LOAD_WORD, _LOAD_BYTE, _AND = 0x20, 0x30, 0x54
 _IF_EQUAL, _IF_ANY, _JUMP, _RETURN = 0x15, 0x45, 0x05, 0x06
 _FLAGS, _SYN = 13, 2
@@ -36,10 +36,10 @@ _DROP: _Instruction = (_RETURN, 0, 0, _NOTHING)
 
 
 def network_of(host: str) -> Network:
-    """Return what is kept out for a client: its address, or of IPv6 the 64 bits of its network.
+    """Return the network to block for a client: its IPv4 address, or its IPv6 network of 64 bits.
 
     Raises:
-        ValueError: It is no address.
+        ValueError: The text is not an address.
     """
     address = ipaddress.ip_address(host.partition("%")[0])
     if isinstance(address, ipaddress.IPv6Address) and address.ipv4_mapped:
@@ -49,14 +49,14 @@ def network_of(host: str) -> Network:
 
 
 def keep_out(listener: socket.socket, networks: Sequence[Network]) -> None:
-    """Let no connection come from some networks, and from all others again.
+    """Refuse connections from these networks, and accept them from all others.
 
     Args:
-        listener: Of TCP.
-        networks: As `network_of` returns them, at most `MOST_NETWORKS`.
+        listener: A listening TCP socket.
+        networks: The networks, from `network_of`, at most `MOST_NETWORKS`.
 
     Raises:
-        OSError: The kernel takes no filter.
+        OSError: The kernel does not accept the filter.
     """
     if not networks:
         listener.setsockopt(socket.SOL_SOCKET, _SO_DETACH_FILTER, 0)
@@ -88,7 +88,7 @@ def _program(networks: Sequence[Network]) -> list[_Instruction]:
         _LET_THROUGH,
         (_LOAD_BYTE, 0, 0, _IP_HEADER),
         (_AND, 0, 0, _VERSION),
-        # Jumps of an instruction are short; this one, which always jumps, is not.
+        # Conditional jumps are short; this unconditional one is not.
         (_IF_EQUAL, 1, 0, _IPV4),
         (_JUMP, 0, 0, len(ipv4) + 1),
         *ipv4,

@@ -1,4 +1,4 @@
-"""Turn errors into gRPC statuses, in this one place."""
+"""Turn errors into gRPC statuses; nothing else does."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from headrace.errors import HeadraceError, InternalError
 DOMAIN = "headrace"
 DETAILS_KEY = "grpc-status-details-bin"
 
-# How long a client should wait before it tries again, in seconds, by reason. A stream slot is
-# freed within seconds where streams rotate; a store that failed past all retries needs a moment;
-# after a drain or a rotation another server, or this one, takes the stream at once.
+# How long a client should wait before it tries again, in seconds, by reason. If streams rotate, a
+# place becomes free within seconds. A store that failed all retries needs a moment. After a drain
+# or a rotation, this server or another one takes the stream at once.
 _RETRY_AFTER_S = {
     "DRAINING": 0.0,
     "FILTER_PENDING": 0.5,
@@ -28,8 +28,8 @@ _RETRY_AFTER_S = {
     "STREAM_LIMIT": 1.0,
 }
 
-# All trailing metadata of a call must stay below gRPC's soft limit of 8 KiB. The message goes three
-# times: once percent-encoded, which may triple it, and twice in the details, in base64. In bytes.
+# In bytes. All trailing metadata of a call must stay below gRPC's soft limit of 8 KiB. The message
+# is sent three times: percent-encoded, which may triple it, and twice in the details, in base64.
 _MESSAGE_LIMIT = 800
 _VALUE_LIMIT = 160
 _VALUES_LIMIT = 8
@@ -37,7 +37,7 @@ _VALUES_LIMIT = 8
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """What a failed call ends with."""
+    """The status of a failed call."""
 
     code: grpc.StatusCode
     message: str
@@ -45,7 +45,7 @@ class Failure:
 
 
 def failure_of(error: HeadraceError) -> Failure:
-    """Return the status of an error, with ``ErrorInfo`` and what else the reason calls for."""
+    """Return the status of an error, with ``ErrorInfo`` and other details for its reason."""
     metadata = tuple(
         (key, _clip(value, _VALUE_LIMIT))
         for key, value in list(error.metadata.items())[:_VALUES_LIMIT]
@@ -55,7 +55,7 @@ def failure_of(error: HeadraceError) -> Failure:
 
 @lru_cache(maxsize=256)
 def _failure(code: str, reason: str, message: str, pairs: tuple[tuple[str, str], ...]) -> Failure:
-    # Kept, since thousands of calls may be refused in the same words within a second.
+    # Cached, because thousands of calls may be refused with the same message within a second.
     metadata = dict(pairs)
     status = status_pb2.Status(code=code_pb2.Code.Value(code), message=message)
     status.details.add().Pack(

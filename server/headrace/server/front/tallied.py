@@ -1,4 +1,4 @@
-"""Log what may happen very often, in one line for many occurrences."""
+"""Log frequent events with one line for many occurrences."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ _EVERY_S = 10.0
 
 
 class TalliedLog:
-    """Logs at most one line in ten seconds, with how often it happened since the last.
+    """Logs at most one line in ten seconds, with the number of occurrences since the last line.
 
     Args:
         log: The log to write to.
-        text: What happened; ``%d`` stands for how often, ``%s`` for the last of them.
-        now: Seconds of a clock that never goes back.
+        text: The message; ``%d`` stands for the number, ``%s`` for the last occurrence.
+        now: Returns monotonic seconds.
     """
 
     def __init__(
@@ -30,7 +30,7 @@ class TalliedLog:
         self._said_at = -_EVERY_S
 
     def add(self, which: str) -> None:
-        """Count one, and log a line unless there was one a moment ago."""
+        """Count an occurrence, and log a line unless the last one is recent."""
         with self._lock:
             self._count += 1
             now = self._now()

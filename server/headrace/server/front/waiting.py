@@ -1,13 +1,13 @@
-"""Calls that wait for their client: for its request, or for it to take the answer.
+"""Calls that wait for their client to send a request or to read an answer.
 
-They hold no thread but some memory, so their wait is bounded.
+They hold no threads but some memory, so their waits are bounded.
 
 Contract:
 
-1. A call that has waited for ``timeout_s``, give or take a second, is given up.
-2. There are never more than ``most``: the one that has waited longest gives way to the next. An
-   honest client sends its request with the headers, so its calls are hardly ever that one.
-3. `close` ends the thread; what waits then is left to gRPC, which cuts it.
+1. A call that has waited for about ``timeout_s`` is given up.
+2. There are never more than ``most``: the call that has waited longest is given up for a new one. A
+   well-behaved client sends its request with the headers, so its calls are hardly ever that one.
+3. `close` ends the thread; gRPC cuts the calls that wait then.
 
 If the code differs, the code is wrong.
 """
@@ -26,17 +26,17 @@ class WaitingCall(Protocol):
     """A call that waits for its client."""
 
     def give_up(self, *, for_room: bool) -> None:
-        """End it: because it has waited too long, or to make room for others."""
+        """End the call, either to make room for others or because it has waited too long."""
 
 
 class Waiting:
-    """All such calls of one server; safe for several threads.
+    """The waiting calls of one server; thread-safe.
 
     Args:
-        most: How many there may be.
-        timeout_s: How long one may wait.
-        also: Called four times a second, with the thread that looks.
-        now: Seconds of a clock that never goes back.
+        most: The most waiting calls.
+        timeout_s: How long a call may wait.
+        also: Called four times a second, in the same thread.
+        now: Returns monotonic seconds.
 
     Attributes:
         timeout_s: See above.
@@ -55,22 +55,22 @@ class Waiting:
         self._also = also
         self._now = now
         self._lock = threading.Lock()
-        # By age: all may wait for the same time.
+        # Ordered by age, because all may wait equally long.
         self._since: dict[WaitingCall, float] = {}
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._look, name="headrace-waiting", daemon=True)
 
     @property
     def count(self) -> int:
-        """Return how many wait now."""
+        """Number of waiting calls."""
         return len(self._since)
 
     def start(self) -> None:
-        """Start looking for calls that have waited too long."""
+        """Start the thread that looks for calls that have waited too long."""
         self._thread.start()
 
     def add(self, waiter: WaitingCall) -> None:
-        """Let a call wait from now on."""
+        """Add a call that waits from now on."""
         oldest = None
         with self._lock:
             self._since.pop(waiter, None)
@@ -78,17 +78,17 @@ class Waiting:
                 oldest = next(iter(self._since))
                 del self._since[oldest]
             self._since[waiter] = self._now()
-        # Never under the lock: gRPC's are held by those who come here.
+        # Never under the lock, because callers of this method may hold locks of gRPC.
         if oldest is not None:
             oldest.give_up(for_room=True)
 
     def remove(self, waiter: WaitingCall) -> None:
-        """Let a call wait no more; it need not have."""
+        """Remove a call, if it waits."""
         with self._lock:
             self._since.pop(waiter, None)
 
     def give_up_late(self) -> None:
-        """Give up those that have waited too long."""
+        """Give up calls that have waited too long."""
         before = self._now() - self.timeout_s
         with self._lock:
             late = [waiter for waiter, since in self._since.items() if since <= before]

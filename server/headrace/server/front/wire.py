@@ -1,14 +1,13 @@
-"""One call of gRPC's server, with nothing in it that waits but `WireCall.send`.
+"""One call of gRPC's server; nothing in it waits except `WireCall.send`.
 
-What gRPC's synchronous server for Python makes of a call before anybody may look at it takes ten
-times as long as the look (100 us beside 9), gives a thread to calls whose request has not come, and
-takes all of them in the order in which they came, whoever calls. So this package stands on what
-that server stands on too: the core's server, its queue of events and its calls, as Cython shows
-them. `headrace.server.front.wire_server` takes calls from the queue; this is what becomes of one.
+gRPC's synchronous server for Python spends 100 us on a call before it can be looked at, while the
+look itself takes 9 us. It also gives threads to calls whose request has not arrived, and takes all
+calls in the order of arrival, whoever makes them. So this package uses the layer below that server:
+the core's server, its event queue and its calls, as Cython exposes them.
+`headrace.server.front.wire_server` takes calls from the queue; this module handles each call.
 
-*Source:* read in ``grpc/_server.py`` of grpcio 1.71.2 and 1.85.1, which use the same parts in the
-same way. These two modules alone use them, and tests/server/front/test_front.py says when they
-change.
+*Source:* ``grpc/_server.py`` of grpcio 1.71.2 and 1.85.1, which use the same parts in the same way.
+Only these two modules use them, and tests/server/front/test_front.py detects changes.
 """
 
 from __future__ import annotations
@@ -28,30 +27,30 @@ _CODES = {code: code.value[0] for code in grpc.StatusCode}
 
 
 class Receiver(Protocol):
-    """What is told of a call; always by the thread that serves all calls, so it may not wait."""
+    """Receives the events of a call in the thread that serves all calls, so it must not wait."""
 
     @property
     def line(self) -> str:
-        """In whose line the call waits; asked when the headers are there. Empty for no line."""
+        """The line in which the call waits, read when the headers have arrived; empty for none."""
 
     def arrived(self) -> None:
-        """Note that the call has its turn."""
+        """Handle the call's turn."""
 
     def received(self, request: bytes) -> None:
-        """Take the request."""
+        """Handle a request."""
 
     def requests_ended(self) -> None:
-        """Note that none comes any more."""
+        """Handle the end of requests."""
 
 
 class WireCall:
-    """One call; safe for several threads.
+    """One call; thread-safe.
 
     Args:
-        event: What gRPC says of a call that has come.
+        event: gRPC's event of a new call.
 
     Attributes:
-        metadata: What came with the headers.
+        metadata: The metadata of the call.
     """
 
     __slots__ = (
@@ -74,21 +73,21 @@ class WireCall:
         self._receiver: Receiver
         self._on_over: Callable[[bool], None]
         self._lock = threading.RLock()
-        # Operations that are under way.
+        # Number of operations in progress.
         self._due = 0
-        # Whether something was sent, whether the status was, and whether the client is gone.
+        # Whether anything was sent, whether the status was, and whether the client is gone.
         self._is_begun = self._is_said = self._is_cancelled = False
         self._callbacks: list[Callable[[], None]] | None = []
-        # Released when a message is out for which a thread waits.
+        # Released when a message is sent for which a thread waits.
         self._out: threading.Lock | None = None
 
     def go_on(self, receiver: Receiver, on_over: Callable[[bool], None]) -> None:
-        """Watch for the call's end from now on, and hand the call to the receiver.
+        """Start to watch for the end of the call, and pass the call to the receiver.
 
         Args:
-            receiver: Is told of it.
-            on_over: Called when the call is over and nothing of it is under way, with whether its
-                client was gone before anything was sent.
+            receiver: Receives the call's events.
+            on_over: Called when the call has ended and no operation is in progress, with whether
+                its client was gone before anything was sent.
         """
         self._receiver, self._on_over = receiver, on_over
         with self._lock:
@@ -96,27 +95,27 @@ class WireCall:
         receiver.arrived()
 
     def peer(self) -> str:
-        """Return the client's address as gRPC has it."""
+        """Return the client's address in gRPC's notation."""
         return str(self._call.peer().decode(errors="replace"))
 
     def auth_context(self) -> Mapping[str, Sequence[bytes]]:
-        """Return what TLS knows of the client."""
+        """Return the TLS properties of the client."""
         found = cast("Mapping[bytes, Sequence[bytes]]", cygrpc.auth_context(self._call) or {})
         return {key.decode(): values for key, values in found.items()}
 
     def receive(self) -> None:
-        """Ask for the next request; the receiver is told when it is there, or none comes."""
+        """Ask for the next request; the receiver gets it or the end of requests."""
         with self._lock:
             if self.is_active:
                 self._start((cygrpc.ReceiveMessageOperation(_NO_FLAGS),), self._message_is_there)
 
     @property
     def is_active(self) -> bool:
-        """Whether somebody still waits for an answer."""
+        """Whether the client still waits for an answer."""
         return not (self._is_cancelled or self._is_said)
 
     def send(self, message: bytes) -> bool:
-        """Send a message, and wait until it is out; return whether more may follow."""
+        """Send a message and wait until it is sent; return whether more may follow."""
         with self._lock:
             out = self._out
             if out is None:
@@ -128,10 +127,10 @@ class WireCall:
         return self.is_active
 
     def send_soon(self, message: bytes, on_sent: Callable[[], None]) -> bool:
-        """Send a message without waiting; the next may follow when ``on_sent`` has been called.
+        """Send a message without waiting; the next may follow when ``on_sent`` was called.
 
         Returns:
-            Whether somebody waits for it; else ``on_sent`` is never called.
+            Whether the client waits for it; if not, ``on_sent`` is never called.
         """
 
         def done(_event: object) -> None:
@@ -147,16 +146,16 @@ class WireCall:
             return True
 
     def answer(self, message: bytes | None) -> bool:
-        """End the call without an error and without waiting, with a last message or none.
+        """End the call without an error and without waiting, with an optional last message.
 
         Returns:
-            Whether somebody waited for it.
+            Whether the client waited for it.
         """
         last = () if message is None else (cygrpc.SendMessageOperation(message, _NO_FLAGS),)
         return self._say(cygrpc.SendStatusFromServerOperation(None, _OK, b"", _NO_FLAGS), last)
 
     def fail(self, failure: Failure) -> bool:
-        """End the call with a failure, without waiting; return whether somebody waited for it."""
+        """End the call with a failure, without waiting; return whether the client waited for it."""
         details = ((DETAILS_KEY, failure.details),) if failure.details else None
         text = failure.message.encode()
         status = cygrpc.SendStatusFromServerOperation(
@@ -165,11 +164,11 @@ class WireCall:
         return self._say(status, ())
 
     def cancel(self) -> None:
-        """Cut the call; it ends every wait of `send`."""
+        """Cut the call; this ends every wait of `send`."""
         self._call.cancel()
 
     def on_end(self, callback: Callable[[], None]) -> bool:
-        """Have something called when the last of the call is out; return False if it already is."""
+        """Register a callback for the end of the call; return False if the call has ended."""
         with self._lock:
             if self._callbacks is None:
                 return False
@@ -185,14 +184,14 @@ class WireCall:
             return True
 
     def _greeting(self) -> tuple[Any, ...]:
-        """Return what comes before all else that is sent, once."""
+        """Return the operations that must come before anything else is sent, once."""
         if self._is_begun:
             return ()
         self._is_begun = True
         return (cygrpc.SendInitialMetadataOperation(None, _NO_FLAGS),)
 
     def _start(self, operations: tuple[Any, ...], done: Callable[[Any], None]) -> None:
-        """Start operations; ``done`` gets what came of them, and must call `_finished`."""
+        """Start operations; ``done`` gets their result, and must call `_finished`."""
         self._call.start_server_batch(operations, done)
         self._due += 1
 
@@ -227,6 +226,6 @@ class WireCall:
             for callback in callbacks:
                 callback()
         finally:
-            # It refers to us, and gRPC clears a call away with the last reference to it.
+            # It refers to this object, and gRPC cleans up a call with the last reference to it.
             del self._receiver
             self._on_over(self._is_cancelled and not self._is_begun)

@@ -1,21 +1,21 @@
-"""gRPC's server as this package uses it: one thread takes all that happens from one queue.
+"""gRPC's server as this package uses it: one thread takes all events from one queue.
 
 Contract:
 
-1. A call is looked at as soon as gRPC gives it out, which costs little whoever sends how many. It
-   then waits in a line of its caller's, and nothing is done for it until the callers before it have
-   had a turn. A call whose receiver names nobody (health) goes on at once.
-2. There are never more than ``most`` in the lines, and of one caller half as many; the receiver of
-   one more is told that there is no room.
-3. What happens to calls that went on comes before the turns of those that wait, except for one turn
-   in `_EVENTS_A_TURN` events. Turns rest for twice the time that they took, so that threads that
-   make batches have Python's lock in between. A caller of whom many wait has its turns at a pace
-   while others are there (`Pace`), until `stop`.
-4. gRPC has `_LOOKS` calls of each method to give out at a time: that many are looked at each time
-   the queue of events comes round. Many calls of one method keep a call of another waiting for
-   no more than that, and one of the same for a look each.
-5. `stop` lets no call come; those there are may go on for a while and are then cut. When the last
-   is over the thread ends.
+1. A call is looked at as soon as gRPC delivers it, which costs little even for very many. It then
+   waits in its caller's line, and nothing is done for it until the callers before it have had a
+   turn. A call whose receiver names no line (health) continues at once.
+2. At most ``most`` calls are in the lines, and at most half of them belong to one caller. The
+   receiver of one more call learns that there is no room.
+3. Events of running calls come before the turns of waiting ones, except for one turn in
+   `_EVENTS_A_TURN` events. After turns, this thread rests for twice the time that they took, so
+   that threads that make batches get Python's lock. A caller with many waiting calls has its turns
+   at a pace while others are present (`Pace`), until `stop`.
+4. gRPC may deliver `_LOOKS` calls of each method at a time, so this many are looked at in each
+   round of the event queue. Many calls of one method delay a call of another method by at most
+   that, and a call of the same method by a look each.
+5. `stop` accepts no more calls; running ones may continue for a while and are then cut. The thread
+   ends with the last of them.
 
 If the code differs, the code is wrong.
 """
@@ -38,17 +38,17 @@ from headrace.server.front.pace import Pace
 from headrace.server.front.wire import Receiver, WireCall
 
 _MOST_IN_LINES = 16_384
-"""Each takes some 10 KiB until it has its turn (arbitrary)."""
+"""Arbitrary; each call takes about 10 KiB until it has its turn."""
 
 _LOOKS = 32
-"""With one, 1,500 calls of a burst would take as many rounds of the queue of events."""
+"""With one, a burst of 1,500 calls would take 1,500 rounds of the event queue."""
 
 _EVENTS_A_TURN = 4
 
 _WORK_S, _REST = 0.002, 2.0
-"""After `_WORK_S` of turns, `_REST` times as long of rest: this thread gives Python's lock away for
-moments only while it has work, and who else wants it has it once in 5 ms (sys.getswitchinterval),
-so 1,500 calls that came at once kept the streams of all others from making a batch for 1 to 2 s."""
+"""After `_WORK_S` of turns, this thread rests `_REST` times as long. While it has work, it releases
+Python's lock only for moments, and other threads get the lock once in 5 ms (sys.getswitchinterval).
+Without rests, 1,500 simultaneous calls kept all other streams from making a batch for 1 to 2 s."""
 
 _WAIT_S = 0.25
 _SHUTDOWN = object()
@@ -58,32 +58,32 @@ _log = logging.getLogger(__name__)
 
 
 class Arrival(Receiver, Protocol):
-    """A receiver of calls that may have to wait for a turn, or be told that there is no room."""
+    """The receiver of a call that may have to wait for a turn, or find no room to wait."""
 
     def may_wait(self, waiting: int) -> bool:
-        """Return whether the call may wait; else it is cut.
+        """Return whether the call may wait; if not, it is cut.
 
         Args:
-            waiting: Calls of the same caller that wait already.
+            waiting: How many calls of the same caller wait already.
         """
 
     def no_room(self) -> bool:
-        """Return whether the call is to go on all the same, to be told so; else it is cut."""
+        """Return whether the call continues, to report that there is no room; if not, it is cut."""
 
 
 Arrivals = Mapping[str, Callable[[WireCall], Arrival]]
-"""What makes the receivers of a method's calls, by full names."""
+"""Functions that make the receivers of calls, by the full names of methods."""
 
 
 class WireServer:
-    """Serves methods; safe for several threads.
+    """Serves methods; thread-safe.
 
     Args:
-        methods: By their full names, as ``/package.Service/Method``; the empty name is for calls of
-            any other.
+        methods: The methods by their full names, such as ``/package.Service/Method``; the empty
+            name stands for all others.
         options: Options of gRPC.
-        most: Calls in the lines.
-        pace: The pace of callers who bring many; None for the usual one.
+        most: The most calls in the lines.
+        pace: The pace of callers with many calls; None for the default.
     """
 
     def __init__(
@@ -102,8 +102,8 @@ class WireServer:
         for name in filter(None, methods):
             self._server.register_method(name)
         self._lines: Lines[tuple[WireCall, Arrival]] = Lines()
-        # Of the thread that serves: calls that gRPC was asked for, those that went on and are not
-        # over, and whether no connection is left.
+        # Used by the serving thread: calls that gRPC was asked for, running calls, and whether no
+        # connection is left.
         self._asked = self._calls = 0
         self._is_shut = False
         self._worked_s = self._rests_until = self._paced_until = 0.0
@@ -115,16 +115,16 @@ class WireServer:
         self._thread = threading.Thread(target=self._serve, name="headrace-calls", daemon=True)
 
     def add_insecure_port(self, address: str) -> int:
-        """Listen in clear text; return the port, 1 for a unix socket, or 0 if that cannot be."""
+        """Listen without TLS; return the port, 1 for a unix socket, or 0 on failure."""
         return int(self._server.add_http2_port(address.encode()))
 
     def add_secure_port(self, address: str, credentials: grpc.ServerCredentials) -> int:
-        """Listen with TLS; return the port, or 0 if that cannot be."""
+        """Listen with TLS; return the port, or 0 on failure."""
         known: Any = credentials
         return int(self._server.add_http2_port(address.encode(), known._credentials))  # noqa: SLF001 - as gRPC's own server does
 
     def start(self) -> None:
-        """Begin to take calls."""
+        """Start to take calls."""
         self._server.start()
         with self._lock:
             for name in self._methods:
@@ -133,10 +133,10 @@ class WireServer:
         self._thread.start()
 
     def stop(self, grace_s: float) -> threading.Event:
-        """Take no more calls, and cut after some seconds those that are there.
+        """Take no more calls, and cut running ones after ``grace_s``.
 
         Returns:
-            Set when all are over.
+            An event that is set when all calls have ended.
         """
         if self._thread.ident is None:
             self._over.set()
@@ -160,7 +160,7 @@ class WireServer:
             if is_event:
                 handled += 1
                 self._guarded(self._take, event)
-            # Before the next poll: it may be the last that refers to a call that is over.
+            # Deleted before the next poll: it may hold the last reference to a finished call.
             del event
             if self._lines and not (is_event and handled % _EVENTS_A_TURN):
                 self._give_turn()
@@ -169,19 +169,19 @@ class WireServer:
             self._over.set()
 
     def _wait_s(self) -> float:
-        """Return how long to wait for an event."""
+        """Return how long to wait for an event, in seconds."""
         if not self._lines:
             return _WAIT_S
         return max(0.0, max(self._rests_until, self._paced_until) - time.monotonic())
 
     def _give_turn(self) -> None:
-        """Go on with the call that is next, unless the last turns are to be rested from."""
+        """Continue the next waiting call, unless this thread is to rest."""
         began = time.monotonic()
         if began < max(self._rests_until, self._paced_until):
             return
         caller, wait_s = self._next_caller()
         if wait_s:
-            # The others may be gone before.
+            # Other callers may leave before then.
             self._paced_until = began + min(wait_s, _WAIT_S)
             return
         self._guarded(self._go_on, *self._lines.pop(caller)[1], caller)
@@ -191,7 +191,7 @@ class WireServer:
             self._rests_until, self._worked_s = now + _REST * self._worked_s, 0.0
 
     def _next_caller(self) -> tuple[str, float]:
-        """Return whose turn is next, of those who may have one soonest, and in how many seconds."""
+        """Return the caller that may have the next turn soonest, and in how many seconds."""
         soonest, least_s = "", math.inf
         for caller in self._lines.callers():
             wait_s = (
@@ -237,13 +237,13 @@ class WireServer:
             return
         if 2 * waiting < self._most > len(self._lines):
             self._lines.append(line, (call, arrival))
-            # It may be of one whose turn is now.
+            # The call may belong to a caller that may have a turn now.
             self._paced_until = 0.0
         elif arrival.no_room():
             self._go_on(call, arrival)
 
     def _go_on(self, call: WireCall, arrival: Arrival, caller: str = "") -> None:
-        """Let a receiver have its call; the turn of a caller's line, if one is named."""
+        """Pass a call to its receiver; this is a turn of ``caller`` if one is named."""
         self._calls += 1
         if caller:
             self._pace.turn_given(caller)
@@ -257,7 +257,7 @@ class WireServer:
                 self._paced_until = 0.0
 
     def _ask_for(self, method: str) -> None:
-        """Have gRPC give out a call of a method."""
+        """Ask gRPC for a call of a method."""
         if method == _UNKNOWN:
             self._server.request_call(self._queue, self._queue, method)
         else:

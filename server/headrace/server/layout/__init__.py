@@ -1,1 +1,1 @@
-"""How columns travel and how blocks lie in memory: pure arithmetic over Arrow schemas."""
+"""How columns are sent and how blocks lie in memory: pure arithmetic over Arrow schemas."""

@@ -1,10 +1,9 @@
-"""How a decoded block lies in the arena.
+"""The layout of decoded blocks in the arena.
 
-A block has parts. Part 0 is a matrix of packed rows, one a sample: all narrow values, validity
-bytes, and for each ragged value where its bytes begin in the arena and how many they are. Each wide
-tensor column is a part of its own. The bytes of ragged columns follow, and only the packed rows
-point at them. So one gather of part 0 finds all that is narrow, and each wide column needs one
-gather more.
+A block has parts. Part 0 is a matrix of packed rows, one for each sample. A packed row holds all
+narrow values, validity bytes, and the start and length in the arena of each ragged value. Each wide
+tensor column is a separate part. The bytes of ragged columns follow, and only packed rows point at
+them. So one gather of part 0 finds all narrow values, and each wide column needs one more gather.
 """
 
 from __future__ import annotations
@@ -16,21 +15,21 @@ import numpy as np
 
 from headrace.server.layout.wire_columns import WireColumn
 
-# A tensor row of more bytes gets a part of its own. Up to there a gather of its own costs more, for
-# what else is wanted of the sample lies in other cache lines then (4,096 rows of 160 bytes and a
-# label: 140 us apart, 98 together).
+# Wider tensor rows get a separate part. For narrower ones a separate gather costs more, because the
+# sample's other values lie in other cache lines then (4,096 rows of 160 bytes and a label: 140 us
+# apart, 98 us together).
 WIDE_BYTES = 256
 
-# Rows of up to this many bytes lie at multiples of their length, so that one `take` gathers them;
-# longer rows lie anywhere and are copied one by one, which is faster for them anyway
-# (measured: tests/benchmarks/bench_server.py) and wastes no space on alignment.
+# Rows of up to this many bytes lie at multiples of their length, so that one `take` gathers them.
+# Longer rows lie anywhere and are copied one by one, which is faster for them (measured:
+# tests/benchmarks/bench_server.py) and needs no alignment.
 TAKE_BYTES = 4096
 
 _SPAN_BYTES = 16
 _ROW_ALIGNMENT = 8
 
-# Longer packed rows begin at cache lines where that wastes little: 168 bytes then lie in 3 lines
-# instead of 3 or 4 (4,096 of them: 98 us instead of 139).
+# Longer packed rows start at cache lines if that wastes little space: 168 bytes then lie in 3 lines
+# instead of 3 or 4 (4,096 of them take 98 us instead of 139).
 _LINE = 64
 _LEAST_LINES = 2
 _MOST_WASTE = 6
@@ -38,13 +37,13 @@ _MOST_WASTE = 6
 
 @dataclass(frozen=True, slots=True)
 class Field:
-    """Where one column lies.
+    """The place of one column in a block.
 
     Attributes:
         column: The column.
-        part: Its part; 0 for packed rows.
-        offset: Where its value, or its span, begins in a packed row; 0 in other parts.
-        valid_offset: Where its validity byte lies in a packed row; -1 if it has none.
+        part: The number of its part; 0 for packed rows.
+        offset: Where its value or span starts in a packed row; 0 in other parts.
+        valid_offset: The place of its validity byte in a packed row; -1 if it has none.
     """
 
     column: WireColumn
@@ -58,8 +57,8 @@ class BlockPart:
     """One gathered part of a block.
 
     Attributes:
-        row_bytes: Bytes of one row; 0 for packed rows of which nothing is needed.
-        aligned: Whether a base counts rows from the beginning of the arena; else it counts bytes.
+        row_bytes: Bytes of one row; 0 for packed rows that nothing needs.
+        aligned: Whether bases count rows from the beginning of the arena, and not bytes.
     """
 
     row_bytes: int
@@ -67,13 +66,13 @@ class BlockPart:
 
     @property
     def base_unit(self) -> int:
-        """Return the bytes that a base counts in."""
+        """The unit of a base, in bytes."""
         return self.row_bytes if self.aligned else 1
 
 
 @dataclass(frozen=True, slots=True)
 class BlockLayout:
-    """Where every column of a dataset lies in its blocks."""
+    """The places of all columns of a dataset in its blocks."""
 
     fields: tuple[Field, ...]
     parts: tuple[BlockPart, ...]
@@ -81,11 +80,11 @@ class BlockLayout:
 
     @property
     def ragged(self) -> tuple[Field, ...]:
-        """Return the columns whose bytes follow the parts, in order."""
+        """The columns whose bytes follow the parts, in order."""
         return tuple(entry for entry in self.fields if not entry.column.is_tensor)
 
     def size(self, sample_count: int, ragged_bytes: int) -> int:
-        """Return the bytes that a block of that many samples may take, alignment included."""
+        """Return the most bytes that a block with these contents takes, including alignment."""
         parts = sum(
             part.row_bytes * (sample_count + (1 if part.aligned else 0)) for part in self.parts
         )
@@ -96,7 +95,7 @@ def block_layout(columns: Iterable[WireColumn]) -> BlockLayout:
     """Lay out the blocks of a dataset with these columns."""
     columns = tuple(columns)
     packed = [column for column in columns if not _is_wide(column)]
-    # The widest alignment first, so that no value straddles its own alignment.
+    # The widest alignment first, so that every value is aligned.
     packed.sort(key=lambda column: -_alignment(column))
     offsets: dict[str, int] = {}
     end = 0
@@ -122,13 +121,13 @@ def block_layout(columns: Iterable[WireColumn]) -> BlockLayout:
 
 @dataclass(frozen=True, slots=True)
 class Projection:
-    """What a stream needs of its dataset's blocks.
+    """The columns that a stream needs of its dataset's blocks.
 
     Attributes:
-        layout: How the blocks lie.
-        fields: The wanted columns, in the order wanted, the server's own left out.
-        packed: Whether any of them needs the packed rows.
-        wide_parts: The other parts that they need.
+        layout: The layout of the blocks.
+        fields: The requested columns, in the requested order, without the server's own.
+        packed: Whether any of these columns needs the packed rows.
+        wide_parts: The other parts that these columns need.
     """
 
     layout: BlockLayout
@@ -138,7 +137,7 @@ class Projection:
 
 
 def projection_of(layout: BlockLayout, names: Sequence[str]) -> Projection:
-    """Return what columns of these names need."""
+    """Return the projection to columns with these names."""
     fields = tuple(layout.by_name[name] for name in names)
     return Projection(
         layout,

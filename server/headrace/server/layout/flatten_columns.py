@@ -1,16 +1,16 @@
-"""Bring any stored column down to those that travel: numbers, tensors, strings, bytes, lists.
+"""Flatten stored columns to those that can be sent: numbers, tensors, strings, bytes, lists.
 
-docs/protocol.md has the table. Whatever nests is flattened into several columns, by name:
+docs/protocol.md has the table. Nested columns become several columns, by name:
 
 - a struct ``a`` with a field ``b``: a column ``a.b``, null where either is;
 - a list of structs, and a map as a list of ``key`` and ``value``: a list ``a.b`` for each field;
 - a list of lists, strings or bytes: the list ``a`` of all innermost values of a sample, and a
-  list ``a.lengths`` of how many of them each item has (``a.lengths2`` for the items' items);
-- null items of a list are refused, or with ``item_nulls`` they are zeros, or empty, and a list
-  ``a.items_valid`` says which (``a.items_valid2`` for the items' items).
+  list ``a.lengths`` of the number of values in each item (``a.lengths2`` for the items' items);
+- null items of a list are refused; with ``item_nulls`` they are zeros or empty, and a list
+  ``a.items_valid`` marks them (``a.items_valid2`` for the items' items).
 
-Dates, times, timestamps and durations become the integers that they are stored as, decimals of
-more than 64 bits their 16 or 32 bytes. Values are shared with the block wherever Arrow can.
+Dates, times, timestamps and durations become the integers that store them; decimals of more than 64
+bits become their 16 or 32 bytes. Values are shared with the block if Arrow can do so.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ from numpy.typing import NDArray
 from headrace.errors import UnsupportedColumnError
 
 if TYPE_CHECKING:
-    Field = pa.Field[Any]  # pyarrow's stubs have it generic, pyarrow itself has not
+    Field = pa.Field[Any]  # generic only in pyarrow's stubs
 
-# What an array holds is known at run time alone, and pyarrow's stubs go by it.
+# The contents of an array are known only at run time, but pyarrow's stubs depend on them.
 Array: TypeAlias = Any
 _arrow: Any = pa
 _compute: Any = pc
@@ -38,16 +38,16 @@ _compute: Any = pc
 
 @dataclass(frozen=True, slots=True)
 class Lowered:
-    """One column that travels, and how it is made of a stored one.
+    """One column to send, and how to make it from a stored one.
 
     Attributes:
-        base: Name of what it belongs to: a column, or a field of one.
-        type: A number, a fixed-size list of numbers, string, binary, or a list of numbers.
+        base: The column, or the field of one, that it belongs to.
+        type: A number, a fixed-size list of numbers, a string, bytes, or a list of numbers.
         nullable: Whether it may hold nulls.
-        logical_type: What the values mean where ``type`` does not say it; else empty.
-        extract: Makes it of the stored column.
-        role: Empty for the values, else what it says of them: ``lengths`` or ``items_valid``.
-        level: Which items it speaks of: 1 for those of a sample, 2 for the items of those.
+        logical_type: What the values mean if ``type`` does not say so; else empty.
+        extract: Makes the column from the stored one.
+        role: Empty for values; otherwise ``lengths`` or ``items_valid``, which describe values.
+        level: The items that the role describes: 1 for those of a sample, 2 for their items.
     """
 
     base: str
@@ -60,7 +60,7 @@ class Lowered:
 
     @property
     def name(self) -> str:
-        """Its name on the wire."""
+        """The name of the column on the wire."""
         if not self.role:
             return self.base
         return f"{self.base}.{self.role}{self.level if self.level > 1 else ''}"
@@ -69,12 +69,12 @@ class Lowered:
 def lower_field(field: Field, *, item_nulls: bool = False) -> list[Lowered]:
     """Return the columns that a stored column becomes.
 
-    A type that cannot travel comes out as it is; who describes columns refuses it by name.
+    A type that cannot be sent is returned unchanged; `split_schema` refuses it by name.
 
     Args:
         field: The stored column.
         item_nulls: Whether lists may hold null items. Most lists that are declared so hold none,
-            and what says which are null takes a byte an item.
+            and marking nulls takes a byte for each item.
     """
     kind = field.type
     if pat.is_struct(kind):
@@ -97,7 +97,7 @@ def _leaf(field: Field) -> Lowered:
 
 
 def _plain_type(kind: pa.DataType) -> tuple[pa.DataType, Callable[[Array], Array]] | None:
-    """Return what a value of one meaning is stored as, and how to see it so."""
+    """Return the storage type of a logical type, and the function that views an array so."""
     if pat.is_temporal(kind):
         stored: pa.DataType = pa.int32() if kind.bit_width == _BITS_32 else pa.int64()
         return stored, lambda array: array.view(stored)
@@ -137,7 +137,7 @@ def _struct(field: Field, *, item_nulls: bool) -> list[Lowered]:
 
 
 def _child(index: int) -> Callable[[Array], Array]:
-    # `flatten` counts a child as null where its struct is; `field` would not.
+    # Unlike `field`, `flatten` makes a child null where its struct is null.
     return lambda array: array.flatten()[index]
 
 
@@ -162,7 +162,7 @@ def _entries(array: Array) -> Array:
     assert isinstance(array, pa.MapArray)
     pairs = _arrow.StructArray.from_arrays([array.keys, array.items], names=["key", "value"])
     kind = pa.list_(pa.field("item", pairs.type, nullable=False))
-    # Validity and offsets as they are: keys and items are whole, whatever part the array shows.
+    # Validity and offsets stay: keys and items are complete even if the array is a slice.
     return pa.Array.from_buffers(
         kind, len(array), array.buffers()[:2], offset=array.offset, children=[pairs]
     )
@@ -229,12 +229,12 @@ def _list(field: Field, *, item_nulls: bool) -> list[Lowered]:
 
 
 def _lifted(item: Lowered, *, nullable: bool, item_nulls: bool) -> list[Lowered]:
-    """Return the columns of samples that a column of items becomes."""
+    """Return the columns of samples that a column of list items becomes."""
     if item.nullable and not item_nulls:
         item = _after_check(item)
     values = replace(_list_column(item, _flat, _innermost(item.type)), nullable=nullable)
     if item.role:
-        # What it says of the items' items; their own lengths stand beside the values.
+        # It describes the items' items; the lengths of items come with the values.
         return [replace(values, level=item.level + 1)]
     if item.logical_type:
         values = replace(values, logical_type=f"list<{item.logical_type}>")
@@ -261,7 +261,7 @@ def _after_check(item: Lowered) -> Lowered:
 
 
 def null_items_error(column: str) -> UnsupportedColumnError:
-    """Make the error for a list that holds a null where none was announced."""
+    """Return the error for a list that holds a null item although its type allows none."""
     return UnsupportedColumnError(
         f"column {column!r} contains a list with a null item; serve the dataset with --item-nulls "
         f"to send which items are valid as {column}.items_valid, or replace the nulls in the data",
@@ -277,7 +277,7 @@ def _list_column(
     values_of: Callable[[Array, _Ends], tuple[Array, _Ends]],
     element: pa.DataType,
 ) -> Lowered:
-    """Make a column of lists of what ``values_of`` finds in the items."""
+    """Return a column of lists of the values that ``values_of`` finds in the items."""
     kind = pa.large_list(pa.field("item", element, nullable=False))
 
     def extract(array: Array) -> Array:
@@ -290,7 +290,7 @@ def _list_column(
 
 
 class _Rows:
-    """A list column: its items without those that nulls hide, and where each sample's end."""
+    """A list column: its items without those of null lists, and where each sample's items end."""
 
     def __init__(self, array: Array) -> None:
         self.items: Array = array.flatten()
@@ -300,14 +300,14 @@ class _Rows:
         self._mask = array.is_null() if array.null_count else None
 
     def relist(self, values: Array, ends: _Ends, kind: pa.DataType) -> Array:
-        """Make the samples' lists of flat values and their ends."""
+        """Return the samples' lists, given flat values and their ends."""
         return _arrow.LargeListArray.from_arrays(
             pa.array(ends, pa.int64()), values, type=kind, mask=self._mask
         )
 
 
 def _flat(items: Array, ends: _Ends) -> tuple[Array, _Ends]:
-    """Return the innermost values of items, without nulls, and where each sample's end."""
+    """Return the innermost values of items, without nulls, and where those of each sample end."""
     if pat.is_fixed_size_list(items.type):
         width = _width(items.type)
         return _innermost_values(items), ends * width
@@ -326,7 +326,7 @@ def _innermost_values(items: Array) -> Array:
 
 
 def _contents(items: Array) -> Array:
-    """Return the values of lists, or the bytes of strings, that are not null, as one array."""
+    """Return the values of non-null lists, or the bytes of non-null strings, as one array."""
     if pat.is_list(items.type) or pat.is_large_list(items.type):
         return items.flatten()
     present = items.drop_null() if items.null_count else items
@@ -338,7 +338,7 @@ def _contents(items: Array) -> Array:
 
 
 def _lengths(items: Array) -> Array:
-    """Return how many values or bytes each item has, 0 where it is null, as int64."""
+    """Return the number of values or bytes of each item as int64; 0 for nulls."""
     if pat.is_list(items.type) or pat.is_large_list(items.type):
         found = _compute.list_value_length(items)
     else:

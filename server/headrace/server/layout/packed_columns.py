@@ -1,4 +1,4 @@
-"""The columns of packed rows: what they are made of, and how they travel."""
+"""The columns of packed rows: what they are made of, and how they are sent."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from headrace.server.layout.wire_columns import WireColumn
 from headrace.v1 import shard_service_pb2 as pb
 
 IGNORED_LABEL = -100
-"""What loss functions leave out: PyTorch's ``ignore_index``."""
+"""The label that loss functions ignore: PyTorch's default ``ignore_index``."""
 
 _INT32 = np.dtype("<i4")
 _INT64 = np.dtype("<i8")
@@ -20,17 +20,17 @@ _INT64 = np.dtype("<i8")
 
 @dataclass(frozen=True, slots=True)
 class PackedColumns:
-    """What the rows of documents hold.
+    """The columns of rows of documents.
 
     Attributes:
         length: Elements of a row.
-        bos: What is put before each document, or None.
-        eos: What is put after it, or None.
-        fill: What fills a row up.
-        sources: The columns that are packed, the one of documents first.
-        columns: All columns that can be asked for.
-        texts: The dataset's column that documents are tokens of; None if it holds the documents.
-        tokenizer: Digest of the tokenizer that makes them; empty for none.
+        bos: The element before each document, or None.
+        eos: The element after each document, or None.
+        fill: The element that fills up a row.
+        sources: The packed columns, the one of documents first.
+        columns: All columns that can be requested.
+        texts: The column of texts whose tokens are the documents; None without a tokenizer.
+        tokenizer: Digest of the tokenizer; empty for none.
     """
 
     length: int
@@ -44,12 +44,12 @@ class PackedColumns:
 
     @property
     def name(self) -> str:
-        """The column of documents."""
+        """The name of the column of documents."""
         return self.sources[0].name
 
     @property
     def marks(self) -> int:
-        """Elements that are put around each document."""
+        """Number of elements that are added around each document."""
         return (self.bos is not None) + (self.eos is not None)
 
 
@@ -66,18 +66,18 @@ def packed_columns(
     """Return the columns of rows of documents.
 
     Args:
-        columns: The columns of the dataset, as they travel.
-        names: The columns that are packed, that of the documents first.
+        columns: The columns of the dataset, as they are sent.
+        names: The columns to pack, the one of documents first.
         length: Elements of a row.
-        bos: What is put before each document, or None.
-        eos: What is put after it, or None.
-        fill: What fills a row up.
-        tokenizer: Digest of the tokenizer that makes documents of a column of texts; empty where
-            the column holds them.
+        bos: The element before each document, or None.
+        eos: The element after each document, or None.
+        fill: The element that fills up a row.
+        tokenizer: Digest of the tokenizer that turns a column of texts into documents; empty if the
+            column holds documents.
 
     Raises:
-        BadArgumentError: A column cannot be packed, cannot hold a mark or the filling, or one
-            would come twice.
+        BadArgumentError: A column cannot be packed, cannot hold a mark or the filling, or appears
+            twice.
     """
     by_name = {column.name: column for column in columns}
     kind, what = (pb.COLUMN_KIND_STRING, "text") if tokenizer else (pb.COLUMN_KIND_RAGGED, "lists")
@@ -128,7 +128,7 @@ def packed_columns(
 
 
 def token_column(column: WireColumn) -> WireColumn:
-    """Return what a column of texts becomes."""
+    """Return the column of tokens that a column of texts becomes."""
     return replace(
         column,
         kind=pb.COLUMN_KIND_RAGGED,

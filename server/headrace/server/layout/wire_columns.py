@@ -1,4 +1,4 @@
-"""Columns as they travel: what an Arrow field becomes on the wire."""
+"""Columns as they are sent: what an Arrow field becomes on the wire."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from headrace.server.layout.flatten_columns import lower_field
 from headrace.v1 import shard_service_pb2 as pb
 
 _RESERVED = "headrace."
-_VALIDITY = ".valid"  # what trainers call a column that says which rows of another are there
+_VALIDITY = ".valid"  # suffix of a trainer's column that marks the rows with values
 _FORMAT_KEY = b"headrace.format"
 _MAX_FORMAT_BYTES = 100  # names of formats are short; a schema must fit into a message
 
-# The server works with a bool as with the byte that travels.
+# The server handles a bool as the byte that is sent.
 DTYPES: Mapping[int, np.dtype[np.generic]] = {
     **ELEMENT_DTYPES,
     pb.ELEMENT_TYPE_BOOL: np.dtype(np.uint8),
@@ -45,17 +45,17 @@ _ELEMENTS = {arrow: number for number, arrow in ARROW_TYPES.items()}
 
 @dataclass(frozen=True, slots=True)
 class WireColumn:
-    """One column as it travels.
+    """One column as it is sent.
 
     Attributes:
         name: The column's name.
-        kind: How rows lie in a payload.
-        element_type: The type of one element, for the schema.
-        dtype: The NumPy type; a bool is one byte.
+        kind: How its rows lie in a payload.
+        element_type: The type of an element, for the schema.
+        dtype: The NumPy dtype of an element; a bool is one byte.
         item_shape: The shape of one row of a tensor; empty for scalars and other kinds.
-        nullable: Whether a validity buffer precedes the others.
-        logical_type: What the values mean where the element type does not say it.
-        stored_column: The dataset's column that it is a part of.
+        nullable: Whether a validity buffer comes before the others.
+        logical_type: What the values mean if the element type does not say so.
+        stored_column: The dataset's column that it comes from.
     """
 
     name: str
@@ -74,7 +74,7 @@ class WireColumn:
 
     @property
     def item_bytes(self) -> int:
-        """Return the bytes of one row of a tensor."""
+        """Bytes of one row of a tensor."""
         return math.prod(self.item_shape) * self.dtype.itemsize
 
     def to_proto(self) -> pb.Column:
@@ -96,7 +96,7 @@ SAMPLE_IDS = WireColumn(
 
 
 def wire_column(field: pa.Field[Any]) -> WireColumn:
-    """Return how a field travels.
+    """Return the column that a field becomes.
 
     Raises:
         UnsupportedColumnError: Values of its type cannot be sent.
@@ -115,7 +115,7 @@ def wire_column(field: pa.Field[Any]) -> WireColumn:
 def split_schema(
     schema: pa.Schema, *, item_nulls: bool = False
 ) -> tuple[tuple[WireColumn, ...], dict[str, str]]:
-    """Return the columns that can be sent, in storage order, and why each other one cannot.
+    """Return the columns that can be sent, in storage order, and the reasons against all others.
 
     Args:
         schema: The schema of the dataset.
@@ -133,10 +133,10 @@ def split_schema(
 
 
 def _collisions(columns: Sequence[WireColumn], stored: Sequence[str]) -> dict[str, str]:
-    """Return why columns cannot be sent that come apart into one of a name that there is.
+    """Return the reasons against columns whose flattened names collide.
 
-    A column of the dataset keeps its name; of others that want one name none gets it, so that it
-    makes no difference in which order they stand.
+    A column of the dataset keeps its name. If several flattened columns have the same name, none of
+    them is sent, so that the result does not depend on their order.
     """
     owners: dict[str, list[str]] = {name: [name] for name in stored}
     for part in columns:
@@ -154,13 +154,13 @@ def _collisions(columns: Sequence[WireColumn], stored: Sequence[str]) -> dict[st
 
 
 def _format(field: pa.Field[Any]) -> str:
-    """Return what the dataset says of the values of a column, such as ``bfloat16`` or ``jpeg``."""
+    """Return the dataset's format of the values of a column, such as ``bfloat16`` or ``jpeg``."""
     stated: bytes = (field.metadata or {}).get(_FORMAT_KEY, b"")
     return stated[:_MAX_FORMAT_BYTES].decode(errors="replace")
 
 
 def _parts(field: pa.Field[Any], *, item_nulls: bool) -> list[WireColumn]:
-    """Return the columns that one of the dataset comes apart into."""
+    """Return the columns that a column of the dataset becomes."""
     return [
         replace(
             wire_column(pa.field(lowered.name, lowered.type, lowered.nullable)),
@@ -175,17 +175,17 @@ def _parts(field: pa.Field[Any], *, item_nulls: bool) -> list[WireColumn]:
 def choose_columns(
     names: Sequence[str], columns: Iterable[WireColumn], refused: dict[str, str]
 ) -> tuple[WireColumn, ...]:
-    """Return the wanted columns, in the order wanted.
+    """Return the requested columns, in the requested order.
 
     Args:
-        names: The names wanted; none means all.
+        names: The requested names; empty for all columns.
         columns: The columns of the dataset that can be sent.
-        refused: Why each other column of the dataset cannot be sent.
+        refused: The reasons why other columns of the dataset cannot be sent.
 
     Raises:
-        BadArgumentError: A name comes twice.
+        BadArgumentError: A name appears twice.
         ColumnNotFoundError: The dataset has no such column.
-        UnsupportedColumnError: It has, and it cannot be sent.
+        UnsupportedColumnError: The column exists, but cannot be sent.
     """
     by_name = {column.name: column for column in columns}
     whole = _by_stored_column(by_name.values())
@@ -210,15 +210,15 @@ def choose_columns(
 
 
 def refuse_large(size: int, limit: int, *, field: str = "global_batch_size") -> None:
-    """Refuse a batch of more bytes than the server allows.
+    """Refuse a batch that is larger than the server allows.
 
     Args:
-        size: The size of the payload, or a part of it.
+        size: The size of the payload, or of a part of it, in bytes.
         limit: The server's limit.
-        field: What the caller should make smaller.
+        field: The field of the request that the caller should reduce.
 
     Raises:
-        BadArgumentError: It is.
+        BadArgumentError: The size exceeds the limit.
     """
     if size > limit:
         raise BadArgumentError(
@@ -229,9 +229,9 @@ def refuse_large(size: int, limit: int, *, field: str = "global_batch_size") -> 
 
 
 def refuse_taken_names(columns: Iterable[WireColumn]) -> None:
-    """Refuse columns of which two would have one name in a batch.
+    """Refuse columns that would share a name in a batch.
 
-    Trainers get for each column ``x`` that may be null a column ``x.valid``.
+    Trainers get a column ``x.valid`` for each nullable column ``x``.
 
     Raises:
         UnsupportedColumnError: A column has the name of another's validity.

@@ -1,4 +1,4 @@
-"""Bind a gRPC server to its addresses, or say in one line why that fails."""
+"""Bind a gRPC server to its addresses, or explain in one line why that fails."""
 
 from __future__ import annotations
 
@@ -15,32 +15,32 @@ from headrace.server.front.wire_server import WireServer
 from headrace.server.settings.server_config import split_address
 
 GRPC_OPTIONS = (
-    # Else a second server on the same port would start, and get half of the connections.
+    # Otherwise a second server could start on the same port and get half of the connections.
     ("grpc.so_reuseport", 0),
-    # Requests are small; nothing that a client sends may cost more memory than this.
+    # Requests are small; no message of a client may take more memory than this.
     ("grpc.max_receive_message_length", 1 << 20),
     ("grpc.max_send_message_length", -1),
-    # Clients may ping as often as every 5 s, also between calls: that is how they notice a dead
-    # connection. gRPC's default closes the connection of one that pings more than every 5 min.
+    # Clients may ping every 5 s, even between calls, to notice a dead connection. By default gRPC
+    # closes connections with pings more often than every 5 min.
     ("grpc.keepalive_permit_without_calls", 1),
     ("grpc.http2.min_ping_interval_without_data_ms", 5_000),
     ("grpc.http2.max_ping_strikes", 0),
-    # So the server notices dead clients too, whose streams would hold threads forever.
+    # So that the server notices dead clients, whose streams would hold threads forever.
     ("grpc.keepalive_time_ms", 30_000),
     ("grpc.keepalive_timeout_ms", 20_000),
-    # A connection that says nothing of HTTP/2 is dropped, and so is one without a call; clients of
-    # gRPC connect again when they need to. The defaults are 2 minutes, and never.
+    # Connections without an HTTP/2 handshake or without a call are dropped; clients of gRPC connect
+    # again when needed. The defaults are 2 minutes and never.
     ("grpc.server_handshake_timeout_ms", 5_000),
     ("grpc.max_connection_idle_ms", 60_000),
-    # Calls of one connection, those included that it has reset and that are not cleared away yet;
-    # gRPC refuses more without a word to us. Clients keep to it and hold the others back, but for
-    # those cleared away a moment later than they think: so it is far above what one client opens,
-    # a burst of 1,500 streams included, and far below the 20,000 resets of 0.1 s.
+    # Calls of one connection, including reset ones that are not cleaned up yet. gRPC refuses more
+    # without telling us. Clients know the limit and hold further calls back, but they may count a
+    # call as gone a moment before it is cleaned up. So the limit is far above what one client
+    # opens, even a burst of 1,500 streams, and far below the 20,000 resets possible in 0.1 s.
     ("grpc.max_concurrent_streams", 2048),
-    # Calls of one method that wait to be looked at, those that were reset meanwhile included; one
-    # takes Python's server 0.1 to 0.4 ms, and some 50 KiB until then. gRPC ends those past it as
-    # CANCELLED, by default from 1,000 on. A client that resets 2,048 calls on one connection after
-    # another takes this many until it is shut out (`Gate`), and with 65,536 took 3 GB.
+    # Calls of one method that wait to be looked at, including reset ones. One takes Python's server
+    # 0.1 to 0.4 ms, and about 50 KiB until then. gRPC ends further calls with CANCELLED, by default
+    # from 1,000 on. A client that resets 2,048 calls on one connection after another fills this
+    # until it is shut out (`Gate`); with 65,536 it took 3 GB.
     ("grpc.server.max_pending_requests", 1 << 13),
     ("grpc.server.max_pending_requests_hard_limit", 1 << 13),
 )
@@ -54,23 +54,23 @@ class Reservation:
     """A port that is reserved for workers.
 
     Attributes:
-        address: ``host:port`` with the real port.
-        held: A socket that is bound to the port and does not listen.
+        address: ``host:port`` with the actual port.
+        held: A socket that is bound to the port but does not listen.
     """
 
     address: str
     held: socket.socket
 
     def close(self) -> None:
-        """Give the port back."""
+        """Release the port."""
         self.held.close()
 
 
 def reserve(address: str) -> Reservation:
-    """Reserve a port so that this user's processes share it and no other server starts on it.
+    """Reserve a port that this user's processes share, so that no other server starts on it.
 
     Args:
-        address: ``host:port``; port 0 takes a free one.
+        address: ``host:port``; port 0 picks a free one.
 
     Raises:
         ConfigurationError: The address is in use, or does not belong to this machine.
@@ -79,7 +79,7 @@ def reserve(address: str) -> Reservation:
     try:
         family, _, _, _, place = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
         with socket.socket(family) as probe:
-            # Without SO_REUSEPORT, so that another server on the port is noticed.
+            # Without SO_REUSEPORT, to detect another server on the port.
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             probe.bind(place)
             place = probe.getsockname()
@@ -101,9 +101,9 @@ def bind(
     """Bind a server to one address and return the address that clients use.
 
     Args:
-        server: Not started yet.
-        address: ``host:port`` (port 0 takes a free one) or ``unix:/path``.
-        tls: Makes an address of TCP speak TLS.
+        server: The server, which is not started yet.
+        address: ``host:port`` (port 0 picks a free one) or ``unix:/path``.
+        tls: Credentials for TLS on TCP addresses; None for no TLS.
         unix_mode: Permissions of a unix socket.
 
     Raises:
@@ -124,8 +124,8 @@ def _add_port(
     server: WireServer, address: str, tls: grpc.ServerCredentials | None, unix_mode: int
 ) -> int:
     if address.startswith("unix:"):
-        # Before the socket exists: a moment later it would be open to everybody whom the umask lets
-        # in.
+        # Set before the socket exists: a moment later it would be open to everybody that the umask
+        # allows.
         before = os.umask(0o777 & ~unix_mode)
         try:
             return server.add_insecure_port(address)
@@ -145,10 +145,10 @@ def _refusal(address: str) -> ConfigurationError:
 
 
 def _make_way(path: str) -> None:
-    """Refuse a socket on which another server answers; gRPC would take it over in silence.
+    """Refuse a socket on which another server answers; gRPC would silently replace it.
 
     Raises:
-        ConfigurationError: One answers, or the path is something else.
+        ConfigurationError: A server answers, or the path is not a socket.
     """
     try:
         mode = Path(path).stat().st_mode

@@ -2,18 +2,18 @@
 
 Contract of a change:
 
-1. A new dataset is served as soon as it is open. One that cannot be opened changes nothing for the
+1. A new dataset is served as soon as it is open. A dataset that cannot be opened does not affect
    others: its health is NOT_SERVING, and the next change tries it again.
-2. No call finds a dataset that was removed, and its streams end between two batches with
+2. A removed dataset is not found by calls, and its streams end between two batches with
    ``DATASET_NOT_FOUND``.
-3. A dataset whose settings changed is opened again under its name. Streams of the old one end
-   between two batches with ``REBALANCE``; if the content is the same they go on from their token,
-   else they are told ``TOKEN_DATASET_CHANGED``. If it cannot be opened the old one stays.
-4. A dataset that is new or changed is opened in a process of its own first, and a few of its
-   blocks are decoded there: one that ends that process is one that cannot be opened.
-5. Streams of other datasets notice nothing.
-6. The cache forgets the blocks of what is gone; its store is closed when its streams have ended,
-   or after ``drain_s``.
+3. A dataset with changed settings is opened again under its name. Streams of the old one end
+   between two batches with ``REBALANCE``. If the content is the same, they resume from their
+   token; otherwise they get ``TOKEN_DATASET_CHANGED``. If it cannot be opened, the old one stays.
+4. A new or changed dataset is first opened in a separate process, which decodes a few of its
+   blocks. If that process dies, the dataset counts as one that cannot be opened.
+5. Streams of other datasets are not affected.
+6. The cache drops the blocks of removed datasets. Their stores are closed when their streams have
+   ended, or after ``drain_s``.
 
 If the code differs, the code is wrong.
 """
@@ -51,12 +51,12 @@ class Roster:
 
     Args:
         config: The server's settings.
-        catalog: Holds the datasets that are served; empty at first.
-        cache: Holds their blocks.
+        catalog: The served datasets; empty at first.
+        cache: The cache of their blocks.
         streams: The open streams.
-        health: Is told of each dataset, unless callers are told apart: health is open to all.
-        places: Is told where each dataset lies.
-        observers: Are told of each block that is read.
+        health: Reports each dataset, unless there is access control: everybody may read health.
+        places: Remembers the URL of each dataset.
+        observers: Are notified of each read.
     """
 
     def __init__(
@@ -84,14 +84,14 @@ class Roster:
         """Open every dataset of the configuration.
 
         Raises:
-            HeadraceError: One cannot be opened.
+            HeadraceError: A dataset cannot be opened.
         """
         for name, config in self._config.dataset_configs.items():
             self._catalog.put(self._opened(name, config))
             self._served[name] = config
 
     def tell_health(self) -> None:
-        """Say that all datasets are served."""
+        """Report all datasets as serving."""
         for name in self._catalog.names:
             self._tell(name, _Status.SERVING)
 
@@ -99,7 +99,7 @@ class Roster:
         """Serve these datasets and no others.
 
         Returns:
-            The names of those that could not be opened.
+            The names of datasets that could not be opened.
         """
         with self._changing:
             retired = [self._remove(name) for name in sorted(self._served.keys() - wanted.keys())]
@@ -116,7 +116,7 @@ class Roster:
             return failed
 
     def close(self) -> None:
-        """Give up the connections to all stores."""
+        """Close the connections to all stores."""
         self._catalog.close()
 
     def _opened(self, name: str, config: DatasetConfig) -> ServedDataset:
@@ -127,13 +127,13 @@ class Roster:
             max_batch_bytes=self._config.max_batch_bytes,
             observers=self._observers,
         )
-        # What a stored index is of lies elsewhere.
+        # The source of a stored index lies elsewhere.
         for url in (config.place[0], served.dataset.url):
             self._places.add(url)
         return served
 
     def _tried(self, new: Mapping[str, DatasetConfig]) -> Mapping[str, HeadraceError]:
-        """Open datasets in another process first; one that ends it must not end this one."""
+        """Open datasets in another process first, so that none can crash this one."""
         return try_datasets(
             {
                 name: Trial(*config.place, store=config.store, source=config.source)
@@ -185,7 +185,7 @@ class Roster:
         return gone
 
     def _dispose(self, retired: Iterable[ServedDataset]) -> None:
-        """Free what datasets hold when their streams have ended, or after a deadline."""
+        """Close retired datasets when their streams have ended, or after a deadline."""
         deadline = time.monotonic() + self._config.drain_s
         for served in retired:
             self._streams.wait_dataset(served.retirement, deadline)

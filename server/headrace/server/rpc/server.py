@@ -1,13 +1,13 @@
-"""A running server: started, drained, stopped.
+"""A running server: how it starts, drains and stops.
 
 Contract of the end:
 
-1. `drain` sets the health to NOT_SERVING before anything else, lets no stream begin, ends open
-   streams between two of their batches with ``DRAINING``, and waits for them for ``drain_s``.
-   Streams that are still open then are cut.
+1. `drain` first sets the health to NOT_SERVING, then refuses new streams, ends open streams between
+   two batches with ``DRAINING``, and waits up to ``drain_s`` for them. Streams that are still open
+   then are cut.
 2. `stop` cuts everything at once.
-3. Both end every thread that the server began and leave no socket open; both may be called again
-   and from any thread.
+3. Both end all threads that the server started, and leave no socket open. Both may be called
+   repeatedly and from any thread.
 
 If the code differs, the code is wrong.
 """
@@ -55,7 +55,7 @@ from headrace.server.telemetry.metrics_endpoint import MetricsEndpoint, start_me
 from headrace.server.telemetry.status import Status, status_of
 from headrace.server.telemetry.tracing import Tracing, start_tracing
 
-# How long calls that were cut may take to end; they have nothing left to do.
+# How long cut calls may take to end; they have nothing left to do.
 _CUT_TIMEOUT_S = 10.0
 
 _log = logging.getLogger(__name__)
@@ -65,7 +65,7 @@ class Server:
     """A started server; `start_server` makes one.
 
     Attributes:
-        addresses: Where it listens, in the order configured.
+        addresses: The addresses on which it listens, in the order of the configuration.
     """
 
     def __init__(
@@ -150,22 +150,22 @@ class Server:
 
     @property
     def address(self) -> str:
-        """Return the first address: ``host:port`` with the real port, or ``unix:/path``."""
+        """Return the first address: ``host:port`` with the actual port, or ``unix:/path``."""
         return self.addresses[0]
 
     @property
     def metrics_address(self) -> str:
-        """Return ``host:port`` of the metrics, or nothing."""
+        """Return ``host:port`` of the metrics, or an empty text."""
         return self._metrics_endpoint.address if self._metrics_endpoint else ""
 
     @property
     def open_call_count(self) -> int:
-        """Return how many streaming calls are open."""
+        """Return the number of open streaming calls."""
         return self._streams.call_count
 
     @property
     def described(self) -> dict[str, object]:
-        """Return what the log says of a server that has started."""
+        """Return the fields that the log has for a started server."""
         return {
             "version": version("headrace"),
             "addresses": " ".join(self.addresses),
@@ -174,7 +174,7 @@ class Server:
         }
 
     def start(self) -> None:
-        """Open the datasets, bind all addresses and begin to serve.
+        """Open the datasets, bind all addresses and start to serve.
 
         Raises:
             ConfigurationError: An address cannot be bound.
@@ -202,27 +202,27 @@ class Server:
 
     @property
     def stream_count(self) -> int:
-        """Return how many streams are open."""
+        """Return the number of open streams."""
         return self._streams.count
 
     def stream_rows(self) -> list[dict[str, Any]]:
-        """Return what the open streams have counted."""
+        """Return the counts of the open streams."""
         return self._metrics.streams.rows()
 
     def status(self) -> Status:
-        """Return what the server does just now."""
+        """Return the current status of the server."""
         return status_of(self._metrics.registry.collect(), self.stream_rows())
 
     def send_away(self, count: int) -> None:
-        """Ask some streams to reconnect, and for a moment all new ones."""
+        """Ask some streams to reconnect, and refuse new ones for a moment."""
         self._streams.send_away(count)
 
     def reload(self, config: ServerConfig) -> bool:
-        """Serve the datasets of another configuration; its other settings need a restart.
+        """Serve the datasets of another configuration; other settings need a restart.
 
         Returns:
-            Whether all of them could be opened; a reload with the same settings tries again those
-            that could not.
+            Whether all datasets could be opened. Another reload with the same settings tries the
+            others again.
         """
         held = [name for name in fixed_settings(config) if self._differs(config, name)]
         if held:
@@ -240,7 +240,7 @@ class Server:
         """
         deadline = time.monotonic() + self._config.drain_s
         self._health.enter_graceful_shutdown()
-        # New calls are refused from here on; those that run may go on until the deadline.
+        # New calls are refused from here on; running ones may continue until the deadline.
         self._floods.close()
         self._grpc.stop(self._config.drain_s)
         self._streams.drain()
@@ -251,7 +251,7 @@ class Server:
         return was_idle
 
     def stop(self) -> None:
-        """Cut every call and end."""
+        """Cut all calls and end."""
         with self._ending:
             if self._ended.is_set():
                 return
@@ -284,11 +284,11 @@ class Server:
 
 
 def start_server(config: ServerConfig) -> Server:
-    """Open the datasets, bind the addresses and begin to serve.
+    """Open the datasets, bind the addresses and start to serve.
 
     Raises:
         ConfigurationError: An address cannot be bound.
-        HeadraceError: A dataset cannot be opened; `headrace.storage.open_dataset` says how.
+        HeadraceError: A dataset cannot be opened; see `headrace.storage.open_dataset`.
 
     Examples:
         >>> config = ServerConfig(datasets={"numbers": url}, listen="127.0.0.1:0")
@@ -296,7 +296,7 @@ def start_server(config: ServerConfig) -> Server:
         ...     print(server.address)
         127.0.0.1:...
     """
-    # Of the whole process, and before the cache has threads.
+    # For the whole process, and before the cache has threads.
     keep_freed_memory()
     access = Access(Path(config.tokens) if config.tokens else None)
     metrics = Metrics()

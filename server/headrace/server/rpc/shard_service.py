@@ -1,4 +1,4 @@
-"""The RPCs: what each of them answers."""
+"""The RPCs of the service, and how each is answered."""
 
 from __future__ import annotations
 
@@ -63,25 +63,25 @@ from headrace.v1 import shard_service_pb2 as pb
 
 SERVICE = pb.DESCRIPTOR.services_by_name["ShardService"].full_name
 
-# Streams opened together do not end together.
+# So that streams opened together do not end together.
 _LIFETIME_JITTER = 0.2
 
-# The part of the cache that all streams together may fill ahead of need. Of a cache of
-# `shuffle_bytes` a shuffle with small samples needs 17 of 18.5 parts at a time, and fetches one
-# more; what is asked for beyond that pushes out what is still needed.
+# All streams together may prefetch this part of the cache. With a cache of `shuffle_bytes`, a
+# shuffle of small samples needs 17 of 18.5 parts at a time and fetches one more; prefetching beyond
+# that would evict blocks that are still needed.
 _PREFETCH_SHARE = 20
 
-# How often each open stream checks whether callers have changed; it takes one look at a file.
+# How often each open stream checks whether callers have changed, in seconds; it stats one file.
 ACCESS_CHECK_S = 0.5
 
 _PROCESSORS = os.cpu_count() or 1
 
-# Steps leave a processor to those who call for batches without any: two streams that decode images
-# on two processors left an honest caller less than half of its rate (tests/attacks).
+# Steps leave one processor to streams without steps: two streams that decode images on two
+# processors cut the rate of another caller to less than half (tests/attacks).
 _STEPS_AT_ONCE = max(1, min(4, _PROCESSORS - 1))
 
-# How long calls wait for what a filter keeps before they are told to ask again: small datasets are
-# looked through by then. Calls without a stream have few threads.
+# How long calls wait for a filter before they are told to retry; small datasets are filtered by
+# then. Unary calls have few threads.
 _UNARY_WAIT_S = 0.25
 _STREAM_WAIT_S = 2.0
 
@@ -98,13 +98,13 @@ class ShardService:
 
     Args:
         config: The server's settings.
-        catalog: Its datasets.
-        cache: Its blocks.
-        streams: Its open streams.
-        metrics: Is told what happens.
-        rings: Makes rings for clients of this host.
-        pools: Have the threads.
-        tracing: Is told of streams that have ended; None for nobody.
+        catalog: The server's datasets.
+        cache: The cache of their blocks.
+        streams: The server's open streams.
+        metrics: Counts events.
+        rings: Makes rings for clients on this host.
+        pools: The pools of threads.
+        tracing: Records streams that have ended; None for no tracing.
     """
 
     def __init__(
@@ -152,7 +152,7 @@ class ShardService:
         self._send_turns = SendTurns()
 
     def close(self) -> None:
-        """Stop the threads that work for calls; no call may run any more."""
+        """Stop the threads that work for calls; all calls must have ended."""
         self._filters.close()
         self._transforms.close()
         self._rows.close()
@@ -229,7 +229,7 @@ class ShardService:
             return self._streams.admit(call.caller, call.host)
 
         pool, sender = self._pools.streams, self._send_turns.sender
-        # Its messages are bytes already: see headrace.server.batch.targets.
+        # Messages are bytes already; see headrace.server.batch.targets.
         return Streaming(request, pool, refuse, admit, messages, sender)
 
     def _attach_ring(self, message: pb.AttachRingRequest, call: Call) -> Iterator[bytes]:
@@ -270,7 +270,7 @@ class ShardService:
         outlet = yield from self._rings.attach(
             wish, max_chunk_bytes=chunk_bytes, share=opened.share
         )
-        # What the client finds at the end of the ring is then what the call ends with.
+        # So that the end of the ring and the end of the call agree.
         with closing(outlet):
             yield from self._stream(opened, call, outlet)
 
@@ -319,10 +319,10 @@ class ShardService:
 
     @contextmanager
     def _bounded(self, opened: _Opened, call: Call, lifetime_s: float) -> Iterator[None]:
-        """End a stream when its time is over, or its caller may not read any more.
+        """End a stream at the end of its lifetime, or when its caller loses access.
 
-        It looks at its time between two batches; this is for one that does not come to that,
-        because its client does not read.
+        A stream checks its lifetime between two batches. This is for streams that never get there
+        because their clients do not read.
         """
         told = Repeated(self._alarms, ACCESS_CHECK_S, opened.checked(call))
         alarms: list[Alarm | Repeated] = [told]
@@ -335,15 +335,15 @@ class ShardService:
                 alarm.call_off()
 
     def _running(self, stream: BatchStream, opened: _Opened) -> Messages:
-        # A single batch has no other to be made while it is sent.
+        # A single batch has no successor to make while it is sent.
         if opened.rank is None:
             return stream
         return Ahead(stream, is_worth_it=lambda: self._is_processor_free(opened.caller))
 
     def _is_processor_free(self, caller: Caller) -> bool:
-        # Where there are more streams than processors these are busy anyway, and a second thread
-        # each only costs: with 64 streams on two processors a fifth of the server's processor time.
-        # And those that have one get more than others: streams that come first a third. But a
+        # With more streams than processors, all processors are busy anyway, and second threads only
+        # cost: with 64 streams on two processors, a fifth of the server's processor time. Streams
+        # with a second thread also get more than others, early streams a third more. But each
         # caller has its share of the processors, however many streams others have.
         streams = self._streams
         return streams.count <= _PROCESSORS or streams.are_within_share(caller, _PROCESSORS)
@@ -372,7 +372,7 @@ class ShardService:
 
     def _spare_bytes(self) -> int:
         if self._config.workers:
-            # The streams of other workers are not known here.
+            # The streams of other workers are unknown here.
             return 0
         return min(self._needs.spare_bytes, self._config.prefetch_bytes)
 
@@ -385,7 +385,7 @@ class ShardService:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Opened:
-    """What a call asked for, and who calls."""
+    """What a call asked for, and its caller."""
 
     contents: Contents
     served: Served
@@ -397,7 +397,7 @@ class _Opened:
     names: frozenset[str]
 
     def checked(self, call: Call) -> Callable[[], None]:
-        """Return the error that ends the call if its caller has lost access, or None."""
+        """Return a function that ends the call if its caller has lost access."""
         seen = call.callers_changed()
 
         def check() -> None:
@@ -417,7 +417,7 @@ class _Opened:
 
     @property
     def about(self) -> StreamAbout:
-        """Return what is told of it while it is open."""
+        """Return the description of the stream for status and metrics."""
         start = self.contents.start
         return StreamAbout(
             self.caller.name,
@@ -429,12 +429,12 @@ class _Opened:
 
     @property
     def level(self) -> int:
-        """Return the log level of its start and end; single batches may be requested often."""
+        """The log level of its start and end; requests for single batches may be frequent."""
         return logging.DEBUG if self.rank is None else logging.INFO
 
     @property
     def fields(self) -> dict[str, object]:
-        """Return what the log says of it."""
+        """Return its fields in the log."""
         return {
             "dataset": self.served.name,
             "asked": self.contents.title,

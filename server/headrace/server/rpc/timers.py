@@ -2,10 +2,10 @@
 
 Contract:
 
-1. An action is run once, at its time or as soon after it as earlier actions are done; so no action
-   may wait for anything.
-2. An action that is called off before its time is not run.
-3. `close` does nothing more, and leaves no thread behind.
+1. An action runs once, at its time or as soon as earlier actions have finished. So actions must not
+   wait.
+2. An action that is cancelled before its time does not run.
+3. After `close` no action runs, and no thread is left.
 
 If the code differs, the code is wrong.
 """
@@ -26,7 +26,7 @@ _log = logging.getLogger(__name__)
 
 
 class Alarm:
-    """An action that is to be run; `Alarms.after` makes one."""
+    """A scheduled action; `Alarms.after` makes one."""
 
     __slots__ = ("action",)
 
@@ -34,17 +34,17 @@ class Alarm:
         self.action: Callable[[], object] | None = action
 
     def call_off(self) -> None:
-        """Leave it undone."""
+        """Cancel the action."""
         self.action = None
 
 
 class Repeated:
-    """An action that is run again and again, a fixed time after its last run.
+    """An action that runs repeatedly, a fixed time after its last run.
 
     Args:
-        alarms: Do it.
-        seconds: The time between two runs.
-        action: What is done.
+        alarms: Runs the action.
+        seconds: The time from one run to the next.
+        action: The action.
     """
 
     def __init__(self, alarms: Alarms, seconds: float, action: Callable[[], object]) -> None:
@@ -55,7 +55,7 @@ class Repeated:
         self._alarm = alarms.after(seconds, self._run)
 
     def call_off(self) -> None:
-        """Do it no more."""
+        """Cancel all further runs."""
         self._is_off = True
         self._alarm.call_off()
 
@@ -66,7 +66,7 @@ class Repeated:
 
 
 class Alarms:
-    """Runs actions at their due time; safe for several threads. The contract is above."""
+    """Runs actions at their due time; thread-safe. The contract is above."""
 
     def __init__(self) -> None:
         self._changed = threading.Condition()
@@ -77,7 +77,7 @@ class Alarms:
         self._thread.start()
 
     def after(self, seconds: float, action: Callable[[], object]) -> Alarm:
-        """Run an action after some seconds."""
+        """Schedule an action to run after a number of seconds."""
         alarm = Alarm(action)
         with self._changed:
             entry = (time.monotonic() + seconds, next(self._numbers), alarm)
@@ -87,7 +87,7 @@ class Alarms:
         return alarm
 
     def close(self) -> None:
-        """Do nothing more."""
+        """Cancel all actions, and end the thread."""
         with self._changed:
             self._is_closed = True
             self._due.clear()
@@ -106,7 +106,7 @@ class Alarms:
                 _log.exception("a scheduled action failed; this is a bug of headrace")
 
     def _next(self) -> Alarm | None:
-        """Return what is due, when it is; None when there will be nothing."""
+        """Wait for the next action that is due and return it; None after `close`."""
         with self._changed:
             while not self._is_closed:
                 left_s = self._due[0][0] - time.monotonic() if self._due else None
@@ -116,13 +116,13 @@ class Alarms:
         return None
 
 
-# How long a stream may take to end once it is told to (arbitrary: some messages to a client that
-# reads, and less than the two seconds within which it must be over).
+# How long a stream may take to end when it is told to (arbitrary: a few messages to a client that
+# reads, and less than the two seconds within which it must have ended).
 GRACE_S = 1.0
 
 
 class Interruptible(Protocol):
-    """What a call does: a stream."""
+    """The stream of a call."""
 
     def interrupt(self, error: HeadraceError) -> None:
         """End with an error, between two batches."""
@@ -132,11 +132,11 @@ class CallEnd:
     """Ends one call, from any thread.
 
     Args:
-        alarms: Runs the cut when it is due.
+        alarms: Runs the forced end when it is due.
         cancel: Ends the call by force.
 
     Attributes:
-        stream: The stream that the call sends, as soon as it exists.
+        stream: The stream of the call, as soon as it exists.
     """
 
     def __init__(self, alarms: Alarms, cancel: Callable[[], object]) -> None:

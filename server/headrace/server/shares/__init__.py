@@ -1,4 +1,4 @@
-"""What streams may have of the server's memory: one budget, and fair shares of it."""
+"""Limit the memory of streams: one budget for the server, and fair shares of it."""
 
 from headrace.server.shares.budget import Budget, Holder, Place, Share, ShortError
 

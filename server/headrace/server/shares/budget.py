@@ -1,29 +1,27 @@
-"""What streams may have of the server's memory: one budget, and fair shares of it.
+"""Limit the memory of streams: one budget for the server, and fair shares of it.
 
-A `Share` is one stream's part of the `Budget`, for batches in the making and batches that wait to
-                                                  be sent.
+A `Share` is one stream's part of the `Budget`, for batches that are being made and batches that
+wait to be sent.
 
 Contract:
 
 1. All holders together never hold more than the budget.
-2. Each caller with a stream has an equal share of it, and each of its streams an equal share of
-   that. Memory that nobody else asks for may be lent beyond a share.
-3. Waiting streams are served in this order: those that stay within their share, those whose caller
-   holds no more than its own, then the others, beginning with the caller that holds least; among
-   equals the one that came first. Nobody is served before one that is ahead of it.
-4. If a claim that stays within its share waits for `RECALL_S`, what others hold beyond their shares
-   is called back, the largest first, until there is enough. A stream that is called back must
-   leave.
-5. Memory that was given back counts as held until the next `trim`, since the system may not have it
-   before; a `trim` is due when both together exceed the budget.
-6. A holder waits once at a time, and gives its place up when it leaves.
-7. A stream claims bytes before they are taken of the memory: `Share.claim` says how much the making
-   of the next batches takes in all. Where the budget has not that much to give at once, it raises
-   `ShortError`: the stream then drops what it has made of them, waits in `Share.line`, and makes
-   them again. So nobody waits while it holds what does not drain.
-8. `Share.keep` turns what was claimed into what waits to be sent; `Share.sent` takes that off.
-9. What a stream holds beyond need is given back as soon as it is more than some, or wanted by
-   others.
+2. Each caller with a stream has an equal share of the budget, and each of its streams has an equal
+   share of that. Memory that nobody else needs may be lent beyond a share.
+3. Waiting streams are served in this order: first those that stay within their share, then those
+   whose caller stays within its share, then the others, starting with the caller that holds least;
+   ties go to the stream that came first. No stream is served before one that is ahead of it.
+4. If a claim within its share has waited for `RECALL_S`, memory that others hold beyond their
+   shares is recalled, the largest excess first, until there is enough. A recalled stream must end.
+5. Memory that was given back counts as held until the next `trim`, because the system may not have
+   it before. A `trim` is due when both together exceed the budget.
+6. A holder waits for one claim at a time, and leaves the line when it ends.
+7. A stream claims bytes before it allocates them: `Share.claim` states how much making the next
+   batches takes in all. If the budget does not have that much, it raises `ShortError`. The stream
+   then drops what it has made, waits in `Share.line`, and starts over. So no stream waits while it
+   holds memory that does not drain.
+8. `Share.keep` turns claimed bytes into bytes that wait to be sent; `Share.sent` releases those.
+9. A stream gives unneeded bytes back as soon as it has many of them, or others need them.
 
 If the code differs, the code is wrong.
 """
@@ -39,18 +37,18 @@ from typing import Self
 
 from headrace.errors import BadArgumentError
 
-# How long somebody waits within its share before others must leave for it. What streams hold beyond
-# their shares drains within milliseconds where clients read (arbitrary).
+# How long a claim within its share waits before others are recalled (arbitrary). If clients read,
+# memory beyond shares drains within milliseconds.
 RECALL_S = 1.0
 
 _LOOK_S = 0.25
 
-# What is taken and given back at a time (arbitrary), so that batches of a MiB seldom ask the
-# budget; or a quarter of what each stream has where there are as many as there may be.
+# Bytes taken and given back at a time (arbitrary), so that batches of a MiB seldom need the budget;
+# at most a quarter of each stream's share with the maximum number of streams.
 _SLAB_BYTES = 4 << 20
 _SLABS = 4
 
-# A message that is being sent is in gRPC's memory too, and its sender still holds it.
+# A message that is being sent is in gRPC's memory and still held by its sender.
 _COPIES = 2
 
 _WITHIN_SHARE, _WITHIN_CALLER, _BEYOND = range(3)
@@ -62,7 +60,7 @@ class _Account:
 
     Attributes:
         name: The name of the caller.
-        held: Bytes of all its holders.
+        held: Bytes of all its streams.
         holders: Its streams.
     """
 
@@ -75,7 +73,7 @@ class Holder:
     """One stream, as the budget sees it.
 
     Attributes:
-        held: Bytes that it has.
+        held: Bytes that the stream holds.
     """
 
     __slots__ = ("account", "held", "is_recalled", "recall")
@@ -88,7 +86,7 @@ class Holder:
 
 
 class Place:
-    """A place in the line, as a context; `Budget.line` makes one."""
+    """A place in the line, as a context manager; `Budget.line` makes one."""
 
     def __init__(self, budget: Budget, holder: Holder, size: int) -> None:
         self._budget = budget
@@ -98,7 +96,7 @@ class Place:
         self.granted = threading.Event()
 
     def wait(self) -> bool:
-        """Wait for the bytes for a quarter of a second at most; return whether they are there."""
+        """Wait at most a quarter of a second for the bytes; return whether they were granted."""
         if not self.granted.wait(_LOOK_S):
             self._budget.call_back(self)
         if not self.granted.is_set():
@@ -107,7 +105,7 @@ class Place:
         return True
 
     def resize(self, size: int) -> None:
-        """Want another number of bytes."""
+        """Change the number of bytes to wait for."""
         self._budget.resize(self, size)
 
     def __enter__(self) -> Self:
@@ -118,20 +116,20 @@ class Place:
 
 
 class Budget:
-    """Bytes that streams share; safe for several threads. The contract is above.
+    """Bytes that streams share; thread-safe. The contract is above.
 
     Args:
-        total: All of them.
-        trim: Gives memory that was freed back to the system.
+        total: Bytes of the budget.
+        trim: Returns freed memory to the system.
 
     Attributes:
-        is_wanted: Whether anybody waits.
+        is_wanted: Whether a stream waits for bytes.
     """
 
     def __init__(self, total: int, *, trim: Callable[[], None] = lambda: None) -> None:
         self.total = total
         self._trim = trim
-        # Given back since the last trim; and whether the next one is due.
+        # Bytes given back since the last trim, and whether the next one is due.
         self._stale = 0
         self._is_stale = False
         self._free = total
@@ -142,21 +140,21 @@ class Budget:
 
     @property
     def held_bytes(self) -> int:
-        """Return what all holders have."""
+        """Bytes of all holders."""
         return self.total - self._free
 
     def held_of(self, caller: str) -> int:
-        """Return what the streams of one caller have."""
+        """Return the bytes that the streams of a caller hold."""
         with self._lock:
             account = self._accounts.get(caller)
             return 0 if account is None else account.held
 
     def join(self, caller: str, recall: Callable[[], None]) -> Holder:
-        """Let a stream in; `leave` must follow.
+        """Add a stream; `leave` must follow.
 
         Args:
-            caller: The caller that it belongs to.
-            recall: Ends the stream soon, from any thread, because others need what it holds.
+            caller: The caller of the stream.
+            recall: Ends the stream soon because others need its memory; any thread may call it.
         """
         with self._lock:
             account = self._accounts.setdefault(caller, _Account(caller))
@@ -165,7 +163,7 @@ class Budget:
             return holder
 
     def leave(self, holder: Holder) -> None:
-        """Take back all that a stream holds, and forget the stream."""
+        """Take back all bytes of a stream, and forget it."""
         with self._lock:
             self._move(holder, -holder.held)
             account = holder.account
@@ -175,7 +173,7 @@ class Budget:
             self._serve()
 
     def try_take(self, holder: Holder, size: int) -> bool:
-        """Take bytes if they are there and nobody is ahead; return whether that is so."""
+        """Take bytes if they are free and nobody is ahead; return whether they were taken."""
         with self._lock:
             if size > self._free:
                 return False
@@ -202,27 +200,27 @@ class Budget:
         return place
 
     def leave_line(self, place: Place) -> None:
-        """Give a place up, if it was not served."""
+        """Give up a place that was not served."""
         with self._lock:
             if place in self._line:
                 self._line.remove(place)
             self._serve()
 
     def resize(self, place: Place, size: int) -> None:
-        """Change what somebody waits for, if it was not served meanwhile."""
+        """Change the bytes that a place waits for, unless it was served already."""
         with self._lock:
             if not place.granted.is_set():
                 place.size = size
                 self._serve()
 
     def trim_stale(self) -> None:
-        """Give freed memory to the system if that is due; call it before taking more."""
+        """Return freed memory to the system if that is due; call it before taking more."""
         if self._is_stale:
             self._is_stale = False
             self._trim()
 
     def call_back(self, place: Place) -> None:
-        """Call back what others hold beyond their shares, if that is due."""
+        """Recall memory that others hold beyond their shares, if that is due."""
         now = time.monotonic()
         with self._lock:
             if place.granted.is_set() or now - place.recalled_at < RECALL_S:
@@ -260,7 +258,7 @@ class Budget:
         return called
 
     def _serve(self) -> None:
-        """Serve those in the line, in order, with what is there."""
+        """Serve the places in the line, in order, with the free bytes."""
         while self._line:
             first = min(self._line, key=self._order)
             if first.size > self._free:
@@ -297,7 +295,7 @@ class ShortError(Exception):
     """The budget does not have enough at the moment.
 
     Attributes:
-        making: What was claimed.
+        making: The bytes that were claimed.
     """
 
     def __init__(self, making: int) -> None:
@@ -306,14 +304,16 @@ class ShortError(Exception):
 
 
 class Share:
-    """The bytes of one stream. One thread makes, another may send; the contract is above.
+    """The bytes of one stream. One thread makes batches, another may send them.
+
+    The contract is above.
 
     Args:
-        budget: Shared by all streams.
-        caller: Whose stream it is.
-        recall: Ends the stream soon, from any thread.
-        message_bytes: Greatest message.
-        streams: Most streams of the server.
+        budget: The budget of all streams.
+        caller: The caller of the stream.
+        recall: Ends the stream soon; any thread may call it.
+        message_bytes: Bytes of the largest message.
+        streams: The most streams of the server.
     """
 
     def __init__(
@@ -330,7 +330,7 @@ class Share:
         self._message_bytes = message_bytes
         self._slab_bytes = min(_SLAB_BYTES, max(1, budget.total // (_SLABS * streams)))
         self._lock = threading.Lock()
-        # What was made and what was sent, each counted up by one thread.
+        # Bytes made and bytes sent, each counted by one thread.
         self._made = self._sent = 0
         self._making = self._standing = 0
         self._place: Place | None = None
@@ -338,19 +338,19 @@ class Share:
 
     @property
     def held(self) -> int:
-        """Return the bytes that the stream holds of the budget."""
+        """Bytes that the stream holds of the budget."""
         return self._holder.held
 
     @property
     def waiting(self) -> int:
-        """Return the bytes of messages that wait to be sent."""
+        """Bytes of messages that wait to be sent."""
         return self._made - self._sent
 
     def stand(self, size: int) -> bool:
-        """Hold bytes for as long as the stream is open, those that were claimed last among them.
+        """Hold bytes as long as the stream is open, including those of the latest claim.
 
         Returns:
-            Whether they are there; else it holds none of them.
+            Whether the bytes were granted; if not, the stream holds none of them.
         """
         with self._lock:
             self._making = 0
@@ -364,15 +364,15 @@ class Share:
         """Claim bytes for the batches that are made next.
 
         Args:
-            making: All bytes that making them takes, including what was claimed for them before.
+            making: All bytes that making them takes, including earlier claims for them.
 
         Raises:
-            BadArgumentError: The budget is smaller than that.
-            ShortError: They are not there.
+            BadArgumentError: The whole budget is smaller than this.
+            ShortError: The budget does not have enough at the moment.
         """
         with self._lock:
             self._making = making
-            # Written out: batches of small samples get no further.
+            # Inlined, because small batches need nothing more.
             size = self._made - self._sent + making
             copied = min(size, self._message_bytes)
             if self._standing + size + _COPIES * copied <= self._holder.held or self._fits():
@@ -381,11 +381,11 @@ class Share:
         raise ShortError(making)
 
     def keep(self, size: int, *, making: int = 0) -> None:
-        """Note that messages of some bytes are made, and wait to be sent.
+        """Count messages that were made and wait to be sent.
 
         Args:
-            size: The size of the messages.
-            making: How much of the claim is still needed for what is being made.
+            size: Bytes of the messages.
+            making: Bytes of the claim that are still needed.
         """
         with self._lock:
             spare = self._making - size - making
@@ -395,25 +395,25 @@ class Share:
             self._give_back()
 
     def note(self, size: int) -> None:
-        """Note a message that is too small for a claim."""
+        """Count a message that is too small for a claim."""
         with self._lock:
             self._made += size
 
     def drop(self) -> None:
-        """Have made nothing after all."""
+        """Cancel the claim, because nothing was made."""
         self.keep(0)
 
     def sent(self, size: int) -> None:
-        """Note that messages of some bytes have left; called by the sending thread."""
+        """Count messages that were sent; only the sending thread calls this."""
         self._sent += size
         if self._place is not None or self._budget.is_wanted or size >= self._slab_bytes:
             self._give_back()
 
     @contextmanager
     def line(self, making: int) -> Iterator[Place]:
-        """Wait in line for a claim; the stream has the bytes when its place is granted."""
+        """Enter the line for a claim; the stream holds the bytes when its place is served."""
         with self._lock:
-            # No waiting stream holds what another one waits for.
+            # A waiting stream must not hold what another one waits for.
             self._making = 0
             self._budget.give(self._holder, max(0, self._holder.held - self._need))
             self._making = making
@@ -427,7 +427,7 @@ class Share:
                 self._place = None
 
     def close(self) -> None:
-        """Give all back."""
+        """Give all bytes back."""
         with self._lock:
             if not self._is_closed:
                 self._is_closed = True

@@ -1,1 +1,1 @@
-"""One stream of batches, from its first message to its last, and the open streams of a server."""
+"""Streams of batches from their first message to their last, and all open streams of a server."""

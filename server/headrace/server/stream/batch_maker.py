@@ -4,13 +4,13 @@ Contract:
 
 1. Several batches are made in one pass; a single batch is the case n=1. Their bytes are the same
    either way, except that some may share a message if the client has asked for that.
-2. All or none: if a part of the batches is not in memory, or they are too large to be made
-   together, or there is not enough memory for all of them, nothing is made, nothing stays pinned
-   and no place is taken.
-3. Batches are made together while their payloads are expected to take no more than
+2. All or none: if a block of the batches is not in memory, or they are too large to be made
+   together, or there is not enough memory for all of them, then nothing is made, no block stays
+   pinned and no place is taken.
+3. Batches are made together as long as their payloads are expected to take at most
    `TOGETHER_BYTES`; a larger batch is made alone.
-4. The writer is chosen here, for each pass: the compiled loops if they are installed and the
-   samples lie in pinned blocks, else NumPy.
+4. The writer is chosen here for each pass: the compiled loops if they are installed and the samples
+   lie in pinned blocks, and NumPy otherwise.
 
 If the code differs, the code is wrong.
 """
@@ -40,14 +40,14 @@ from headrace.server.plan.planned_batches import PlannedBatch
 from headrace.server.stream.stream_setup import Contents, batch_header, sample_title
 
 TOGETHER_BYTES = 9 << 18
-"""Payload that is made together: from 2 MiB on what is shared is little (measured), and each stream
-holds as much twice. An eighth more is for ids and boundaries: eight batches of 256 KiB and what
-comes beside them are one pass of eight, as they are planned, and not one of seven and one more."""
+"""Most payload made in one pass: beyond 2 MiB sharing a pass saves little (measured), and each
+stream holds this much twice. An eighth more is for ids and boundaries, so that eight batches of 256
+KiB, as they are planned, take one pass of eight and not one of seven and another one."""
 
-# What a row takes beyond its own bytes while a batch is gathered: ids, places, column spans.
+# Bytes of a row beyond its values while a batch is gathered: ids, places, column spans.
 _ROW_BYTES = 64
 _SPAN_BYTES = 48
-# Less is claimed together with the payload.
+# Smaller amounts are claimed together with the payload.
 _WORTH_CLAIMING_BYTES = 1 << 20
 
 
@@ -56,7 +56,7 @@ class Made:
     """Batches that were made together.
 
     Attributes:
-        messages: What goes out, in order.
+        messages: The messages to send, in order.
         sizes: Bytes of each payload.
         buffer_bytes: Bytes of each buffer of each payload.
     """
@@ -67,20 +67,18 @@ class Made:
 
 
 class BatchMaker:
-    """Makes the batches of one stream; the contract is above.
-
-    Not safe for several threads.
+    """Makes the batches of one stream; not thread-safe. The contract is above.
 
     Args:
-        contents: What the stream sends.
-        blocks: Holds the samples.
-        outlet: Where batches go.
-        max_batch_bytes: Greatest payload of one batch.
-        claim: Is told how much memory the batches take, before they take it.
-        kernels: The compiled loops, where there are any.
+        contents: The contents of the stream.
+        blocks: The blocks that hold the samples.
+        outlet: Where to write batches.
+        max_batch_bytes: The largest payload of one batch.
+        claim: Claims memory for batches before it is used.
+        kernels: The compiled loops, or None.
 
     Attributes:
-        projection: What the stream needs of its dataset.
+        projection: The columns that the stream needs of its dataset.
         most: How many batches to make next.
     """
 
@@ -115,17 +113,17 @@ class BatchMaker:
         """Choose how many batches to make next.
 
         Args:
-            payload_bytes: The payload bytes of the batch that was made last.
-            is_there: Whether all that it needed was in memory.
+            payload_bytes: The payload bytes of the latest batch.
+            is_there: Whether all its blocks were in memory.
         """
         fitting = max(1, TOGETHER_BYTES // max(1, payload_bytes))
-        # NumPy gains nothing by it, and steps take one batch at a time.
+        # NumPy gains nothing from it, and steps process one batch at a time.
         is_able = self._kernels is not None and self._contents.pipeline is None
         is_likely = is_there and payload_bytes <= self._most_bytes
         self.most = min(2 * self.most, fitting) if is_able and is_likely else 1
 
     def make(self, batches: Sequence[PlannedBatch]) -> Made | None:
-        """Make batches that are alike (`PlannedBatch.is_alike`) if all they need is in memory.
+        """Make batches that are alike (`PlannedBatch.is_alike`) if all their blocks are in memory.
 
         Raises:
             HeadraceError: See `write`.
@@ -137,16 +135,16 @@ class BatchMaker:
             return self.write(batches, self._blocks.rows(found.blocks, found.offsets))
 
     def write(self, batches: Sequence[PlannedBatch], rows: Rows, *, beside: int = 0) -> Made | None:
-        """Make batches of samples that lie somewhere; None if they are too large to be together.
+        """Make batches from any samples; None if they are too large to be made together.
 
         Args:
-            batches: What was planned.
-            rows: Their samples, one batch after the other.
-            beside: Memory that the samples take where they lie now.
+            batches: The planned batches.
+            rows: The samples, batch after batch.
+            beside: Bytes of memory that the samples take now.
 
         Raises:
-            BadArgumentError: A payload would pass the limit.
-            ShortError: There is no memory for them.
+            BadArgumentError: A payload would exceed the limit.
+            ShortError: There is not enough memory.
         """
         found = batches[0].found.up_to(batches[-1].found)
         sample_ids = found.sample_ids
@@ -160,7 +158,7 @@ class BatchMaker:
             if len(batches) > 1:
                 return None
             refuse_large(largest, self._max_batch_bytes)
-        # The columns of a batch that takes several messages are gathered elsewhere first.
+        # The columns of a batch of several messages are gathered elsewhere first.
         copies = 1 if largest <= self._most_bytes else 2
         self._claim(beside + copies * sum(measured.sizes))
         places = self._outlet.places()
@@ -181,7 +179,7 @@ class BatchMaker:
             return self._numpy
         if self._compiled is None:
             made = CompiledWriter(kernels, self._contents.columns, self.projection)
-            # It is given `BlockRows` alone.
+            # It gets only `BlockRows`.
             self._compiled = cast("BatchWriter[Rows]", made)
         return self._compiled
 
@@ -204,7 +202,7 @@ class BatchMaker:
         return sample_title(sample if show is None else show(sample))
 
     def _place(self, batches: Sequence[PlannedBatch], measured: Measured, places: Places) -> None:
-        """Take a place for each batch; all share one header, since they differ in few fields."""
+        """Take a place for each batch; all share one header, because they differ in few fields."""
         header = batch_header(batches[0])
         last: tuple[int, ...] | None = None
         for planned, lengths, size in zip(
@@ -225,6 +223,6 @@ def _gathered(contents: Contents) -> list[str]:
     names = [column.name for column in contents.columns if column.name != SAMPLE_ID_COLUMN]
     if contents.packed is None:
         return names
-    # The documents are read whatever the request asks for, since their lengths are needed.
+    # The documents are always read, because their lengths are needed.
     first, *alike = (source.name for source in contents.packed.sources)
     return [first, *(name for name in alike if name in names)]

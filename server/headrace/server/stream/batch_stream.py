@@ -4,21 +4,21 @@ Contract:
 
 1. Success: a `StreamStart`, then batches in rising position, each complete before anything else is
    sent, an `EpochEnd` after the last batch of each epoch, and the end of the generator after the
-   last epoch that was asked for.
-2. Waiting: while the store is slow a `Heartbeat` goes out every ``heartbeat_s``, between two
+   last requested epoch.
+2. Waiting: while the store is slow, a `Heartbeat` is sent every ``heartbeat_s`` between two
    batches, and one at the end of the wait. After ``store_timeout_s`` without a block the stream
-   fails with `StoreUnavailableError`. The same holds while steps work on a batch: each has
-   ``step_timeout_s``, and a transform has the time of its pool
+   fails with `StoreUnavailableError`. The same holds while steps process a batch: each step has
+   ``step_timeout_s``, and a transform has the timeout of its pool
    (`headrace.server.steps.transform_pool`).
-3. Failure: an error is raised between two batches and never inside one: a batch is read and
-   assembled whole before its first message. What was sent stands; its tokens resume the run. If
-   several batches are made in one pass (`stream.batch_maker`), this holds for all of them.
-4. Cancel: `cancel`, from any thread, ends a wait at once, a step between two rows, and the
-   generator before its next batch. Closing the generator has the same effect wherever it stands.
-5. Drain and rotation: `interrupt` ends a wait at once, and a step between two rows; the generator
+3. Failure: errors are raised between two batches and never within one, because a batch is read and
+   assembled completely before its first message. What was sent stays valid, and its tokens resume
+   the run. If several batches are made in one pass (`stream.batch_maker`), this holds for all.
+4. Cancellation: `cancel`, from any thread, ends a wait at once, a step between two rows, and the
+   generator before its next batch. Closing the generator has the same effect at any point.
+5. Drain and rotation: `interrupt` ends a wait at once and a step between two rows; the generator
    raises the given error before its next batch.
-6. However it ends, the stream leaves no pinned block behind, and no fetch that only this stream
-   needed begins afterwards.
+6. However it ends, the stream leaves no block pinned, and no fetch that only this stream needed
+   starts afterwards.
 
 If the code differs, the code is wrong.
 """
@@ -54,27 +54,27 @@ from headrace.server.stream.stepped_batches import SteppedBatches
 from headrace.server.stream.stream_setup import Contents
 from headrace.v1 import shard_service_pb2 as pb
 
-# How long a batch waits for memory while its client has nothing to read. Others drain within
-# milliseconds, or are called back within seconds (arbitrary).
+# How long a batch waits for memory while its client has nothing to read (arbitrary). Other streams
+# drain within milliseconds, or are recalled within seconds.
 _MEMORY_WAIT_S = 20.0
 _NO_LIMIT = 1 << 62
 
 _WORTH_SAYING_S = 0.001
-"""Shorter waits for the store are not told to the client; its unit is a millisecond."""
+"""Shorter waits for the store are not reported to the client; its unit is a millisecond."""
 
 
 @dataclass(frozen=True, slots=True)
 class StreamLimits:
-    """What bounds a stream.
+    """The limits of a stream.
 
     Attributes:
-        heartbeat_s: Time between two signs of life while it waits.
-        store_timeout_s: How long it waits for one block.
-        step_timeout_s: How long one step may work on a batch.
-        lifetime_s: When it is asked to reconnect; 0 means never.
-        max_batch_bytes: Greatest payload of one batch.
-        prefetch_bytes: Returns how many bytes of blocks to prefetch at most, at the moment.
-        spare_bytes: Returns how much room the cache has for each job, apart from what is shuffled
+        heartbeat_s: Seconds between heartbeats while the stream waits.
+        store_timeout_s: How long the stream waits for a block.
+        step_timeout_s: How long a step may process a batch.
+        lifetime_s: When the client is asked to reconnect; 0 means never.
+        max_batch_bytes: The largest payload of one batch.
+        prefetch_bytes: Returns the current limit of prefetched bytes.
+        spare_bytes: Returns how many bytes the cache has for each job, besides what is shuffled
             together.
     """
 
@@ -88,10 +88,10 @@ class StreamLimits:
 
 
 class StreamObserver(Protocol):
-    """What a stream reports of its dataset."""
+    """Receives what a stream reports about its dataset."""
 
     def made(self, dataset: str, *, seconds: float, batches: int) -> None:
-        """Note how long it took to make batches, all of them together."""
+        """Report how long it took to make batches together."""
 
     def sent(
         self,
@@ -102,38 +102,37 @@ class StreamObserver(Protocol):
         payload_bytes: int,
         place: tuple[int, int, int],
     ) -> None:
-        """Count batches; the place is the epoch, the position and the step after the last."""
+        """Count sent batches; ``place`` is the epoch, position and step after the last one."""
 
     def replaced(self, dataset: str, *, samples: int) -> None:
-        """Count damaged samples that others stood in for."""
+        """Count damaged samples that were replaced."""
 
     def starving(self, since: float) -> None:
-        """Note that a batch waits for its store, since a time of the monotonic clock."""
+        """Report that a batch has been waiting for the store since a monotonic time."""
 
     def starved(self, dataset: str, *, seconds: float) -> None:
-        """Note how long a batch waited for its store."""
+        """Report how long a batch waited for the store."""
 
 
 class _CancelledError(Exception):
-    """The client has gone; there is nobody to tell."""
+    """The client is gone, so there is nobody to report to."""
 
 
 class BatchStream:
-    """Sends batches, one after another; the contract is above.
+    """Sends the batches of one stream; the contract is above.
 
     Args:
-        contents: What to send.
-        dataset: The name of the dataset that it reads.
-        blocks: Holds its samples.
-        limits: What bounds the stream.
-        observer: Is told what happens.
-        outlet: Where batches go; None sends them as messages of the call.
-        turns: The turns of its caller, which other streams share; None if there are no others.
-        share: Its part of the server's memory; None for no limit.
+        contents: The contents of the stream.
+        dataset: The name of its dataset.
+        blocks: The blocks that hold the samples.
+        limits: The limits of the stream.
+        observer: Receives reports.
+        outlet: Where to write batches; None sends them as messages of the call.
+        turns: The turns of the caller, shared with its other streams; None if there are no others.
+        share: The stream's share of the server's memory; None for no limit.
 
     Attributes:
-        batch_bytes: Payload bytes of the latest batch, or of the latest batches that were made
-            together.
+        batch_bytes: Payload bytes of the latest batches that were made together.
     """
 
     def __init__(
@@ -177,7 +176,7 @@ class BatchStream:
         self._maker = BatchMaker(
             contents,
             blocks=blocks,
-            # Steps need a batch in one piece.
+            # Steps need each batch in one piece.
             outlet=self._outlet if self._stepped is None else WireOutlet(limits.max_batch_bytes),
             max_batch_bytes=limits.max_batch_bytes,
             claim=self._share.claim if self._stepped is None else self._stepped.claim,
@@ -198,7 +197,7 @@ class BatchStream:
         )
 
     def cancel(self) -> None:
-        """End the stream because its client has gone."""
+        """End the stream because its client is gone."""
         self._end(_CancelledError())
 
     def interrupt(self, error: HeadraceError) -> None:
@@ -206,7 +205,7 @@ class BatchStream:
         self._end(error)
 
     def messages(self) -> Generator[bytes, None, None]:
-        """Yield the stream's messages as they go to the wire."""
+        """Yield the encoded messages of the stream."""
         try:
             yield self._framed(pb.ReadBatchesResponse(start=self._contents.start))
             yield from self._stood()
@@ -242,10 +241,10 @@ class BatchStream:
                 del taken[:made]
 
     def take(self) -> list[PlannedBatch] | PlannedEnd | None:
-        """Return what comes next in the plan; None after the last epoch."""
+        """Return the next batches or end of an epoch; None after the last epoch."""
         if self._stepped is not None and (planned := self._stepped.take_planned()) is not None:
             return planned
-        # Before it plans too: the dataset of a stream that was ended may be closed.
+        # Checked before planning: the dataset of a stream that was ended may be closed.
         self.check_ending()
         with self._turns.batches.turn():
             taken = self._lookahead.take(self._maker.most)
@@ -253,7 +252,7 @@ class BatchStream:
         return taken
 
     def _made(self, batches: list[PlannedBatch]) -> Generator[bytes, None, int]:
-        """Make and send batches in one pass, or only the first; return how many were sent."""
+        """Make and send batches in one pass, or only the first one; return how many were sent."""
         began = time.monotonic()
         self._is_there = True
         while True:
@@ -267,12 +266,12 @@ class BatchStream:
                     yield from self._waited_for(error.making)
             if made is not None:
                 break
-            # Start over with the first batch, also after a wait for memory.
+            # Start over with only the first batch, also after a wait for memory.
             batches = batches[:1]
         self._observer.made(self._dataset, seconds=time.monotonic() - began, batches=len(batches))
         self.batch_bytes = sum(made.sizes)
         self._maker.note(payload_bytes=made.sizes[-1], is_there=self._is_there)
-        # Each is let go when it is sent.
+        # Each message is released when it is sent.
         finished = deque(made.messages)
         made.messages.clear()
         self._share.keep(
@@ -295,7 +294,7 @@ class BatchStream:
         return len(batches)
 
     def _passed(self, batches: list[PlannedBatch]) -> Generator[bytes, None, Made | None]:
-        """Make batches in one pass, or one as its blocks arrive; None if one pass cannot."""
+        """Make batches in one pass, or one while its blocks arrive; None if they do not fit."""
         if self._stepped is not None:
             (planned,) = batches
             stepped, replaced = yield from self._stepped.make(planned, self)
@@ -314,9 +313,9 @@ class BatchStream:
             return self._maker.make([planned])
 
     def gather_late(self, planned: PlannedBatch) -> Generator[bytes, None, Made | None]:
-        """Wait for the blocks of a batch, with signs of life, and make it."""
-        # The cache evicts the blocks of the current batch last, so all of them are likely to be
-        # there in the end. If one is not, samples are copied from each block as it arrives.
+        """Wait for the blocks of a batch, with heartbeats, and make it."""
+        # The cache evicts the blocks of the current batch last, so all of them are probably there
+        # in the end. If one is not, samples are copied from each block when it arrives.
         if self._blocks.fit_together(planned.found.touched):
             yield from self._waited_for_blocks(planned, None)
             if (made := self.gather(planned)) is not None:
@@ -331,7 +330,7 @@ class BatchStream:
         return self._maker.write([planned], staged, beside=staged.nbytes)
 
     def _stood(self) -> Iterator[bytes]:
-        """Reserve memory for the plan for as long as the stream is open."""
+        """Reserve memory for the plan as long as the stream is open."""
         size = plan_bytes(self._contents.row_count)
         try:
             self._share.claim(size)
@@ -340,7 +339,7 @@ class BatchStream:
         self._share.stand(size)
 
     def _waited_for(self, making: int) -> Iterator[bytes]:
-        """Wait until there is memory to make a batch; no part of it is made yet."""
+        """Wait for memory to make a batch, of which no part is made yet."""
         self._outlet.flush()
         began = said = time.monotonic()
         with self._share.line(making) as place:
@@ -348,7 +347,7 @@ class BatchStream:
                 self.check_ending()
                 now = time.monotonic()
                 if self._share.waiting:
-                    # It is the client that has something to do.
+                    # The client has messages to read first.
                     began = said = now
                 elif now - began >= _MEMORY_WAIT_S:
                     raise PayloadLimitError(
@@ -386,10 +385,10 @@ class BatchStream:
     def _waited_for_blocks(
         self, planned: PlannedBatch, staged: StagedRows | None
     ) -> Generator[bytes, None, None]:
-        """Wait until the blocks of a batch have arrived, and copy its samples if `staged` is given.
+        """Wait until the blocks of a batch have arrived, and copy its samples into ``staged``.
 
-        Without copies all blocks are likely to be in memory at the end. With copies no two of them
-        need to be.
+        Without ``staged``, all blocks are probably in memory in the end. With it, no two of them
+        need to be in memory at the same time.
         """
         self._is_there = False
         self._outlet.flush()
@@ -411,7 +410,7 @@ class BatchStream:
         waited_s = time.monotonic() - began
         self._observer.starved(self._dataset, seconds=waited_s)
         if waited_s >= _WORTH_SAYING_S:
-            # The client attributes its loop's wait to the store.
+            # So that the client attributes its loop's waiting time to the store.
             yield self.heartbeat(waited_s)
 
     def _take_arrivals(
@@ -435,7 +434,7 @@ class BatchStream:
         staged.add(places, self._blocks.rows(found.blocks[places], found.offsets[places]))
 
     def check_ending(self) -> None:
-        """Raise what ends the stream, if anything does."""
+        """Raise the error that ends the stream, if there is one."""
         if self._ending is not None:
             raise self._ending
 
@@ -448,7 +447,7 @@ class BatchStream:
             )
 
     def heartbeat(self, waited_s: float) -> bytes:
-        """Return a message that says how long the stream has waited."""
+        """Return a heartbeat that states how long the stream has waited."""
         heartbeat = pb.Heartbeat(waiting_ms=round(waited_s * 1000))
         return self._framed(pb.ReadBatchesResponse(heartbeat=heartbeat))
 

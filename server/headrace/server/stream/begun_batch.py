@@ -1,11 +1,11 @@
-"""A batch on its way through the steps of its stream, which may be begun ahead of its turn.
+"""A batch on its way through the steps of its stream; it may be started before its turn.
 
 Contract:
 
-1. `go_on` takes no longer than a step does between two rows, and never waits for other threads.
-2. A failure is kept until the batch's turn comes: `result` raises it.
-3. Memory is claimed before the batch has its place, and never afterwards: while one batch is
-   written, the next may claim.
+1. `go_on` takes no longer than a step takes between two rows, and never waits for other threads.
+2. A failure is kept until the batch's turn: `result` raises it.
+3. Memory is claimed before the batch has its place, and never afterwards. So while one batch is
+   written, the next one may claim.
 
 If the code differs, the code is wrong.
 """
@@ -22,16 +22,16 @@ from headrace.server.shares import ShortError
 from headrace.server.stream.batch_maker import Made
 from headrace.server.stream.pipeline import Steps
 
-# How often a waiting thread looks up (arbitrary: a heartbeat is due every few seconds).
+# How often a waiting thread checks for work (arbitrary: heartbeats are due every few seconds).
 _TICK_S = 0.02
 
 
 @dataclass(frozen=True, slots=True)
 class Damaged:
-    """The result for a batch some of whose samples cannot be used.
+    """The result for a batch with samples that cannot be used.
 
     Attributes:
-        rows: Their rows.
+        rows: The rows of these samples.
     """
 
     rows: tuple[int, ...]
@@ -41,15 +41,15 @@ class BegunBatch:
     """One batch; the contract is above.
 
     Args:
-        planned: The batch as it was planned.
-        work: Makes it.
+        planned: The planned batch.
+        work: Makes the batch.
 
     Attributes:
-        planned: The batch as it was planned.
-        claimed: How many bytes it takes to make the batch.
-        is_placed: Whether it has its place, and claims no more memory.
-        is_over: Whether it is made, or has failed.
-        failure: Why it has failed.
+        planned: The planned batch.
+        claimed: Bytes that were claimed to make the batch.
+        is_placed: Whether the batch has its place, and claims no more memory.
+        is_over: Whether the batch is made, or has failed.
+        failure: The error of a failed batch.
     """
 
     def __init__(
@@ -69,11 +69,11 @@ class BegunBatch:
 
     @property
     def is_idle(self) -> bool:
-        """Return whether the batch can only go on when another thread has finished something."""
+        """Return whether the batch waits for another thread."""
         return self.is_over or self._waits is not None
 
     def go_on(self) -> None:
-        """Do what can be done now, or a part of it."""
+        """Do some of the work that can be done now."""
         if self.is_over:
             return
         try:
@@ -81,19 +81,19 @@ class BegunBatch:
         except StopIteration as end:
             self._made, self.is_over = end.value, True
         except (HeadraceError, ShortError) as error:
-            # Without its frames: they hold everything that was made, and refer to this object.
+            # Without the traceback, whose frames hold everything that was made, and this object.
             self.failure, self.is_over = error.with_traceback(None), True
 
     def wait(self) -> None:
-        """Wait until there may be something to do, for a short time at most."""
+        """Wait until there may be work to do, but only for a short time."""
         if self._waits is not None:
             self._waits.wait(_TICK_S)
 
     def result(self) -> Made | Damaged:
-        """Return what was made, when the batch is over; call it once.
+        """Return the result of a batch that is over; call it once.
 
         Raises:
-            HeadraceError: It has failed.
+            HeadraceError: The batch has failed.
             ShortError: There was not enough memory.
         """
         failure, self.failure = self.failure, None
@@ -101,11 +101,11 @@ class BegunBatch:
             try:
                 raise failure
             finally:
-                # It refers to this frame from now on.
+                # The raised error refers to this frame.
                 del failure
         assert self._made is not None
         return self._made
 
     def close(self) -> None:
-        """Give the batch up, and wait for the threads that still work on it."""
+        """Give up the batch, and wait for threads that still work on it."""
         self._work.close()

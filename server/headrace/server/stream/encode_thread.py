@@ -1,20 +1,20 @@
-"""Make a stream's messages in one thread while another sends them.
+"""Make a stream's messages in one thread while another one sends them.
 
-gRPC takes the next message when the last one is on its way. If the message were made only then, its
-time would add to the wire's; if it is made ahead, the two overlap.
+gRPC takes the next message when the last one is on its way. If messages were made only then, making
+and sending would take turns; if they are made ahead, the two overlap.
 
 Contract:
 
-1. Messages come out in the order in which the stream made them.
-2. The end and a failure travel through the queue as values, so they come out after all messages
-   that precede them.
-3. No more than ``budget_bytes`` wait, or than what was made last has if that is more, and one
-   message: so what is worked out at once, a batch or several, is so while what was before it is
-   sent, however large they are.
-4. While the messages of the first batch go out, no other is made: the client waits for this one, so
-   it has the processors for itself.
+1. Messages are sent in the order in which the stream made them.
+2. The end and a failure travel through the queue as values, so they come after all messages before
+   them.
+3. At most ``budget_bytes`` and one message wait, or the latest batches if these are larger. So
+   batches that are made together are made while those before them are sent, however large they
+   are.
+4. While the first batch is sent, no other is made: its client waits for this one, so it gets the
+   processors.
 5. While a second thread is not worth its cost, the sending thread makes the messages itself. The
-   work changes hands between two messages.
+   work changes threads only between two messages.
 6. `cancel`, from any thread, ends the stream and every wait. Closing the generator has the same
    effect, and leaves no thread behind.
 
@@ -29,34 +29,34 @@ from contextlib import closing
 from queue import SimpleQueue
 from typing import Protocol
 
-# A batch of the usual size: one is made while another is sent. More would only take memory.
+# A batch of usual size: one is made while another is sent. More would only take memory.
 BUDGET_BYTES = 1 << 20
 
 
 class Messages(Protocol):
-    """What a call answers; `headrace.server.stream.batch_stream.BatchStream` holds the contract."""
+    """The messages of a call; the contract is in `headrace.server.stream.batch_stream`."""
 
     def messages(self) -> Generator[bytes, None, None]:
         """Yield the messages; only one thread at a time may use it."""
 
     def cancel(self) -> None:
-        """End them, from any thread."""
+        """End the messages; any thread may call this."""
 
 
 class Batches(Messages, Protocol):
-    """What is worked out ahead."""
+    """Messages that are made ahead."""
 
     @property
     def batch_bytes(self) -> int:
-        """Payload bytes of the latest batches made together; for the user of `messages`."""
+        """Payload bytes of the latest batches made together; only for the user of `messages`."""
 
 
 class _Stopped:
     """The thread makes no more messages.
 
     Attributes:
-        error: Why, if it failed.
-        is_end: Whether nobody else is to make any.
+        error: The failure, if there was one.
+        is_end: Whether there are no more messages at all.
     """
 
     def __init__(self, error: Exception | None, *, is_end: bool) -> None:
@@ -72,10 +72,10 @@ class Ahead:
     """The messages of one stream, made ahead of need.
 
     Args:
-        stream: Makes them.
-        budget_bytes: How many bytes may wait to be sent, however small the batches are.
-        is_worth_it: Whether a second thread is worth its cost now; any thread calls it, before each
-            message.
+        stream: Makes the messages.
+        budget_bytes: How many bytes may always wait to be sent.
+        is_worth_it: Returns whether a second thread is worth its cost now; called in any thread
+            before each message.
     """
 
     def __init__(
@@ -88,8 +88,8 @@ class Ahead:
         self._stream = stream
         self._budget_bytes = budget_bytes
         self._is_worth_it = is_worth_it
-        # Bounded by what `_put` waits for. These queues are C's: a condition would cost two dozen
-        # calls a message, on the way of a thread that gRPC waits for.
+        # Bounded by `_put`. These queues are written in C; a condition would cost two dozen Python
+        # calls for each message, in a thread that gRPC waits for.
         self._made: SimpleQueue[bytes | _Stopped] = SimpleQueue()
         self._taken: SimpleQueue[int | None] = SimpleQueue()
         self._is_over = False
@@ -107,7 +107,7 @@ class Ahead:
                     yield from self._made_here(messages)
 
     def cancel(self) -> None:
-        """End the stream because nobody takes its messages."""
+        """End the stream because nobody reads its messages."""
         self._taken.put(None)
         self._stream.cancel()
 
@@ -119,7 +119,7 @@ class Ahead:
         self._is_over = True
 
     def _made_beside(self, messages: Generator[bytes, None, None]) -> Generator[bytes, None, None]:
-        self._is_over = True  # unless the thread says otherwise
+        self._is_over = True  # unless the thread reports otherwise
         thread = threading.Thread(
             target=self._run, args=(messages,), name="headrace-ahead", daemon=True
         )
@@ -152,7 +152,7 @@ class Ahead:
         return _Stopped(None, is_end=True)
 
     def _put(self, message: bytes) -> bool:
-        """Hand a message over when there is room for it; return whether it will be taken."""
+        """Queue a message when there is room for it; return whether it will be sent."""
         batch_bytes = self._stream.batch_bytes
         self._first_bytes = self._first_bytes or batch_bytes
         is_first = self._put_bytes < self._first_bytes

@@ -26,7 +26,7 @@ from headrace.server.stream.stream_setup import (
 from headrace.v1 import shard_service_pb2 as pb
 
 _MAX_SAMPLES = 131_072
-# A stock client takes 4 MiB.
+# A default client accepts 4 MiB.
 _MAX_RESPONSE_BYTES = 3 * 1024 * 1024
 
 
@@ -40,7 +40,7 @@ class _Place(Protocol):
 
 @runtime_checkable
 class _Placed(Protocol):
-    """A dataset that knows where in its shards its blocks lie; ours does."""
+    """A dataset that knows the places of blocks in its shards, as our own does."""
 
     def block_place(self, block: int) -> _Place: ...
 
@@ -48,13 +48,13 @@ class _Placed(Protocol):
 def explain(
     request: pb.GetBatchRequest, served: Served, *, cache: BlockCache, registered: Registered
 ) -> pb.ExplainBatchResponse:
-    """Explain the batch that a request would get.
+    """Explain the batch that a request would return.
 
     Raises:
         HeadraceError: See `batch_spec`.
         BadArgumentError: The batch is too large to explain.
     """
-    # The samples that it is mixed with do not belong to the batch.
+    # Samples that a batch is mixed with do not belong to it.
     spec = replace(batch_spec(request, served, registered), is_mixed=False)
     _check_size(spec, served.readable.sample_count)
     finder = stream_finder(spec, served)

@@ -1,29 +1,29 @@
-"""Take turns at making batches and at sending them, so that none of many streams is starved.
+"""Take turns at making and sending batches, so that no stream is starved.
 
-With 64 streams, each has a thread that asks for Python's lock whenever it has work. Chance decides
-who gets it, and the slowest stream got two thirds of the fastest one's bytes
-(tests/benchmarks/bench_many_ranks.py).
+With 64 streams, 64 threads compete for Python's lock. Chance decides which of them gets it, and the
+slowest stream got two thirds of the fastest one's bytes (tests/benchmarks/bench_many_ranks.py).
 
 Contract:
 
 1. At most ``count`` threads have a turn. The next turn goes to the caller whose turns have taken
-   the least time, and within one caller to the stream that came first.
+   the least time, and among the streams of a caller to the one that came first.
 2. A caller that was away cannot claim the time that it did not use.
-3. A turn is for work in memory. If it has to wait for a store after all (a page of a block table
-   that is read on demand), others lose little: when no turn has ended for ``stuck_s``, whoever has
-   waited longest takes an extra turn, and as many turns are given up when the long ones end.
-4. A thread that may have to leave while it waits uses `queued`, which lends nothing.
+3. A turn is for work in memory. If a turn has to wait for a store after all (for a page of a block
+   table that is read on demand), others lose little: when no turn has ended for ``stuck_s``, the
+   thread that has waited longest takes an extra turn, and an equal number of turns is given up
+   when the long ones end.
+4. A thread that may have to leave while it waits uses `queued`, which takes no extra turns.
 5. While all streams belong to one caller, a message is sent as soon as it is made (`SendTurns`).
-   Otherwise one message is on its way at a time, and the next one goes to the caller who was sent
-   the fewest bytes.
-6. A message that its client does not take within `_HOLD_S` gives its turn up, and goes out when it
-   is taken. The stream then sends without turns until `_QUICK_MESSAGES` have gone out in that time,
-   since it waits for its client and not for us: one that never reads costs others `_HOLD_S` once.
-   What goes without a turn counts as if it had one.
+   Otherwise one message is sent at a time, and the next one belongs to the caller that was sent the
+   fewest bytes.
+6. A message that its client does not read within `_HOLD_S` gives up its turn. The stream then sends
+   without turns until `_QUICK_MESSAGES` have been sent in that time, because it waits for its
+   client and not for the server. So a client that never reads costs others `_HOLD_S` once.
+   Messages without a turn count like those with one.
 
-The first is start-time fair queueing (Goyal, Vin and Cheng, 1996), with seconds as sizes. Without
-the fifth 64 streams' threads and one of another caller go to gRPC and Python's lock with equal
-chances, and the one had a third of its fair share of bytes (docs/decisions).
+Rule 1 is start-time fair queueing (Goyal, Vin and Cheng, 1996), with seconds as sizes. Without rule
+5, the threads of 64 streams and one of another caller get gRPC and Python's lock with equal
+chances, and the single stream had a third of its fair share of bytes (docs/decisions).
 
 If the code differs, the code is wrong.
 """
@@ -41,29 +41,29 @@ from weakref import WeakValueDictionary
 
 from headrace.server.steps.row_pool import RowPool
 
-# Python runs one thread at a time, and another while that one copies; more than some find nothing
-# to do (two measured, on two processors; four for larger machines is arbitrary).
+# Python runs one thread at a time, and another one while the first copies; more threads find
+# nothing to do (two is measured on two processors; four for larger machines is arbitrary).
 _MOST = 4
 
-# Making a batch takes milliseconds; the rest is for a machine that is short of processors.
+# Making a batch takes milliseconds; the rest is for machines that are short of processors.
 _STUCK_S = 0.1
 
 _HOLD_S = 0.005
-"""Two MiB, the largest message, take 1 to 2 ms to a client of the same machine that reads."""
+"""Sending 2 MiB, the largest message, takes 1 to 2 ms to a reading client on the same machine."""
 
 _QUICK_MESSAGES = 8
-"""So that a client that is now and then waited for costs others little (arbitrary)."""
+"""So that a client that is slow now and then costs others little (arbitrary)."""
 
-# No turn is stuck: each ends within `_HOLD_S`.
+# Sending turns cannot get stuck, because each ends within `_HOLD_S`.
 _NEVER_S = 3600.0
 
 
 class Turns:
-    """The turns that all callers share. Safe for several threads; `of` returns one caller's part.
+    """The turns that all callers share; thread-safe. `of` returns the turns of one caller.
 
     Args:
-        count: How many may work at a time; as many as there are processors, and few, without it.
-        stuck_s: How long no turn may end before an extra one is taken.
+        count: How many threads may have a turn; None for the number of processors, at most four.
+        stuck_s: The time without the end of a turn after which an extra turn is taken.
     """
 
     def __init__(self, count: int | None = None, *, stuck_s: float = _STUCK_S) -> None:
@@ -72,19 +72,19 @@ class Turns:
         self._free = count or min(_MOST, os.cpu_count() or 1)
         self._lent = 0
         self._moved_at = time.monotonic()
-        # The time used by the caller who got the last turn; a newcomer starts there.
+        # The used time of the caller that got the last turn, from which a new caller starts.
         self._clock_s = 0.0
         self._callers: WeakValueDictionary[str, CallerTurns] = WeakValueDictionary()
-        # Callers with a waiting thread, and no others.
+        # Only the callers with a waiting thread.
         self._waiting: list[CallerTurns] = []
 
     @property
     def is_shared(self) -> bool:
-        """Return whether more than one caller holds turns, used or not."""
+        """Whether more than one caller holds turns, used or not."""
         return len(self._callers) > 1
 
     def of(self, caller: str) -> CallerTurns:
-        """Return the turns of a caller; all who hold them at the same time share one object."""
+        """Return the turns of a caller; all its current users share one object."""
         with self._lock:
             found = self._callers.get(caller)
             if found is None:
@@ -92,7 +92,7 @@ class Turns:
             return found
 
     def take(self, mine: CallerTurns) -> threading.Lock | None:
-        """Take a free turn, or return a place in the line, which is released with the turn."""
+        """Take a free turn, or return a place in the line: a lock that is released for the turn."""
         with self._lock:
             if not mine.waiting:
                 mine.used_s = max(mine.used_s, self._clock_s)
@@ -106,7 +106,7 @@ class Turns:
             return place
 
     def borrow(self, mine: CallerTurns, place: threading.Lock) -> bool:
-        """Take an extra turn if none ends and nobody is ahead; return whether it was taken."""
+        """Take an extra turn if turns are stuck and nobody is ahead; return whether it did."""
         with self._lock:
             now = time.monotonic()
             if now - self._moved_at < self.stuck_s:
@@ -119,13 +119,13 @@ class Turns:
             return True
 
     def count(self, mine: CallerTurns, amount: float) -> None:
-        """Count what a caller did without a turn, in the unit of `end`."""
+        """Count work that a caller did without a turn, in the unit of `end`."""
         with self._lock:
             used = mine.used_s if mine.waiting else max(mine.used_s, self._clock_s)
             mine.used_s = used + amount
 
     def leave(self, mine: CallerTurns, place: threading.Lock) -> bool:
-        """Give a place up; return False if it has become a turn meanwhile."""
+        """Give up a place; return False if it has become a turn meanwhile."""
         with self._lock:
             if place not in mine.waiting:
                 return False
@@ -136,9 +136,9 @@ class Turns:
         """Give up a turn.
 
         Args:
-            mine: The turns of the caller who had it.
-            seconds: How long it worked.
-            stayed_s: How long the turn lasted, which may include a wait for a store.
+            mine: The turns of its caller.
+            seconds: How long the thread worked.
+            stayed_s: How long the turn lasted, including any wait for a store.
         """
         with self._lock:
             self._moved_at = time.monotonic()
@@ -170,8 +170,8 @@ class CallerTurns:
     """The turns of one caller's streams; `Turns.of` makes them.
 
     Attributes:
-        waiting: Who waits, in the order in which they came. Belongs to `Turns`, as what follows.
-        used_s: Time of all its turns, in the time of `Turns`.
+        waiting: The waiting threads, in the order of arrival. Only `Turns` uses it.
+        used_s: The time of all turns, in the time of `Turns`. Only `Turns` uses it.
     """
 
     def __init__(self, turns: Turns) -> None:
@@ -180,7 +180,7 @@ class CallerTurns:
         self.used_s = 0.0
 
     def turn(self) -> Turn:
-        """Return a context in which the caller has a turn; entering it waits for that."""
+        """Return a context manager that waits for a turn and holds it."""
         return Turn(self)
 
     def begin(self) -> None:
@@ -193,7 +193,7 @@ class CallerTurns:
                 return
 
     def queued(self) -> Generator[None, None, None]:
-        """Wait for a turn, and yield now and then; `end` must follow unless this is closed."""
+        """Wait for a turn, and yield periodically; `end` must follow unless this is closed."""
         place = self._turns.take(self)
         if place is None:
             return
@@ -206,13 +206,13 @@ class CallerTurns:
             raise
 
     def end(self, seconds: float) -> None:
-        """Give up a turn that took so long."""
+        """Give up a turn that took ``seconds``."""
         self._turns.end(self, seconds, stayed_s=seconds)
 
     def end_worked(self, amount: float) -> None:
-        """Give up a turn in which nothing waited: seconds, or what else all its turns are sized by.
+        """Give up a turn without waits; ``amount`` is seconds, or another unit for all turns.
 
-        Any thread may do so for the one that had it.
+        Any thread may call it on behalf of the one that has the turn.
         """
         self._turns.end(self, amount, stayed_s=0.0)
 
@@ -222,9 +222,9 @@ class StreamTurns:
     """The turns of one stream's caller.
 
     Attributes:
-        batches: Turns at making batches.
-        steps: Turns at the steps of batches, which may take a second a row.
-        rows: Works on the rows of images, and has turns of its own.
+        batches: Turns for making batches.
+        steps: Turns for steps, which may take a second for each row.
+        rows: The workers for rows of images, with their own turns.
     """
 
     batches: CallerTurns
@@ -233,7 +233,7 @@ class StreamTurns:
 
 
 class Turn:
-    """A turn, as a context. It is a class, because two generators a batch would cost 4 us."""
+    """A turn as a context manager; a class, because two generators a batch would cost 4 us."""
 
     __slots__ = ("_began", "_turns")
 
@@ -250,7 +250,7 @@ class Turn:
 
 
 class Sent(Protocol):
-    """A call whose messages are sent."""
+    """A call that sends messages."""
 
     @property
     def whose(self) -> str:
@@ -258,20 +258,20 @@ class Sent(Protocol):
 
     @property
     def is_active(self) -> bool:
-        """Whether somebody waits for more."""
+        """Whether the client waits for more."""
 
     def send(self, message: bytes) -> bool:
-        """Send a message, and wait until it is out; return whether more may follow."""
+        """Send a message and wait until it is sent; return whether more may follow."""
 
     def send_soon(self, message: bytes, on_sent: Callable[[], None]) -> bool:
-        """Send a message; return False if nobody waits, else call ``on_sent`` when it is out."""
+        """Send a message, and call ``on_sent`` when it is sent; return False if nobody waits."""
 
 
 class SendTurns:
-    """The sending turns of one server; safe for several threads. The contract is above.
+    """The sending turns of one server; thread-safe. The contract is above.
 
     Args:
-        hold_s: How long a message keeps its turn while its client does not take it.
+        hold_s: How long a message keeps its turn while its client does not read it.
     """
 
     def __init__(self, *, hold_s: float = _HOLD_S) -> None:
@@ -279,15 +279,15 @@ class SendTurns:
         self._turns = Turns(1, stuck_s=_NEVER_S)
 
     def sender(self, call: Sent) -> Callable[[bytes], bool]:
-        """Return a function that sends a message of a call, and returns whether more may follow.
+        """Return a function that sends a message of a call and returns whether more may follow.
 
-        The call counts as one of its caller's streams for as long as the function is referred to.
+        The call counts as one of its caller's streams as long as the function exists.
         """
         return _Sender(self, self._turns, call)
 
 
 class _Sender:
-    """Sends the messages of one call, from one thread at a time."""
+    """Sends the messages of one call; not thread-safe."""
 
     __slots__ = ("_call", "_mine", "_quick_missing", "_rule", "_turns")
 
@@ -296,7 +296,7 @@ class _Sender:
         self._turns = turns
         self._mine = turns.of(call.whose)
         self._call = call
-        # How many messages in a row must go out quickly before the next one takes a turn.
+        # How many messages in a row must be sent quickly before the next one takes a turn.
         self._quick_missing = 0
 
     def __call__(self, message: bytes) -> bool:
@@ -322,10 +322,10 @@ class _Sender:
 
 
 class _Sending:
-    """A message that has a turn.
+    """A message with a turn.
 
     Attributes:
-        was_held: Whether its client did not take it in time.
+        was_held: Whether its client did not read it in time.
     """
 
     __slots__ = ("_is_out", "_turn", "_turns", "_weight", "was_held")
@@ -334,13 +334,13 @@ class _Sending:
         self._turns = turns
         self._weight = weight
         self.was_held = False
-        # Each is let go by whoever comes first: the turn by the client or by the time.
+        # The turn is ended either by the client or after the time, whichever comes first.
         self._turn = threading.Lock()
         self._is_out = threading.Lock()
         self._is_out.acquire()
 
     def send(self, call: Sent, message: bytes, *, hold_s: float) -> bool:
-        """Send it, and wait until it is out; return whether more may follow."""
+        """Send the message and wait until it is sent; return whether more may follow."""
         is_sent = False
         try:
             is_sent = call.send_soon(message, self._sent)
@@ -356,7 +356,7 @@ class _Sending:
         return call.is_active
 
     def _sent(self) -> None:
-        # In the thread that serves all calls: the next one need not wait for this stream's thread.
+        # In the thread that serves all calls, so the next turn need not wait for this stream's.
         self._end_turn()
         self._is_out.release()
 

@@ -1,4 +1,4 @@
-"""Find samples: in which batches, ranks and rows of an epoch they come."""
+"""Find the batches, ranks and rows of an epoch that hold given samples."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from headrace.server.stream.get_batch_request import batch_spec
 from headrace.server.stream.stream_setup import stream_dealer, stream_finder
 from headrace.v1 import shard_service_pb2 as pb
 
-# A stock client takes 4 MiB, and a row is 60 bytes at most.
+# A default client accepts 4 MiB, and a row takes at most 60 bytes.
 _MAX_ROWS = 3 * 1024 * 1024 // 60
-# Of a mixture each takes about a millisecond for each of its datasets' passes.
+# In a mixture, each takes about a millisecond for each pass over its dataset.
 _MAX_SAMPLES = 4096
-# With buckets each may be of another window, all of which is sorted for it, in some milliseconds.
+# With buckets, each may need another window to be sorted, which takes some milliseconds.
 _MAX_BUCKETED = 256
 
 
@@ -30,7 +30,7 @@ def find_samples(
 
     Raises:
         HeadraceError: See `batch_spec`.
-        BadArgumentError: A sample is none, or they are too many to say where all of them come.
+        BadArgumentError: A sample does not exist, or there would be too many rows.
     """
     spec = batch_spec(request.batch, served, registered)
     count = len(request.sample_ids)
@@ -56,7 +56,7 @@ def find_samples(
 
 
 def _check_copies(plan: EpochPlan, replication: int) -> None:
-    """Refuse an epoch one position of which alone comes in too many rows."""
+    """Refuse an epoch in which a single position appears in too many rows."""
     copies, last = replication, (plan.sample_count - plan.base) % plan.global_batch_size
     if plan.end is EndMode.PAD and last:
         copies *= -(-plan.global_batch_size // last)

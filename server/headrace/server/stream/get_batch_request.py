@@ -1,4 +1,4 @@
-"""Requests for one batch, or for samples by id: checked, with every default filled in."""
+"""Check requests for one batch or for samples by id, and fill in every default."""
 
 from __future__ import annotations
 
@@ -22,18 +22,18 @@ from headrace.server.plan.stream_request import (
 from headrace.server.steps.registered import Registered
 from headrace.v1 import shard_service_pb2 as pb
 
-# How many ids of the greatest length fit a request of 1 MiB.
+# How many ids of the greatest length fit into a request of 1 MiB.
 MAX_SAMPLE_IDS = 65_536
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class SamplesSpec:
-    """Samples that were asked for by id.
+    """A request for samples by id.
 
     Attributes:
-        sample_ids: ``(samples,) int64``, in the order asked for.
-        columns: The columns to send, in order, the server's own included.
-        max_chunk_bytes: Greatest payload of one message.
+        sample_ids: ``(samples,) int64``, in the requested order.
+        columns: The columns to send, in order, including the server's own.
+        max_chunk_bytes: The largest payload of one message.
     """
 
     sample_ids: NDArray[np.int64]
@@ -42,12 +42,12 @@ class SamplesSpec:
 
 
 def batch_spec(request: pb.GetBatchRequest, served: Served, registered: Registered) -> StreamSpec:
-    """Return the stream whose first batch is asked for; it has one.
+    """Return the spec of the stream whose first batch is requested; it has at least one.
 
     Raises:
         HeadraceError: See `stream_spec`.
-        PositionPastEndError: No global batch starts at the place.
-        TokenDatasetChangedError: ``fingerprint`` is of another version.
+        PositionPastEndError: No global batch starts at this place.
+        TokenDatasetChangedError: ``fingerprint`` belongs to another version.
     """
     readable = served.readable
     if request.fingerprint:
@@ -69,9 +69,9 @@ def samples_spec(request: pb.GetSamplesRequest, served: Served) -> SamplesSpec:
 
     Raises:
         BadArgumentError: A field is outside its range; ``metadata["field"]`` names it.
-        ColumnNotFoundError: As it says.
-        UnsupportedColumnError: As it says.
-        TokenDatasetChangedError: ``fingerprint`` is of another version.
+        ColumnNotFoundError: The dataset does not have a requested column.
+        UnsupportedColumnError: A requested column cannot be sent.
+        TokenDatasetChangedError: ``fingerprint`` belongs to another version.
     """
     readable = served.readable
     if request.fingerprint:

@@ -1,4 +1,4 @@
-"""The open streams of a server: how many there may be, and how all of them are ended."""
+"""The open streams of a server: their limits, and how all of them are ended."""
 
 from __future__ import annotations
 
@@ -13,18 +13,17 @@ from headrace.server.access.callers import ANYBODY, Caller
 from headrace.server.datasets.served_dataset import Retirement
 from headrace.server.stream.batch_stream import BatchStream
 
-# How long a worker with more streams than others lets none in (arbitrary): some attempts of those
-# that it has sent away, and not long for one that can come back to no other.
+# How long a worker with more streams than others refuses new ones (arbitrary): a few attempts of
+# clients that it has sent away, but short for clients that can reach no other worker.
 _REFUSAL_S = 1.0
 
 
 class OpenStreams:
-    """Counts streams and calls; safe for several threads.
+    """Counts streams and calls, and ends streams; thread-safe.
 
     Args:
-        max_streams: Streams open at once.
-        max_streams_per_peer: How many streams one address may have open; 0 means as many as the
-            server.
+        max_streams: The most open streams.
+        max_streams_per_peer: The most open streams of one address; 0 for no separate limit.
     """
 
     def __init__(self, max_streams: int, *, max_streams_per_peer: int = 0) -> None:
@@ -41,29 +40,29 @@ class OpenStreams:
 
     @property
     def count(self) -> int:
-        """Return how many streams are open."""
+        """Number of open streams."""
         return self._admitted
 
     def are_within_share(self, caller: Caller, total: int) -> bool:
-        """Return whether a caller has no more than its share of that many streams."""
+        """Return whether a caller has at most its share of ``total`` streams."""
         return self._admitted_of["caller", caller.name] * self._callers <= total
 
     @property
     def call_count(self) -> int:
-        """Return how many calls are open."""
+        """Number of open calls."""
         return self._calls
 
     @contextmanager
     def admit(self, caller: Caller = ANYBODY, peer: str = "") -> Iterator[None]:
-        """Hold a place for one stream.
+        """Hold a place for one stream while the context lasts.
 
         Args:
-            caller: Who asks.
-            peer: The address that it asks from.
+            caller: The caller.
+            peer: The address of the caller.
 
         Raises:
             DrainingError: The server is shutting down.
-            StreamLimitError: There are as many as there may be.
+            StreamLimitError: There are as many streams as allowed.
         """
         counted = (("caller", caller.name), ("peer", peer))
         with self._changed:
@@ -78,18 +77,18 @@ class OpenStreams:
                 self._admitted -= 1
                 self._admitted_of.subtract(counted)
                 self._callers -= not self._admitted_of["caller", caller.name]
-                # Peers come and go for months.
+                # Removes empty counts, because a server sees many peers over months.
                 for key in counted:
                     if not self._admitted_of[key]:
                         del self._admitted_of[key]
 
     @contextmanager
     def track(self, stream: BatchStream, retirements: Iterable[Retirement]) -> Iterator[None]:
-        """Let `drain` and `end_dataset` end a stream while it is open.
+        """Register a stream while it is open, so that `drain` and `end_dataset` can end it.
 
         Args:
             stream: The stream.
-            retirements: Those of all the datasets that it reads.
+            retirements: The retirements of all datasets that it reads.
 
         Raises:
             DrainingError: The server is shutting down.
@@ -110,9 +109,9 @@ class OpenStreams:
                 self._changed.notify_all()
 
     def send_away(self, count: int) -> None:
-        """End some streams between two of their batches, and refuse new ones for a moment.
+        """End some streams between two batches, and refuse new ones for a moment.
 
-        They are asked to reconnect, to a worker that has fewer.
+        Their clients are asked to reconnect, to a worker with fewer streams.
         """
         with self._changed:
             self._refuses_until = time.monotonic() + _REFUSAL_S
@@ -121,7 +120,7 @@ class OpenStreams:
             stream.interrupt(_busy_error())
 
     def end_dataset(self, retirement: Retirement, why: Callable[[], HeadraceError]) -> None:
-        """Let no stream of a dataset begin, and end the open ones between two of their batches."""
+        """Refuse new streams of a dataset, and end open ones between two batches."""
         with self._changed:
             retirement.why = why
             streams = [stream for stream, read in self._streams.items() if retirement in read]
@@ -129,7 +128,7 @@ class OpenStreams:
             stream.interrupt(why())
 
     def wait_dataset(self, retirement: Retirement, deadline: float) -> bool:
-        """Wait until no stream of a dataset is open; return whether that was in time."""
+        """Wait until no stream of a dataset is open; return whether this met ``deadline``."""
         with self._changed:
             return self._changed.wait_for(
                 lambda: all(retirement not in read for read in self._streams.values()),
@@ -137,7 +136,7 @@ class OpenStreams:
             )
 
     def call_began(self) -> None:
-        """Count a call; `call_ended` must follow when its last byte is out."""
+        """Count a call; `call_ended` must follow when its last byte is sent."""
         with self._changed:
             self._calls += 1
 
@@ -148,7 +147,7 @@ class OpenStreams:
             self._changed.notify_all()
 
     def drain(self) -> None:
-        """Let no stream begin, and end the open ones between two of their batches."""
+        """Refuse new streams, and end open ones between two batches."""
         with self._changed:
             self._draining = True
             streams = list(self._streams)
@@ -156,14 +155,14 @@ class OpenStreams:
             stream.interrupt(_draining_error())
 
     def wait_idle(self, deadline: float) -> bool:
-        """Wait until no call is open; return whether that was before ``deadline`` (monotonic)."""
+        """Wait until no call is open; return whether that was before a monotonic ``deadline``."""
         with self._changed:
             return self._changed.wait_for(
                 lambda: not self._calls, max(0.0, deadline - time.monotonic())
             )
 
     def check(self, caller: Caller = ANYBODY, peer: str = "") -> None:
-        """Refuse as `admit` does, and hold no place."""
+        """Raise what `admit` would raise, without holding a place."""
         with self._changed:
             self._check(caller, peer)
 

@@ -1,4 +1,4 @@
-"""All steps of one stream: checked when it starts, applied to one batch after the other."""
+"""The steps of one stream: checked when it starts, and applied to each batch."""
 
 from __future__ import annotations
 
@@ -48,22 +48,22 @@ AnyStep: TypeAlias = Step | TransformStep | AugmentImage | Tokenize
 _Made = TypeVar("_Made")
 
 Steps: TypeAlias = Generator[Event | None, None, _Made]
-"""Steps on their way: yields what other threads work on, or None every few milliseconds."""
+"""Running steps: yields work that other threads do, or None every few milliseconds."""
 
 _MAX_STEPS = 64
-# Rows that take less together have one turn (arbitrary: a signal of life costs nothing then).
+# Rows that take less than this together share one turn (arbitrary: heartbeats cost little then).
 _TURN_S = 0.005
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Prepared:
-    """A batch that has gone through the steps, except for the images that the last one makes.
+    """A batch after all steps, except for the images that the last step makes.
 
     Attributes:
-        batch: Its columns.
-        images: What is still to be made of one of them; None for nothing.
-        damaged: Rows whose images cannot be decoded, for which others are to stand in; then the
-            batch is of no further use.
+        batch: The columns.
+        images: The images still to be made for one of the columns; None for none.
+        damaged: Rows whose images cannot be decoded and are to be replaced; if there are any, this
+            batch is discarded.
     """
 
     batch: Batch
@@ -76,12 +76,12 @@ class Pipeline:
     """The steps that every batch of a stream goes through before it is sent.
 
     Attributes:
-        before: The columns as they are gathered.
-        after: The columns as they are sent.
-        steps: What makes these of those.
+        before: The columns that are gathered.
+        after: The columns that are sent.
+        steps: The steps from the former to the latter.
         seed: The seed of the order.
-        max_batch_bytes: Greatest payload.
-        texts: Makes rows of the gathered texts, before all steps; None if rows or samples are
+        max_batch_bytes: The largest payload.
+        texts: Makes rows from the gathered texts, before all steps; None if rows or samples are
             gathered.
     """
 
@@ -94,7 +94,7 @@ class Pipeline:
 
     @property
     def is_ahead(self) -> bool:
-        """Return whether a batch may be prepared while the images of the last one are made."""
+        """Whether a batch may be prepared while the images of the one before are made."""
         return self._last_images is not None and not any(
             isinstance(step, TransformStep) for step in self.steps
         )
@@ -114,18 +114,18 @@ class Pipeline:
         timeout_s: float,
         claim: Claim,
     ) -> Steps[Prepared]:
-        """Take all steps with a batch, except for the images that the last one makes.
+        """Apply all steps to a batch, except for the images that the last step makes.
 
         Args:
             planned: The batch.
-            payload: Its columns as they were gathered.
+            payload: The gathered columns.
             buffer_bytes: The length of each of their buffers.
             turns: The stream's turns; as many threads work as there are processors.
-            timeout_s: How long each step may work on it; transforms have a time of their own.
-            claim: Is told how much more memory the steps take, before they take it.
+            timeout_s: How long each step may take; transforms have their own timeout.
+            claim: Claims the memory of steps before it is used.
 
         Raises:
-            StepFailedError: A step cannot be done with this batch, or takes too long.
+            StepFailedError: A step cannot process this batch, or takes too long.
         """
         workers = Workers(turns.rows, turns.steps, timeout_s)
         columns = yield from self._columns(planned, payload, buffer_bytes, workers, claim)
@@ -162,17 +162,17 @@ class Pipeline:
         places: Places,
         claim: Claim,
     ) -> PlacedBatch:
-        """Take a place for a batch; nothing is claimed after that.
+        """Take a place for a batch; no memory is claimed after that.
 
         Args:
             prepared: The batch.
-            header: Its header; the fields about the payload are filled in.
+            header: The header; the fields about the payload are filled in.
             payload: See `prepare`.
-            places: Says where it goes.
+            places: Gives the place.
             claim: See `prepare`.
 
         Raises:
-            BadArgumentError: The payload would pass the limit.
+            BadArgumentError: The payload would exceed the limit.
         """
         batch, images, last = prepared.batch, prepared.images, self._last_images
         beside = made_bytes(batch, payload)
@@ -190,16 +190,16 @@ class Pipeline:
     def fill(
         self, prepared: Prepared, placed: PlacedBatch, *, turns: StreamTurns, timeout_s: float
     ) -> Waits[list[Finished]]:
-        """Write a batch into its place, its images as they are made, and return its messages.
+        """Write a batch into its place, including its images, and return its messages.
 
         Args:
             prepared: The batch.
-            placed: Its place.
+            placed: The place of the batch.
             turns: The turns of the stream.
             timeout_s: How long the images may take.
 
         Raises:
-            StepFailedError: One cannot be decoded, or they take too long.
+            StepFailedError: An image cannot be decoded, or the images take too long.
         """
         images, last = prepared.images, self._last_images
         if images is None or last is None:
@@ -215,7 +215,7 @@ class Pipeline:
     def _made(
         self, step: AugmentImage, batch: Batch, images: Images, workers: Workers
     ) -> Waits[Batch]:
-        """Make images that a later step has a use for."""
+        """Make images that a later step needs."""
         nothing = images.values.values
         made = np.empty(nothing.shape, nothing.dtype)
         yield from step.make(images, rows_of(made), workers)
@@ -224,7 +224,7 @@ class Pipeline:
     def _partnered(self, planned: PlannedBatch) -> Partnered | None:
         if planned.partners is None:
             return None
-        # The same for all ranks: that of the global batch's first sample.
+        # The key of the global batch's first sample, which is the same for all ranks.
         first = np.array([planned.part.position])
         (key,) = sample_keys(self.seed, planned.epoch, first).tolist()
         return Partnered(key, planned.partners.rows)
@@ -237,7 +237,7 @@ class Pipeline:
         workers: Workers,
         claim: Claim,
     ) -> Waits[dict[str, Values]]:
-        """Return the columns that steps begin with."""
+        """Return the columns before the first step."""
         found = planned.found
         count = planned.row_count if self.texts is None else found.sample_ids.size
         columns = split_payload(self.before, payload, buffer_bytes, row_count=count)
@@ -262,7 +262,7 @@ def _added(claim: Claim, size: int) -> Claim:
 
 
 def _in_time(step: Step, batch: Batch, turns: CallerTurns, timeout_s: float) -> Work[Batch]:
-    """Run a step; the time that it waits for others' turns does not count."""
+    """Run a step; the time that it waits for turns does not count."""
     worked_s = 0.0
     with closing(step.run(batch)) as work:
         while worked_s < timeout_s:
@@ -301,18 +301,18 @@ def make_pipeline(
     """Return the steps of a request.
 
     Args:
-        messages: The steps as they came.
-        columns: The columns before them, the server's own included.
-        row_count: Most rows of a batch.
+        messages: The steps of the request.
+        columns: The columns before the steps, including the server's own.
+        row_count: The most rows of a batch.
         seed: The seed of the order.
-        max_batch_bytes: Greatest payload, also between two steps.
-        registered: What the steps may name.
-        class_counts: How many classes the dataset names, by column.
-        texts: The column that is gathered instead, and what makes those columns of it; None where
-            they are gathered themselves.
+        max_batch_bytes: The largest payload, also between two steps.
+        registered: The registered transforms and tokenizers that steps may name.
+        class_counts: The number of classes that the dataset names, by column.
+        texts: The column of texts that is gathered instead, and the step that makes these columns
+            from it; None if they are gathered themselves.
 
     Raises:
-        BadArgumentError: A step cannot be done.
+        BadArgumentError: A step is not possible.
         ConfigurationError: This server lacks what a step needs.
     """
     _check_count(messages)

@@ -1,14 +1,14 @@
-"""The batches of a stream that go through steps: images, casts, transforms.
+"""Apply the steps of a stream to its batches: images, casts, transforms.
 
 Contract:
 
-1. A batch is gathered in one piece, and a second one is made of it by all steps. Where samples turn
-   out to be damaged it is made once more, with others in their place.
-2. While the images of a batch are made, the next batch is begun, so that the threads that make
-   images always find some. Its memory is claimed beside that of the batch before it; where there is
-   not enough, or its blocks are not in memory, it is begun when its turn comes.
-3. What goes wrong with a batch that was begun early is raised when its turn comes.
-4. While steps work the stream shows signs of life, and it can be ended between two rows.
+1. A batch is gathered in one piece, and the steps make a second one from it. If samples turn out to
+   be damaged, it is made once more with others in their place.
+2. While the images of a batch are made, the next batch is started, so that the threads that make
+   images always have work. Its memory is claimed in addition to that of the batch before. If there
+   is not enough memory, or its blocks are not cached, it is started when its turn comes.
+3. A failure of a batch that was started early is raised when its turn comes.
+4. While steps run, the stream sends heartbeats, and it can be ended between two rows.
 
 If the code differs, the code is wrong.
 """
@@ -35,35 +35,35 @@ from headrace.v1 import shard_service_pb2 as pb
 
 
 class Gathering(Protocol):
-    """What batches in steps need of their stream."""
+    """The stream, as `SteppedBatches` needs it."""
 
     def take(self) -> list[PlannedBatch] | PlannedEnd | None:
-        """Return what comes next in the plan; None after the last epoch."""
+        """Return the next batches or end of an epoch; None after the last epoch."""
 
     def gather(self, planned: PlannedBatch) -> Made | None:
         """Make a batch if its blocks are in memory."""
 
     def gather_late(self, planned: PlannedBatch) -> Generator[bytes, None, Made | None]:
-        """Wait for the blocks of a batch, with signs of life, and make it."""
+        """Wait for the blocks of a batch, with heartbeats, and make it."""
 
     def check_ending(self) -> None:
-        """Raise what ends the stream, if anything does."""
+        """Raise the error that ends the stream, if there is one."""
 
     def heartbeat(self, waited_s: float) -> bytes:
-        """Return a message that says how long the stream has waited."""
+        """Return a heartbeat that states how long the stream has waited."""
 
 
 class SteppedBatches:
-    """Takes the batches of one stream through its steps; the contract is above.
+    """Applies the steps of one stream to its batches; the contract is above.
 
     Args:
-        contents: What the stream sends.
-        pipeline: Its steps.
-        outlet: Where batches go.
+        contents: The contents of the stream.
+        pipeline: The steps.
+        outlet: Where to write batches.
         turns: The turns of the stream's caller.
-        share: The stream's part of the server's memory.
-        step_timeout_s: How long one step may work on a batch.
-        heartbeat_s: Time between two signs of life.
+        share: The stream's share of the server's memory.
+        step_timeout_s: How long a step may process a batch.
+        heartbeat_s: Seconds between heartbeats.
     """
 
     def __init__(
@@ -85,8 +85,8 @@ class SteppedBatches:
         self._step_timeout_s = step_timeout_s
         self._heartbeat_s = heartbeat_s
         self._usual_bytes = 0
-        # The batch after the one that is being written, if it is begun; what was planned of it; and
-        # whether it may be begun, and what the one before it takes meanwhile.
+        # The next batch, if it is started; its plan; whether it may be started; and the memory of
+        # the batch before it.
         self._ahead: BegunBatch | None = None
         self._planned: list[PlannedBatch] | PlannedEnd | HeadraceError | None = None
         self._may_begin = False
@@ -94,32 +94,32 @@ class SteppedBatches:
 
     @property
     def is_ahead(self) -> bool:
-        """Return whether the next batch is begun."""
+        """Whether the next batch has been started."""
         return self._ahead is not None
 
     @property
     def ahead_bytes(self) -> int:
-        """Return what the making of the next batch takes so far."""
+        """Bytes that were claimed for the next batch so far."""
         return 0 if self._ahead is None else self._ahead.claimed
 
     def claim(self, size: int) -> None:
-        """Claim memory for the batch that is made, beside what the one before it takes.
+        """Claim memory for the current batch, in addition to that of the batch before.
 
         Raises:
-            ShortError: There is not enough.
+            ShortError: There is not enough memory.
         """
         self._share.claim(self._beside_bytes + size)
 
     def close(self) -> None:
-        """Give up the batch that was begun early."""
+        """Give up the batch that was started early."""
         if self._ahead is not None:
             self._ahead.close()
 
     def take_planned(self) -> list[PlannedBatch] | PlannedEnd | None:
-        """Return what was planned early, once.
+        """Return the batches that were planned early, once.
 
         Raises:
-            HeadraceError: It could not be planned.
+            HeadraceError: They could not be planned.
         """
         planned, self._planned = self._planned, None
         if isinstance(planned, HeadraceError):
@@ -129,10 +129,10 @@ class SteppedBatches:
     def make(
         self, planned: PlannedBatch, stream: Gathering
     ) -> Generator[bytes, None, tuple[Made, int]]:
-        """Make a batch; return it, and how many damaged samples others stand in for.
+        """Make a batch; return it, and the number of damaged samples that were replaced.
 
         Raises:
-            StepFailedError: A step cannot be done with this batch, or takes too long.
+            StepFailedError: A step cannot process this batch, or takes too long.
             ShortError: There is not enough memory.
         """
         begun, self._ahead = self._ahead, None
@@ -171,7 +171,7 @@ class SteppedBatches:
     ) -> Steps[Made | Damaged]:
         planned, pipeline, timeout_s = begun.planned, self._pipeline, self._step_timeout_s
         claim = self._claim_beside(begun)
-        # All at once what the batch before took, since it is done again where that is too little.
+        # Claims at once what the batch before took, because too small a claim means starting over.
         usual_bytes, self._usual_bytes = self._usual_bytes, 0
         with suppress(BadArgumentError):
             claim(usual_bytes)
@@ -211,7 +211,7 @@ class SteppedBatches:
         return claim
 
     def _stepped(self, begun: BegunBatch, stream: Gathering) -> Generator[bytes, None, None]:
-        """Take a batch through the steps, and the next one as far as it goes meanwhile."""
+        """Apply the steps to a batch, and to the next one as far as possible meanwhile."""
         self._outlet.flush()
         began = said = time.monotonic()
         self._may_begin = self._pipeline.is_ahead
@@ -230,7 +230,7 @@ class SteppedBatches:
                 yield stream.heartbeat(now - began)
 
     def _go_on_ahead(self, begun: BegunBatch, stream: Gathering) -> None:
-        """Begin the batch after one that is being written, or go on with it; wait for nothing."""
+        """Start or continue the next batch while one is written, without waiting."""
         if (
             self._ahead is None
             and self._may_begin
@@ -244,7 +244,7 @@ class SteppedBatches:
             if isinstance(self._ahead.failure, ShortError):
                 self._ahead = None
         if self._ahead is None and self._beside_bytes:
-            # Then it is begun when its turn comes.
+            # The batch is started when its turn comes.
             self._may_begin, self._beside_bytes = False, 0
             self._share.claim(begun.claimed)
 
@@ -253,7 +253,7 @@ class SteppedBatches:
             try:
                 self._planned = stream.take()
             except HeadraceError as error:
-                # What ends the stream is raised at once, all else when the batch's turn comes.
+                # Errors that end the stream are raised at once, others in the batch's turn.
                 stream.check_ending()
                 self._planned = error
         if not isinstance(self._planned, list):
@@ -269,7 +269,7 @@ class SteppedBatches:
         return None if gathered is None else self._begun(planned, gathered)
 
     def _naming(self, error: StepFailedError, planned: PlannedBatch) -> StepFailedError:
-        """Return an error about a row so that it names the sample."""
+        """Return an error about a row with the name of its sample."""
         if "row" not in error.metadata:
             return error
         row = int(error.metadata["row"])

@@ -1,4 +1,4 @@
-"""What a stream sends: its first message, and the batches that follow."""
+"""Set up what a stream sends: its first message, and the batches that follow."""
 
 from __future__ import annotations
 
@@ -44,26 +44,27 @@ from headrace.v1 import shard_service_pb2 as pb
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Contents:
-    """What one stream sends of a dataset.
+    """The contents of one stream.
 
     Attributes:
-        title: Names it in the log.
-        start: Its first message.
+        title: The name of the stream in the log.
+        start: The first message.
         columns: The columns of each batch, in order.
-        plans: Its batches and ends of epochs, worked out as they are taken.
-        max_chunk_bytes: Greatest payload of one message.
-        row_count: Most samples of a batch.
-        shown_ids: Returns what the column of sample ids shows for some ids.
-        shown_samples: Likewise for the samples that are read; None where these are the items.
-        max_group_bytes: Greatest size of a message of several batches; 0 for none.
+        plans: The batches and ends of epochs, planned on demand.
+        max_chunk_bytes: The largest payload of one message.
+        row_count: The most samples of a batch.
+        shown_ids: Returns the values of the column of sample ids for given items.
+        shown_samples: The same for the samples that are read; None if these are the items.
+        max_group_bytes: The largest message with several batches; 0 if there may be none.
         job: Equal for streams that read the same samples at about the same time.
-        pipeline: What is done with each batch before it is sent.
+        pipeline: The steps that are applied to each batch; None for none.
         blocks_of_runs: See `Lookahead`.
         foreseen_samples: See `Lookahead`.
-        steps: Makes `StepsAhead` from what the cache has to spare, in bytes; None for no steps.
-        need: What it needs of the cache; None where nothing is shuffled.
-        packed: What rows hold, if samples are rows of documents.
-        substitutes: Replaces samples whose images are damaged; None if damage is an error.
+        steps: Makes `StepsAhead` from the spare bytes of the cache; None if nothing is read by
+            steps of the order.
+        need: What the stream needs of the cache; None if nothing is shuffled.
+        packed: The columns of rows, if samples are rows of documents.
+        substitutes: Replaces samples with damaged images; None if damage is an error.
     """
 
     title: str
@@ -88,7 +89,7 @@ class Contents:
 def stream_contents(
     request: pb.ReadBatchesRequest, served: Served, registered: Registered = NOTHING_REGISTERED
 ) -> Contents:
-    """Return all that a rank asked for.
+    """Return the contents of a rank's stream.
 
     Raises:
         HeadraceError: See `stream_spec`.
@@ -99,13 +100,13 @@ def stream_contents(
 def batch_contents(
     request: pb.GetBatchRequest, served: Served, registered: Registered = NOTHING_REGISTERED
 ) -> Contents:
-    """Return the first batch of a stream, alone.
+    """Return the contents for only the first batch of a stream.
 
     Raises:
         HeadraceError: See `batch_spec`.
     """
     contents = _contents(batch_spec(request, served, registered), served, request.steps, registered)
-    # What is planned first is one batch.
+    # The first plan is always a single batch.
     return replace(
         contents,
         title=f"one of the {contents.title}",
@@ -117,12 +118,12 @@ def batch_contents(
 def samples_contents(
     request: pb.GetSamplesRequest, served: Served, registered: Registered = NOTHING_REGISTERED
 ) -> Contents:
-    """Return samples as one batch.
+    """Return the contents for samples as one batch.
 
     Raises:
-        HeadraceError: As `samples_spec`.
+        HeadraceError: See `samples_spec`.
     """
-    del registered  # samples by id stand in no epoch, so no steps are taken with them
+    del registered  # samples by id belong to no epoch, so no steps are applied to them
     spec = samples_spec(request, served)
     refuse_taken_names(spec.columns)
     start = pb.StreamStart(columns=[column.to_proto() for column in spec.columns])
@@ -146,7 +147,7 @@ def stream_start(spec: StreamSpec, served: Served, pipeline: Pipeline | None) ->
     """Return the first message of a stream.
 
     Raises:
-        UnsupportedColumnError: Two columns would have one name in a batch.
+        UnsupportedColumnError: Two columns would have the same name in a batch.
     """
     columns = spec.columns if pipeline is None else pipeline.after
     refuse_taken_names(columns)
@@ -166,18 +167,18 @@ def stream_start(spec: StreamSpec, served: Served, pipeline: Pipeline | None) ->
 
 
 def transform_message(config: TransformConfig | StepVersion) -> pb.Transform:
-    """Return a transform as the wire describes it."""
+    """Return the wire's description of a transform."""
     return pb.Transform(name=config.name, version=config.version)
 
 
 def sample_title(shown: NDArray[np.int64]) -> str:
-    """Return a sample in words, of whose id a batch would show this."""
+    """Return the name of a sample in errors, given its value in the column of sample ids."""
     *dataset, sample = shown.ravel().tolist()
     return f"sample {sample}" + (f" of the mixture's dataset {dataset[0]}" if dataset else "")
 
 
 def batch_header(planned: PlannedBatch) -> pb.BatchHeader:
-    """Return the head of a batch, without what describes its payload."""
+    """Return the header of a batch, without the fields about its payload."""
     return pb.BatchHeader(
         epoch=planned.epoch,
         step=planned.step,
@@ -196,10 +197,10 @@ def stream_pipeline(
     steps: Sequence[pb.BatchStep],
     registered: Registered,
 ) -> Pipeline | None:
-    """Return what is done with the batches of a stream before they are sent.
+    """Return the steps of a stream; None if there are none.
 
     Raises:
-        HeadraceError: As `make_pipeline`.
+        HeadraceError: See `make_pipeline`.
     """
     packed = served.packed
     texts = None
@@ -230,10 +231,10 @@ def stream_pipeline(
 
 
 def stream_finder(spec: StreamSpec, served: Served) -> Finder:
-    """Return what finds the samples of a stream by their positions.
+    """Return the finder of a stream's samples by position.
 
     Raises:
-        HeadraceError: As `Served.bucket_finder`.
+        HeadraceError: See `Served.bucket_finder`.
     """
     if spec.buckets:
         assert isinstance(served, ServedDataset)
@@ -242,10 +243,10 @@ def stream_finder(spec: StreamSpec, served: Served) -> Finder:
 
 
 def stream_dealer(spec: StreamSpec, served: Served, finder: Finder) -> Dealer | None:
-    """Return what deals the samples of a stream to its ranks; None if they go in order.
+    """Return the dealer of samples to ranks; None if they are dealt in order.
 
     Raises:
-        HeadraceError: As `Served.dealer`.
+        HeadraceError: See `Served.dealer`.
     """
     if spec.deal is None:
         return None
@@ -260,7 +261,7 @@ def _contents(
     registered: Registered,
 ) -> Contents:
     finder = stream_finder(spec, served)
-    # What the order brings together is what buckets are made of.
+    # Buckets are made from what the order brings together.
     ordered = finder.ordered if isinstance(finder, BucketFinder) else finder
     plans = planned_stream(
         spec, finder, tally=served.tally, dealer=stream_dealer(spec, served, finder)
@@ -268,7 +269,7 @@ def _contents(
     title = f"batches for rank {spec.rank} of {spec.world_size}"
     pipeline = stream_pipeline(spec, served, steps, registered)
     start = stream_start(spec, served, pipeline)
-    # Texts are gathered as samples are, and become rows afterwards.
+    # Texts are gathered like samples, and become rows afterwards.
     texts = None if pipeline is None or pipeline.texts is None else pipeline.before
     job = (
         *(served.readable.fingerprint, spec.mixture, spec.order),
@@ -315,7 +316,7 @@ def _foreseen_samples(spec: StreamSpec, served: Served, finder: Finder) -> int:
     if isinstance(finder, StepFinder) and finder.has_steps:
         together = spec.order.lanes * finder.lane_bytes // finder.sample_bytes
         foreseen = min(foreseen, round(FORESEEN_WINDOWS * together))
-    # Together the streams of a job look ahead as far.
+    # The streams of a job look this far ahead together.
     return foreseen // (spec.world_size * spec.batch_stride * served.samples_an_item)
 
 
@@ -335,7 +336,7 @@ def _steps_ahead(spec: StreamSpec, finder: StepFinder) -> Callable[[Callable[[],
 
 
 def _lanes(spec: StreamSpec) -> range:
-    """Return the lanes that a rank reads: those in its part of each batch, if that is a unit."""
+    """Return the lanes that a rank reads: those in its part of a batch, if a batch is a unit."""
     lanes, parts = spec.order.lanes, spec.world_size // spec.replication
     if spec.order.unit != spec.global_batch_size:
         return range(lanes)

@@ -1,1 +1,1 @@
-"""Stored blocks in a folder of this machine, kept over restarts."""
+"""Stored blocks in a local folder, kept across restarts."""

@@ -1,4 +1,4 @@
-"""Look for blocks of a dataset in the cache's folder before they are fetched."""
+"""Look for the blocks of a dataset in the cache's folder before fetching them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _OPTIONS = pa.ipc.IpcWriteOptions(compression="lz4", use_threads=False)
 
 @runtime_checkable
 class _Stored(Protocol):
-    """A dataset whose blocks can be kept in their stored form; ours can."""
+    """A dataset whose blocks can be kept in their stored form, as our own can."""
 
     def read_stored(self, block: int) -> tuple[bytes, pa.RecordBatch]: ...
 
@@ -28,7 +28,7 @@ class _Stored(Protocol):
 
 
 class DiskBlocks:
-    """Reads blocks as `OpenDataset.read_block` does, through the folder.
+    """Reads blocks as `OpenDataset.read_block` does, but looks in the folder first.
 
     Args:
         dataset: The dataset; the caller closes it.
@@ -43,7 +43,7 @@ class DiskBlocks:
         disk.open(dataset.fingerprint, block_count=dataset.block_count)
 
     def read_block(self, block: int) -> pa.RecordBatch:
-        """Read one block from the folder, or fetch it and keep it there."""
+        """Read one block from the folder, or fetch it and store it there."""
         kept = self._kept(block)
         if kept is not None:
             return kept
@@ -52,11 +52,11 @@ class DiskBlocks:
         return batch
 
     def run_blocks(self, max_bytes: int) -> int:
-        """Return how many neighbouring blocks one read should bring, as the dataset has it."""
+        """Return how many neighbouring blocks to read together; see the dataset's method."""
         return self._stored.run_blocks(max_bytes)
 
     def read_run(self, blocks: Sequence[int]) -> Iterator[ReadBlock]:
-        """Read blocks from the folder; fetch the missing ones in one read, and keep them there."""
+        """Read blocks from the folder, and fetch missing ones together and store them there."""
         missing = []
         for block in blocks:
             kept = self._kept(block)
@@ -66,7 +66,7 @@ class DiskBlocks:
                 yield ReadBlock(block, kept)
         for read in self._stored.read_run(missing):
             if isinstance(read.content, pa.RecordBatch):
-                # A copy of its own bytes: a view would keep the whole run's bytes alive.
+                # A copy, because a view would keep the bytes of the whole run alive.
                 self._disk.put(self._fingerprint, read.block, bytes(read.stored))
             yield read
 
@@ -77,14 +77,14 @@ class DiskBlocks:
         try:
             return self._stored.decode_stored(block, kept)
         except ShardCorruptError:
-            # Its checksum is right, so the file was written with other bytes than the manifest
-            # states.
+            # The checksum is right, so the file was written with bytes that do not match the
+            # manifest.
             self._disk.drop(self._fingerprint, block)
             return None
 
 
 class _Encoded:
-    """Blocks of a dataset of another layout, kept as Arrow streams."""
+    """Blocks of a dataset in another layout, which are stored as Arrow streams."""
 
     def __init__(self, dataset: OpenDataset) -> None:
         self._dataset = dataset

@@ -2,16 +2,16 @@
 
 Contract:
 
-1. One file a block: ``FINGERPRINT/BLOCK.block``, a header with a checksum, then the block's stored
-   bytes. It is written under another name and renamed, so a crash leaves a whole file or one that
-   the next start deletes.
+1. Each block has a file ``FINGERPRINT/BLOCK.block``: a header with a checksum, then the block's
+   stored bytes. It is written under another name and renamed, so a crash leaves either a complete
+   file or one that the next start deletes.
 2. The files, counted in whole pages of 4 KiB, never exceed the budget. Files found at the start
-   count too, and are deleted until they fit.
-3. A file is trusted only if its checksum is right, which covers its content and the block's name.
-   An altered file is deleted, and the block is fetched again.
-4. One process at a time may use the folder; another one is refused.
-5. A disk that is full or broken is logged once and left alone for a minute; the server continues.
-6. Only files that start with this cache's mark are ever deleted or replaced.
+   count too, and are deleted until the rest fits.
+3. A file is used only if its checksum is right, which covers its content and the block's name. An
+   altered file is deleted, and the block is fetched again.
+4. Only one process at a time may use the folder; others are refused.
+5. A full or broken disk is logged once and not used for a minute; the server continues.
+6. Only files that start with this cache's magic bytes are ever deleted or replaced.
 7. One thread writes the blocks; a block is dropped if more than `_QUEUE_BYTES` wait for it.
 
 If the code differs, the code is wrong.
@@ -53,25 +53,25 @@ _log = logging.getLogger(__name__)
 
 
 class DiskObserver(Protocol):
-    """What the folder reports."""
+    """Receives what the folder reports."""
 
     def disk_used(self, *, is_hit: bool) -> None:
-        """Count a block that was in the folder, or not, when it was needed."""
+        """Count a block that was in the folder or not when it was needed."""
 
     def disk_held(self, *, used_bytes: int) -> None:
-        """Note what the folder's blocks take now."""
+        """Record the bytes of the folder's blocks."""
 
 
 class DiskCache:
-    """Stored blocks in a folder. Safe for several threads.
+    """Stored blocks in a folder; thread-safe.
 
     Args:
-        folder: The folder, which is made if it does not exist.
-        budget_bytes: What its files may take.
-        observer: Is told what happens.
+        folder: The folder, which is created if it does not exist.
+        budget_bytes: The most bytes of its files.
+        observer: Receives reports.
 
     Raises:
-        ConfigurationError: Another process has the folder, or it cannot be used.
+        ConfigurationError: Another process uses the folder, or it cannot be used.
     """
 
     def __init__(self, folder: Path, *, budget_bytes: int, observer: DiskObserver) -> None:
@@ -91,16 +91,16 @@ class DiskCache:
 
     @property
     def used_bytes(self) -> int:
-        """Return what the files take now."""
+        """Bytes of the files."""
         return self._shelves.used
 
     def open(self, fingerprint: str, *, block_count: int) -> None:
-        """Start to serve a dataset, whose blocks then own a part of the folder."""
+        """Start to serve a dataset, which then owns a part of the folder."""
         with self._lock:
             self._shelves.open(fingerprint, block_count)
 
     def releaser(self, fingerprint: str) -> Callable[[], None]:
-        """Return a function that undoes one `open`; blocks that nobody serves go first."""
+        """Return a function that undoes one `open`; unserved blocks are deleted first."""
 
         def release() -> None:
             with self._lock:
@@ -109,7 +109,7 @@ class DiskCache:
         return release
 
     def get(self, fingerprint: str, block: int) -> bytes | None:
-        """Return a block's stored bytes, verified; None if they are missing or altered."""
+        """Return the verified stored bytes of a block; None if they are missing or altered."""
         with self._lock:
             is_here = self._shelves.read(fingerprint, block)
         content = self._read(fingerprint, block) if is_here else None
@@ -117,7 +117,7 @@ class DiskCache:
         return content
 
     def put(self, fingerprint: str, block: int, content: bytes) -> None:
-        """Queue a block's stored bytes to be kept, if they are worth their room."""
+        """Queue a block's stored bytes for writing, unless others are worth more."""
         with self._lock:
             if self._queued_bytes + len(content) > _QUEUE_BYTES:
                 return
@@ -125,18 +125,18 @@ class DiskCache:
         self._queue.put((fingerprint, block, content))
 
     def drop(self, fingerprint: str, block: int) -> None:
-        """Delete a block that is not as it should be."""
+        """Delete a wrong block."""
         with self._lock:
             self._shelves.remove(fingerprint, block)
         _delete_ours(self._path(fingerprint, block))
 
     def flush(self, timeout_s: float) -> bool:
-        """Wait until all blocks that were put are written or given up; return whether they are."""
+        """Wait until all queued blocks are written or dropped; return whether they are."""
         with self._queued:
             return self._queued.wait_for(lambda: not self._queued_bytes, timeout_s)
 
     def close(self) -> None:
-        """Write what waits, and give the folder up."""
+        """Write queued blocks, and release the folder."""
         self._queue.put(None)
         self._writer.join()
         os.close(self._lock_file)
@@ -180,7 +180,7 @@ class DiskCache:
         with self._lock:
             victims, has_room = self._shelves.make_room(fingerprint, size)
             if has_room:
-                # It is counted before it is written, so that the budget holds at every moment.
+                # Counted before it is written, so that the budget always holds.
                 self._shelves.remove(fingerprint, block)
                 self._shelves.add(fingerprint, block, size)
         for victim in victims:
@@ -230,7 +230,7 @@ def _locked(folder: Path) -> int:
 
 
 def _found(folder: Path) -> Iterator[tuple[str, int, int]]:
-    """Yield the blocks in a folder, oldest first, and delete the remains of a crash."""
+    """Yield the blocks in a folder, oldest first, and delete what a crash left."""
     found = []
     for shelf in folder.iterdir():
         if not _FOLDER.fullmatch(shelf.name) or not shelf.is_dir():
@@ -274,7 +274,7 @@ def _write(path: Path, header: bytes, content: bytes) -> None:
             file.write(content)
         unfinished.rename(path)
     except BaseException:
-        # This process has just made it.
+        # This process has just created it.
         unfinished.unlink(missing_ok=True)
         raise
 

@@ -1,12 +1,12 @@
-"""Choose which blocks the cache's folder keeps, and which make way for others. No I/O.
+"""Choose which blocks the cache's folder keeps and which it deletes. No I/O.
 
-1. The sizes of all blocks together never pass the budget.
-2. Blocks of datasets that are not served make way first.
-3. Each dataset that is served owns an equal part. One that is below its part takes room from the
-   one that is farthest above its own; what is free is anyone's.
+1. The sizes of all blocks together never exceed the budget.
+2. Blocks of unserved datasets are deleted first.
+3. Each served dataset owns an equal part. A dataset below its part takes room from the one that is
+   farthest above its own; any dataset may use free room.
 4. A dataset that fills its part replaces only blocks that it has not read for two epochs. An epoch
-   reads every block once, each time in another order, so a block that was just read is needed later
-   than one that was not. Replacing the latter would throw away blocks that are needed sooner.
+   reads every block once, in an order of its own. So a block that was read recently is needed later
+   than one that was not, and replacing the older one would drop the block that is needed sooner.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from dataclasses import dataclass, field
 
-# Reads of a dataset, in epochs, after which a block that was not among them is given up.
+# A block is given up if the dataset was read for this many epochs without it.
 _STALE_EPOCHS = 2
 
 
@@ -26,7 +26,7 @@ class _Entry:
 
 @dataclass(slots=True)
 class _Shelf:
-    """The blocks of one dataset, the one that was not read for longest first."""
+    """The blocks of one dataset, the least recently read first."""
 
     block_count: int = 0
     servings: int = 0
@@ -36,10 +36,10 @@ class _Shelf:
 
 
 class Shelves:
-    """The blocks in the folder, by dataset. Not safe for several threads.
+    """The blocks in the folder, by dataset; not thread-safe.
 
     Args:
-        budget_bytes: What all blocks together may take.
+        budget_bytes: The most bytes of all blocks together.
     """
 
     def __init__(self, budget_bytes: int) -> None:
@@ -48,24 +48,24 @@ class Shelves:
         self.used = 0
 
     def open(self, fingerprint: str, block_count: int) -> None:
-        """Serve a dataset."""
+        """Start to serve a dataset."""
         shelf = self._shelves.setdefault(fingerprint, _Shelf())
         shelf.block_count = block_count
         shelf.servings += 1
 
     def release(self, fingerprint: str) -> None:
-        """Undo one `open`; blocks that nobody serves stay while there is room."""
+        """Undo one `open`; blocks of unserved datasets stay while there is room."""
         self._shelves[fingerprint].servings -= 1
 
     def add(self, fingerprint: str, block: int, size: int) -> None:
-        """Note a block that is in the folder, or for which `make_room` has made room."""
+        """Add a block that is in the folder, or for which `make_room` has made room."""
         shelf = self._shelves.setdefault(fingerprint, _Shelf())
         shelf.entries[block] = _Entry(size, shelf.reads)
         shelf.size += size
         self.used += size
 
     def read(self, fingerprint: str, block: int) -> bool:
-        """Note that a block is needed; return whether it is there."""
+        """Record that a block is needed; return whether it is in the folder."""
         shelf = self._shelves.setdefault(fingerprint, _Shelf())
         shelf.reads += 1
         entry = shelf.entries.get(block)
@@ -76,7 +76,7 @@ class Shelves:
         return True
 
     def remove(self, fingerprint: str, block: int) -> None:
-        """Forget a block; one that is not there is no error."""
+        """Remove a block, if it is in the folder."""
         shelf = self._shelves.get(fingerprint)
         entry = shelf.entries.pop(block, None) if shelf else None
         if shelf is None or entry is None:
@@ -85,11 +85,11 @@ class Shelves:
         self.used -= entry.size
 
     def make_room(self, fingerprint: str, size: int) -> tuple[list[tuple[str, int]], bool]:
-        """Choose what makes way for a block of a dataset.
+        """Choose the blocks to delete for a new block of a dataset.
 
         Returns:
-            The blocks that go, forgotten already, and whether there is room then; if not, the
-            block is not to be kept.
+            The blocks to delete, which are removed here, and whether there is room then. If there
+            is not, the new block is not kept.
         """
         victims: list[tuple[str, int]] = []
         while self.used + size > self._budget:
@@ -101,7 +101,7 @@ class Shelves:
         return victims, True
 
     def trim(self) -> list[tuple[str, int]]:
-        """Choose what to delete if more was found than the budget allows."""
+        """Choose the blocks to delete if those in the folder exceed the budget."""
         victims: list[tuple[str, int]] = []
         while self.used > self._budget:
             largest = max(self._shelves, key=lambda name: self._shelves[name].size)

@@ -1,1 +1,1 @@
-"""Bring blocks into the cache: fair queues, threads, several neighbours in one read."""
+"""Fetch blocks into the cache: fair queues, threads, several neighbours in one read."""

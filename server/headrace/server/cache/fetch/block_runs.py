@@ -1,6 +1,6 @@
-"""Read neighbouring blocks together, through the layers between the cache and a dataset.
+"""Read neighbouring blocks together, through all layers between the cache and a dataset.
 
-Readers that can do so have the two methods of `RunReader`; others read each block alone.
+Readers that support this have the two methods of `RunReader`; others read single blocks.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from headrace.storage import ReadBlock
 
 
 class BlockReader(Protocol):
-    """What the cache needs of a dataset."""
+    """The reader of a dataset, as the cache needs it."""
 
     def read_block(self, block: int) -> pa.RecordBatch:
         """Fetch, verify and decode one block."""
@@ -24,28 +24,28 @@ class BlockReader(Protocol):
 
 @runtime_checkable
 class RunReader(BlockReader, Protocol):
-    """What it makes use of besides."""
+    """A reader that can read neighbouring blocks together."""
 
     def run_blocks(self, max_bytes: int) -> int:
-        """Return how many neighbours of at most that many bytes one read should bring."""
+        """Return how many neighbouring blocks, of at most ``max_bytes``, to read together."""
 
     def read_run(self, blocks: Sequence[int]) -> Iterator[ReadBlock]:
-        """Read blocks that are in rising order; errors are values."""
+        """Read blocks, given in rising order; errors are values."""
 
 
 def store_of(url: str) -> str:
-    """Name the store that a dataset lies in: its scheme and host or bucket."""
+    """Return the name of a dataset's store: its scheme and its host or bucket."""
     parts = urlsplit(url)
     return f"{parts.scheme}://{parts.netloc}"
 
 
 def run_blocks(reader: object, max_bytes: int) -> int:
-    """Return how many neighbouring blocks of a reader should come together, 1 at least."""
+    """Return how many neighbouring blocks to read together, >= 1."""
     return reader.run_blocks(max_bytes) if isinstance(reader, RunReader) else 1
 
 
 def read_run(reader: BlockReader, blocks: Sequence[int]) -> Iterator[ReadBlock]:
-    """Read blocks that are in rising order, together where the reader can; errors are values."""
+    """Read blocks, given in rising order, together if the reader can; errors are values."""
     if isinstance(reader, RunReader):
         return reader.read_run(blocks)
     return (_read_alone(reader, block) for block in blocks)

@@ -1,34 +1,34 @@
-"""Find out by trial how many reads of one store should run at once.
+"""Find by trial how many reads of one store should run concurrently.
 
-A remote store is fastest with many reads at once, one on the same machine with few: beyond some
-number they only wait for each other. No setting fits both, so the number follows the throughput.
+A remote store is fastest with many concurrent reads, a local one with few: beyond some number they
+only wait for each other. No setting fits both, so the limit follows the throughput.
 
 Contract:
 
 1. The limit stays in ``[least, most]`` and starts at ``first``.
-2. It is judged over windows of two reads for each that may be under way, and of `_WINDOW_S` at
-   least; only where reads were held back by it, since else it makes no difference.
+2. It is judged over windows of two reads for each allowed one and at least `_WINDOW_S`, and only if
+   it held reads back, because otherwise it makes no difference.
 3. After a window with more bytes a second than the one before, the limit grows further. If growing
-   brought no more, each read only takes longer: the limit goes back, and stays there for a time
+   did not help, each read only takes longer. The limit then goes back, and stays there for a time
    that doubles with each failed trial.
-4. If the store throttled some of the reads, the limit shrinks by a third.
-5. If the limit has been the same for long, one window is tried with less: if that brings as much,
-   the limit stays there.
+4. If the store throttled reads, the limit shrinks by a third.
+5. If the limit has been the same for long, one window tries a lower one, which stays if it is as
+   fast.
 
 If the code differs, the code is wrong.
 
-Source: hill climbing as in "Netflix/concurrency-limits", with throughput in place of latency, since
-latency of a store varies by itself; shrinking at once is that of TCP.
+Source: hill climbing as in "Netflix/concurrency-limits", but with throughput in place of latency,
+because the latency of a store varies by itself; the immediate decrease is that of TCP.
 """
 
 from __future__ import annotations
 
 FIRST_LIMIT = 16
-"""Reads that are under way at first (measured: tests/benchmarks/bench_cold_store.py)."""
+"""The limit at the start (measured: tests/benchmarks/bench_cold_store.py)."""
 
 _WINDOW_S = 0.25
 _GROWTH = 1.25
-# Growing by a quarter brings a quarter more at most; a fifth of that is no accident (arbitrary).
+# A quarter more reads bring at most a quarter more; a fifth of that is not noise (arbitrary).
 _GAIN = 1.05
 _LOSS = 0.97
 _SHRINK = 2 / 3
@@ -39,21 +39,21 @@ _LONGEST_REST = 64
 
 
 class Concurrency:
-    """The limit of one store. Not safe for several threads.
+    """The limit for one store; not thread-safe.
 
     Args:
-        most: Reads at once, at most.
-        first: Reads at once, at first.
+        most: The highest limit.
+        first: The limit at the start.
 
     Attributes:
-        limit: Reads that may be under way ahead of need.
+        limit: The most concurrent prefetches.
     """
 
     def __init__(self, most: int, *, first: int = FIRST_LIMIT) -> None:
         self._most = most
         self._least = min(2, most)
         self.limit = min(first, most)
-        # The limit to go back to, and what it brought; 0 while nothing is tried.
+        # The limit to go back to, and its throughput; 0 without a trial.
         self._before = 0
         self._rate_before = 0.0
         self._rest = 0
@@ -67,19 +67,19 @@ class Concurrency:
         self._held_back = False
 
     def hold_back(self) -> None:
-        """Note that a read had to wait because of the limit."""
+        """Record that a read had to wait because of the limit."""
         self._held_back = True
 
     def throttled(self) -> None:
-        """Note that the store refused a read for now, or could not be reached."""
+        """Record that the store throttled a read, or could not be reached."""
         self._throttled += 1
 
     def ended(self, size: int, *, now: float) -> None:
-        """Note the end of a read that brought ``size`` bytes, and change the limit when it is time.
+        """Record the end of a read, and adapt the limit at the end of a window.
 
         Args:
-            size: What it brought.
-            now: Seconds of a clock that never goes back.
+            size: Bytes that the read returned.
+            now: Monotonic seconds.
         """
         if self._began is None:
             self._began = now
@@ -94,7 +94,7 @@ class Concurrency:
         elif self._held_back:
             self._judge(rate)
         else:
-            # Whatever was tried was not put to the test.
+            # The trial had no effect, so it is not judged.
             self._before = 0
         self._begin(now)
 
@@ -107,7 +107,7 @@ class Concurrency:
             self._try(rate)
 
     def _compare(self, rate: float) -> None:
-        """Keep what was tried, or go back."""
+        """Keep the tried limit, or go back."""
         if self._is_shrinking:
             self._settle(self.limit if rate >= _LOSS * self._rate_before else self._before)
         elif rate >= _GAIN * self._rate_before:
@@ -117,7 +117,7 @@ class Concurrency:
             self._settle(self._before)
 
     def _try(self, rate: float) -> None:
-        """Try less every second time, and more else."""
+        """Try a lower limit every second time, and a higher one otherwise."""
         self._is_shrinking = not self._is_shrinking
         smaller = int(self.limit / _GROWTH)
         if self._is_shrinking and smaller >= self._least and self._next_rest > _FIRST_REST:

@@ -1,4 +1,4 @@
-"""A queue in which one job's long line does not delay the others."""
+"""A queue in which a long line of one job does not delay other jobs."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ _T = TypeVar("_T")
 
 
 class FairQueue(Generic[_T]):
-    """Things in line by job; jobs take turns. Not safe for several threads."""
+    """A queue of items by job, from which jobs take turns; not thread-safe."""
 
     def __init__(self) -> None:
         self._lines: OrderedDict[int, deque[_T]] = OrderedDict()
 
     def put(self, thing: _T, *, job: int) -> None:
-        """Let a thing stand in its job's line."""
+        """Add an item to the line of its job."""
         self._lines.setdefault(job, deque()).append(thing)
 
     def take(self) -> _T | None:
-        """Return the next thing of the job whose turn it is, or None if nothing stands in line."""
+        """Return the next item of the job whose turn it is; None if the queue is empty."""
         if not self._lines:
             return None
         job, line = self._lines.popitem(last=False)

@@ -1,16 +1,16 @@
-"""Blocks on their way into the cache, and in what order they are fetched.
+"""Blocks that are being fetched into the cache ("flights"), and the order in which they are.
 
 Contract of a flight:
 
-1. A block has one flight at most, which its dataset's table notes; whoever asks meanwhile joins it.
-2. Blocks that streams wait for go before prefetched ones; jobs take turns in both. Each store has
+1. A block has at most one flight, which its dataset's table records; further requests join it.
+2. Blocks that streams wait for come before prefetched ones; jobs take turns in both. Each store has
    its own queues.
-3. It waits in a queue until a thread takes it. The first of its readers to finish ends it with
-   `land`, whatever the result, unless that reader failed and another one reads it too. A flight
-   that nobody needs any more when its turn comes ends without a fetch.
-4. Neighbours of a flight that are queued too are taken with it, whenever they were asked for:
-   together they cost the store little more than one. No thread takes more than its share of the
-   queue, except for neighbours that were prefetched together, which stay together.
+3. A flight waits in a queue until a thread takes it. The first of its readers to finish ends it
+   with `land`, unless that reader failed and another one reads the block too. A flight that nobody
+   needs when its turn comes ends without a fetch.
+4. Queued neighbours of a flight are taken with it, no matter when they were asked for: together
+   they cost the store little more than one. No thread takes more than its share of the queue,
+   except for neighbours that were prefetched together, which stay together.
 
 If the code differs, the code is wrong.
 """
@@ -29,17 +29,17 @@ _ALONE = range(0)
 
 @dataclass(slots=True, eq=False)
 class Flight:
-    """A block on its way into the cache.
+    """A block that is being fetched into the cache.
 
     Attributes:
-        source: The block's dataset.
-        block: Its ordinal.
-        owners: The streams that asked for it ahead of need.
+        source: The dataset of the block.
+        block: The ordinal of the block.
+        owners: The streams that prefetch it.
         demands: The streams that wait for it.
-        is_running: Whether a thread has begun to fetch it.
-        is_over: Whether it has ended.
-        readers: Threads that fetch it.
-        together: The neighbours, itself among them, that were asked for ahead of need with it.
+        is_running: Whether a thread has started to fetch it.
+        is_over: Whether the flight has ended.
+        readers: Number of threads that fetch it.
+        together: The neighbours that were prefetched with it, including itself.
     """
 
     source: Source
@@ -53,22 +53,22 @@ class Flight:
 
     @property
     def is_wanted(self) -> bool:
-        """Whether anyone still wants the block."""
+        """Whether a stream still needs the block."""
         return bool(self.demands) or any(not owner.gone for owner in self.owners)
 
     @property
     def job(self) -> int:
-        """A job that wants the block."""
+        """A job that needs the block."""
         return next((waiter.job for waiter in (*self.demands, *self.owners)), 0)
 
     def fail(self, error: HeadraceError) -> None:
-        """Tell the streams that wait."""
+        """Pass an error to the waiting streams."""
         for waiter in self.demands:
             waiter.fail(error)
 
 
 class Flights:
-    """All flights of a cache. Not safe for several threads."""
+    """All flights of a cache; not thread-safe."""
 
     def __init__(self) -> None:
         self._flights: dict[tuple[int, int], Flight] = {}
@@ -77,7 +77,7 @@ class Flights:
         self._waiting: Counter[str] = Counter()
 
     def all(self) -> list[Flight]:
-        """Return every flight that is not over."""
+        """Return all flights that have not ended."""
         return list(self._flights.values())
 
     def of(self, source: Source, block: int) -> Flight | None:
@@ -85,7 +85,7 @@ class Flights:
         return self._flights.get((source.index, block))
 
     def demand(self, source: Source, block: int, waiter: Waiter) -> None:
-        """Let a stream wait for a block that is not cached."""
+        """Make a stream wait for a block that is not cached."""
         flight = self.of(source, block) or self._depart(source, block)
         flight.demands.append(waiter)
         flight.owners.append(waiter)
@@ -93,13 +93,13 @@ class Flights:
             self._urgent[source.store].put(flight, job=waiter.job)
 
     def ask(self, source: Source, block: int, waiter: Waiter, *, together: range = _ALONE) -> None:
-        """Fetch a block that is not cached ahead of need.
+        """Prefetch a block that is not cached.
 
         Args:
-            source: Its dataset.
-            block: Its ordinal.
-            waiter: Who asks.
-            together: The neighbours, itself among them, that are asked for at once.
+            source: The dataset of the block.
+            block: The ordinal of the block.
+            waiter: The stream that asks.
+            together: The neighbours that are prefetched with it, including itself.
         """
         flight = self.of(source, block)
         if flight is None:
@@ -110,16 +110,15 @@ class Flights:
             flight.together = together
 
     def take(self, threads: int, *, store: str = "", urgent: bool | None = None) -> list[Flight]:
-        """Return the next flight and its neighbours, which are the caller's to end.
+        """Return the next flight and its neighbours; the caller must end them.
 
         Args:
-            threads: How many threads share the flights that wait: none is to take many and leave
-                the others with nothing.
-            store: Where they lie.
-            urgent: True for flights that a stream waits for, False for the others, None for both.
+            threads: How many threads share the queue, so that no thread takes more than its share.
+            store: The name of the store.
+            urgent: True for flights that streams wait for, False for the others, None for both.
 
         Returns:
-            Flights of one dataset, by block; none if none waits.
+            Flights of one dataset, by block; empty if none waits.
         """
         lines = [] if urgent is False else [self._urgent[store]]
         lines += [] if urgent else [self._ahead[store]]
@@ -128,7 +127,7 @@ class Flights:
                 if flight.is_running:
                     continue
                 if not flight.is_wanted:
-                    # It may stand in both queues; the other entry must not start it either.
+                    # It may be in both queues; the other entry must not start it again.
                     self._begin(flight)
                     self.land(flight, ABSENT)
                     continue
@@ -136,7 +135,7 @@ class Flights:
         return []
 
     def waiting(self, store: str) -> int:
-        """Return how many flights of a store no thread has taken."""
+        """Return how many flights of a store wait for a thread."""
         return self._waiting[store]
 
     def _with_neighbours(self, flight: Flight, share: int) -> list[Flight]:
@@ -168,13 +167,13 @@ class Flights:
         self._waiting[flight.source.store] -= 1
 
     def land(self, flight: Flight, slot: int) -> None:
-        """End a flight: its block is in a slot now, or `ABSENT`."""
+        """End a flight whose block is in a slot now, or `ABSENT`."""
         flight.is_over = True
         flight.source.slot_of[flight.block] = slot
         del self._flights[flight.source.index, flight.block]
 
     def call_off(self, source: Source, error: HeadraceError) -> None:
-        """Fail all waits for blocks of a dataset, and end its flights that no thread has taken."""
+        """Fail all waits for blocks of a dataset, and end its flights that wait for a thread."""
         for flight in self.all():
             if flight.source is not source:
                 continue
@@ -182,12 +181,12 @@ class Flights:
             flight.demands.clear()
             flight.owners.clear()
             if not flight.is_running:
-                # It still stands in a queue, whose entry must not start it.
+                # Its entry is still in a queue, and must not start it.
                 self._begin(flight)
                 self.land(flight, ABSENT)
 
     def has_any(self, source: Source) -> bool:
-        """Return whether a block of a dataset is on its way."""
+        """Return whether a block of a dataset is being fetched."""
         return any(flight.source is source for flight in self._flights.values())
 
     def _depart(self, source: Source, block: int) -> Flight:

@@ -1,18 +1,18 @@
-"""The threads that bring the blocks of one store into the cache.
+"""The threads that fetch the blocks of one store into the cache.
 
 Contract of a fetch:
 
 1. Success: the block is in the cache, pinned once for each stream that waits for it, before
    anything can evict it.
-2. Failure: the streams that wait for the block get the error, even if it is a bug; it is not kept.
-3. Removal: a block whose dataset was removed meanwhile is thrown away.
-4. Blocks that come in one read are still separate fetches: the failure of one does not touch the
-   others.
-5. Blocks that a stream waits for are read at once if a thread is free; blocks are prefetched as far
-   as the store's limit allows (`concurrency`). Both wait while the running reads hold `most_bytes`.
-6. Another thread repeats a slow read once (`slow_reads`). The first answer counts for each block,
-   and the first failure only if nobody else reads it. A read that was repeated no longer counts
-   against the limit, so it blocks no other read.
+2. Failure: the streams that wait for the block get the error, even if it is a bug. The failure is
+   not kept.
+3. Removal: a block whose dataset was removed meanwhile is discarded.
+4. Blocks of one read are still separate fetches: if one fails, the others are not affected.
+5. Blocks that a stream waits for are read at once if a thread is free. Blocks are prefetched within
+   the store's limit (`concurrency`). Both wait while running reads hold `most_bytes`.
+6. Another thread repeats a slow read once (`slow_reads`). For each block the first success counts;
+   a failure counts only if nobody else reads the block. A repeated read no longer counts against
+   the limit, so it blocks no other read.
 7. `stop`: threads end when their fetches do.
 
 If the code differs, the code is wrong.
@@ -42,26 +42,26 @@ from headrace.storage.store.retry import hearing_failures
 
 _log = logging.getLogger(__name__)
 
-# How often to look for slow reads, at most (arbitrary: a part of what counts as slow).
+# Shortest time between two looks for slow reads (arbitrary: a fraction of what counts as slow).
 _LOOK_S = 0.01
 
 
 class HeldObserver(Protocol):
-    """Is told what the cache holds."""
+    """Receives what the cache holds."""
 
     def held(self, *, used_bytes: int, block_count: int) -> None:
-        """Note what the cache holds now."""
+        """Record what the cache holds."""
 
 
 @dataclass(slots=True)
 class UnderWay:
-    """The memory that the running reads of all stores hold; used under the cache's lock.
+    """The memory that running reads of all stores hold; used under the cache's lock.
 
     Attributes:
-        most_bytes: About how much they may hold; a single read is always allowed.
-        run_bytes: How much the blocks of one read take at most.
-        held_bytes: How much they hold.
-        freed: Notified when that becomes less than all.
+        most_bytes: The approximate limit; a single read is always allowed.
+        run_bytes: The most bytes of the blocks of one read.
+        held_bytes: Bytes that running reads hold.
+        freed: Notified when there is room again.
     """
 
     most_bytes: int
@@ -71,15 +71,15 @@ class UnderWay:
 
     @property
     def is_full(self) -> bool:
-        """Whether no further read may begin."""
+        """Whether no further read may start."""
         return bool(self.held_bytes) and self.held_bytes + self.run_bytes > self.most_bytes
 
     def begin(self, size: int) -> None:
-        """Count a read."""
+        """Count the start of a read."""
         self.held_bytes += size
 
     def end(self, size: int) -> None:
-        """Count it no more."""
+        """Count the end of a read."""
         was_full = self.is_full
         self.held_bytes -= size
         if was_full:
@@ -87,7 +87,7 @@ class UnderWay:
                 waiting.notify()
 
     def size(self, run: list[Flight]) -> int:
-        """Return what a read holds, about."""
+        """Return approximately how many bytes a read holds."""
         return len(run) * self.run_bytes // run[0].source.run_blocks
 
 
@@ -96,9 +96,9 @@ class _Read:
     """One running read.
 
     Attributes:
-        flights: The flights that it ends, by block.
-        size: About how many bytes it holds.
-        began: When it began, by the monotonic clock.
+        flights: The flights of its blocks.
+        size: Approximate bytes that it holds.
+        began: When it started, by the monotonic clock.
         is_second: Whether it repeats a slow read.
         was_asked_again: Whether another read repeats it because it is slow.
     """
@@ -111,7 +111,7 @@ class _Read:
 
     @property
     def is_over(self) -> bool:
-        """Whether all that it brings is there."""
+        """Whether all its blocks have arrived."""
         return all(flight.is_over for flight in self.flights)
 
 
@@ -119,13 +119,13 @@ class Fetchers:
     """The fetching threads of one store.
 
     Args:
-        lock: The cache's.
-        flights: What is to be fetched; used under the lock.
-        room: Where it goes; used under the lock.
-        under_way: What the reads of all stores hold.
-        thread_count: Reads at once, at most.
-        observer: Is told what the cache holds after each block.
-        store: Names the store.
+        lock: The cache's lock.
+        flights: The blocks to fetch; used under the lock.
+        room: The memory for blocks; used under the lock.
+        under_way: The memory that running reads of all stores hold.
+        thread_count: The most concurrent reads.
+        observer: Receives what the cache holds, after each block.
+        store: The name of the store.
     """
 
     def __init__(
@@ -152,7 +152,7 @@ class Fetchers:
         self._concurrency = Concurrency(thread_count)
         self._slow = SlowReads(is_local=not urlsplit(store).netloc)
         self._reads: set[_Read] = set()
-        # Those of them that count against the limit.
+        # Running reads that count against the limit.
         self._running = 0
         self._again: deque[_Read] = deque()
         self._thread_count = thread_count
@@ -167,15 +167,15 @@ class Fetchers:
             thread.start()
 
     def wake(self, count: int, *, urgent: bool) -> None:
-        """Let threads look for that many flights; the caller holds the lock.
+        """Wake threads for new flights; the caller holds the lock.
 
         Args:
-            count: How many came.
+            count: Number of new flights.
             urgent: Whether streams wait for them.
         """
         most = self._thread_count if urgent else self._concurrency.limit
         if self._running >= most:
-            # A thread that finishes takes them; waking another would cost more than all else here.
+            # A thread that finishes takes them; waking another one would be the main cost here.
             self._concurrency.hold_back()
             return
         self._work.notify(min(count, most - self._running))
@@ -213,13 +213,13 @@ class Fetchers:
         return None
 
     def _taken(self) -> list[Flight]:
-        """Return what may be read now."""
+        """Return the flights that may be read now."""
         if not self._flights.waiting(self._store):
             return []
         if self._under_way.is_full:
             self._concurrency.hold_back()
             return []
-        # All threads work for waiting streams, with a few blocks each.
+        # For waiting streams, all threads share the blocks.
         run = self._flights.take(self._thread_count, store=self._store, urgent=True)
         if run or not self._flights.waiting(self._store):
             return run
@@ -233,7 +233,7 @@ class Fetchers:
         left = [flight for flight in slow.flights if not flight.is_over]
         for flight in left:
             flight.readers += 1
-        # What the first one holds is counted already.
+        # The memory of the first read is counted already.
         return _Read(left, 0, time.monotonic(), is_second=True)
 
     def _begun(self, read: _Read) -> _Read:
@@ -254,7 +254,7 @@ class Fetchers:
             self._concurrency.ended(size, now=now)
             if is_whole and not read.is_second:
                 self._slow.ended(now - read.began)
-            # This thread takes the next; another one helps if the limit has grown.
+            # This thread takes the next flights; another one helps if the limit has grown.
             if self._running + 1 < self._concurrency.limit and self._flights.waiting(self._store):
                 self._work.notify()
             self._room.freed.notify_all()
@@ -281,14 +281,14 @@ class Fetchers:
             self._concurrency.throttled()
 
     def _watch_reads(self) -> None:
-        """Repeat slow reads, as long as there are reads."""
+        """Repeat slow reads while there are reads."""
         with self._lock:
             while not self._closed:
                 due_s = self._ask_again()
                 self._watch.wait(due_s)
 
     def _ask_again(self) -> float | None:
-        """Queue slow reads once more; return when to look again, or None while nothing is read."""
+        """Queue slow reads again; return the seconds until the next look, or None without reads."""
         threshold_s, now = self._slow.threshold_s, time.monotonic()
         if not self._reads:
             return None
@@ -309,7 +309,7 @@ class Fetchers:
         return 2 * _LOOK_S
 
     def _end(self, flight: Flight, content: pa.RecordBatch | HeadraceError) -> int:
-        """End a flight; return how many bytes came, none if it failed."""
+        """End a flight; return the bytes that arrived, 0 if it failed."""
         if isinstance(content, HeadraceError):
             self._crash(flight, content)
             return 0

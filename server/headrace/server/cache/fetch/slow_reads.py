@@ -1,15 +1,15 @@
-"""Find reads that take so long that repeating them is likely to be faster.
+"""Find reads that are so slow that repeating them is probably faster.
 
 A store takes several times as long as usual for one read in a hundred, and a connection may stall
-for seconds. A batch waits for all of its blocks, so the slowest read is what a training loop feels.
+for seconds. A batch waits for all its blocks, so its training loop waits for the slowest read.
 
 Contract:
 
-1. A read is slow when it has taken longer than `_SLOWEST` of the reads before it, and longer than
-   `_LEAST_S`. None is slow until `_LEAST_READS` have ended, and no read of a local disk ever is:
-   there the machine itself is slow.
-2. A slow read is repeated once, never twice, and at most one read in `_A_TRIAL` is: finished reads
-   pay for repeated ones, and no more than `_MOST_SAVED` repeats are saved up.
+1. A read is slow if it has taken longer than a share `_SLOWEST` of the reads before it, and longer
+   than `_LEAST_S`. No read is slow until `_LEAST_READS` have ended. Reads of a local disk never
+   are, because there the machine itself is slow.
+2. A slow read is repeated at most once, and at most one read in `_A_TRIAL` is: finished reads earn
+   repeats, and at most `_MOST_SAVED` repeats are saved up.
 
 If the code differs, the code is wrong.
 
@@ -23,7 +23,7 @@ from collections import deque
 import numpy as np
 
 _SLOWEST = 0.97
-_LEAST_S = 0.1  # arbitrary: some times the usual latency of a store in the same region
+_LEAST_S = 0.1  # arbitrary: several times the usual latency of a store in the same region
 _LEAST_READS = 32
 _KEPT_READS = 512
 _EVERY = 16
@@ -32,13 +32,13 @@ _MOST_SAVED = 8
 
 
 class SlowReads:
-    """Tells slow reads of one store from others. Not safe for several threads.
+    """Detects slow reads of one store; not thread-safe.
 
     Args:
         is_local: Whether the store is a disk of this machine.
 
     Attributes:
-        threshold_s: How long a read may take until it is slow; infinite while that is not known.
+        threshold_s: The time after which a read is slow; infinite if not known yet.
     """
 
     def __init__(self, *, is_local: bool) -> None:
@@ -50,11 +50,11 @@ class SlowReads:
 
     @property
     def can_ask_again(self) -> bool:
-        """Whether the budget has one more trial."""
+        """Whether the budget allows one more repeat."""
         return self._saved >= 1
 
     def ended(self, seconds: float) -> None:
-        """Note what a read took."""
+        """Record how long a read took."""
         self._times.append(seconds)
         self._count += 1
         self._saved = min(_MOST_SAVED, self._saved + 1 / _A_TRIAL)
@@ -64,5 +64,5 @@ class SlowReads:
             self.threshold_s = max(_LEAST_S, float(np.quantile(self._times, _SLOWEST)))
 
     def asked_again(self) -> None:
-        """Take a trial out of the budget."""
+        """Take a repeat out of the budget."""
         self._saved -= 1

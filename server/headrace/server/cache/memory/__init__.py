@@ -1,1 +1,1 @@
-"""The memory of the cache: one arena, a table of blocks, leases, and eviction."""
+"""The memory of the cache: an arena, a table of blocks, and eviction."""

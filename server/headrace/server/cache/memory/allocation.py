@@ -1,12 +1,12 @@
-"""The memory of a cache: where blocks lie, and how new ones get room.
+"""The memory of a cache: how blocks are placed, and how new ones get room.
 
 Contract:
 
 1. Blocks never take more than the budget: each lies in an extent of one arena of that size.
-2. `take` waits until a block can be evicted, `_ROOM_TIMEOUT_S` at most. Blocks within a job's part
-   of the cache are spared, for `_SPARING_S` at most, until the reads and writes that ran at the
-   start have ended. One caller at a time looks for room; the others wait in line behind it.
-3. An extent is its taker's until `settle` makes a cached block of it or `give_back` frees it.
+2. `take` waits until a block can be evicted, at most `_ROOM_TIMEOUT_S`. Blocks within a job's part
+   of the cache are spared, at most for `_SPARING_S`, until the reads and writes that ran at the
+   start have ended. One caller at a time looks for room; the others wait in line.
+3. An extent belongs to its taker until `settle` makes it a cached block or `give_back` frees it.
 4. All methods require the cache's lock; `take` releases it while it waits.
 
 If the code differs, the code is wrong.
@@ -29,15 +29,15 @@ from headrace.server.cache.memory.shared_memory import barrier
 from headrace.server.cache.memory.slot_table import SlotTable
 from headrace.server.cache.source import ABSENT, Flag, Source, Waiter
 
-# How long a fetched block may wait for room. Pins last for one copy, so this passes only if the
-# machine has all but stopped.
+# How long a fetched block may wait for room. Pins last only for one copy, so this is exceeded only
+# if the machine has nearly stopped.
 _ROOM_TIMEOUT_S = 60.0
 
-# How long it waits for readers before it takes what lies within a job's part of the cache. A copy
-# takes milliseconds; the rest is for a machine that is short of processors.
+# How long it waits for readers before it evicts from a job's part of the cache. A copy takes
+# milliseconds; the rest is for machines that are short of processors.
 _SPARING_S = 1.0
 
-# How often it looks whether workers still read a block (arbitrary; a copy takes milliseconds).
+# How often it checks whether workers still read a block (arbitrary; a copy takes milliseconds).
 _DESK_POLL_S = 0.005
 
 
@@ -45,19 +45,19 @@ class Room:
     """The memory of one cache.
 
     Attributes:
-        memory: Where the blocks lie.
-        slots: Which block lies where.
-        freed: Is notified by whoever may have made room.
+        memory: The memory of the blocks.
+        slots: The table of cached blocks.
+        freed: Notified when there may be more room.
         closed: Whether the cache was closed.
-        filling: Whether more than half of the memory is taken.
-        ended: How many reads and writes of blocks have ended so far; whoever unpins counts.
+        filling: Whether more than half of the memory is in use.
+        ended: How many reads and writes of blocks have ended so far; callers that unpin count up.
 
     Args:
-        lock: The cache's.
+        lock: The cache's lock.
         budget_bytes: Size of the memory.
-        arena: The memory; of this process alone without it.
-        sources: The cache's datasets, by index, as they are now.
-        streams: The open streams, as they are now.
+        arena: The memory; None for private memory of this process.
+        sources: The current datasets of the cache, by index.
+        streams: The currently open streams.
     """
 
     def __init__(
@@ -70,7 +70,7 @@ class Room:
         streams: Collection[Waiter],
     ) -> None:
         self.freed = threading.Condition(lock)
-        # Callers that wait for room behind another; see `take`.
+        # Notifies callers that wait in line for room; see `take`.
         self._line = threading.Condition(lock)
         self._is_taking = False
         self.memory = map_memory(budget_bytes) if arena is None else arena.memory
@@ -82,13 +82,13 @@ class Room:
         self._streams = streams
         self.closed = False
         self.filling = Flag()
-        # Extents that have been taken and are being written into.
+        # Number of extents that are being written.
         self._landing = 0
         self.ended = 0
 
     @property
     def used_bytes(self) -> int:
-        """Return the bytes of the memory that hold blocks now."""
+        """Bytes of the memory that hold blocks."""
         return self._extents.used
 
     def check_open(self) -> None:
@@ -101,16 +101,16 @@ class Room:
             raise closed_error()
 
     def close(self) -> None:
-        """End every wait for room."""
+        """End all waits for room."""
         self.closed = True
         self.freed.notify_all()
         self._line.notify_all()
 
     def take(self, length: int) -> int:
-        """Take ``length`` bytes, evicting blocks if needed; return where they begin.
+        """Take ``length`` bytes, evicting blocks if needed; return where they start.
 
         Raises:
-            ConfigurationError: That is more than the memory.
+            ConfigurationError: The memory is smaller than that.
             DrainingError: The cache was closed meanwhile.
             StoreUnavailableError: No block could be evicted in time.
         """
@@ -120,7 +120,7 @@ class Room:
                 "start the server with a larger cache_bytes"
             )
         began = time.monotonic()
-        # One at a time: each attempt ranks all blocks, and what is freed serves one of them first.
+        # One at a time: each attempt ranks all blocks, and freed memory serves one caller first.
         self._line.wait_for(lambda: not self._is_taking or self.closed, _ROOM_TIMEOUT_S)
         self.check_open()
         if self._is_taking:
@@ -150,24 +150,24 @@ class Room:
             elif waited_s >= _ROOM_TIMEOUT_S:
                 raise _no_room_error()
             else:
-                # Only those who read or write now are worth waiting for. If streams need more than
-                # there is, others have started by the time these end, so "somebody reads" would
-                # always be true.
+                # Waits only for the reads and writes that run now. If streams need more memory than
+                # there is, others have started when these end, so "somebody reads" would always be
+                # true.
                 hopeless = min(hopeless, self.ended + self._landing + self.slots.pin_count)
                 left_s = (_SPARING_S if sparing else _ROOM_TIMEOUT_S) - waited_s
-                # Workers do not say when they have read a block.
+                # Workers do not notify when they have read a block.
                 self.freed.wait(min(left_s, _DESK_POLL_S) if self.slots.desks else left_s)
         return begin
 
     def give_back(self, begin: int, length: int) -> None:
-        """Free an extent that was taken and holds no block."""
+        """Free an extent that holds no block."""
         self._landing -= 1
         self.ended += 1
         self._extents.give(begin, length)
         self.freed.notify_all()
 
     def settle(self, flight: Flight, begin: int, length: int, *, bases: tuple[int, ...]) -> int:
-        """Return the slot of a block, written into an extent, now pinned for who waits for it."""
+        """Add the block in an extent; return its slot, pinned for each stream that waits for it."""
         self._landing -= 1
         self.ended += 1
         slot = self.slots.add(
@@ -187,7 +187,7 @@ class Room:
         return slot
 
     def evict(self, slot: int) -> bool:
-        """Give the memory of a block away, unless a worker has just begun to read it."""
+        """Evict a block, unless a worker has just started to read it; return whether it was."""
         source, block = self._sources[self.slots.source[slot]], self.slots.block[slot]
         source.slot_of[block] = ABSENT
         if self.slots.desks:
@@ -202,9 +202,9 @@ class Room:
         return True
 
     def evict_all(self, source: Source) -> bool:
-        """Evict the blocks of a dataset that nobody reads; return whether none is left."""
+        """Evict the unread blocks of a dataset; return whether none is left."""
         held = np.flatnonzero(self.slots.source == source.index)
-        # Not a generator: every one of them must be tried.
+        # A list, because every block must be tried.
         gone = [self.evict(slot) for slot in held.tolist() if not self.slots.is_pinned(slot)]
         return sum(gone) == held.size
 
@@ -217,5 +217,5 @@ def _no_room_error() -> StoreUnavailableError:
 
 
 def closed_error() -> DrainingError:
-    """Return the error for streams that wait when the cache closes."""
+    """Return the error for streams that wait when the cache is closed."""
     return DrainingError("the server has shut down; try another")

@@ -1,7 +1,7 @@
-"""One piece of memory for all cached blocks, and which part of it each has.
+"""The arena: one piece of memory for all cached blocks, and the extents in it.
 
-All blocks lie in one arena so that one call gathers a column for a whole batch, whichever blocks
-its samples are in. The arena is the cache's budget: what does not fit in it is not cached.
+All blocks lie in one arena, so that one call gathers a column for a whole batch from any blocks.
+The arena is the cache's budget: blocks that do not fit in it are not cached.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from numpy.typing import NDArray
 
 from headrace.server.cache.memory.shared_memory import Shared
 
-# Extents begin and end at cache lines.
+# Extents start and end at cache lines.
 GRAIN = 64
 
 
 class Memory:
-    """Bytes that several libraries read without copying.
+    """Memory that several libraries read without copying.
 
     Attributes:
         array: ``(size,) uint8``.
@@ -37,13 +37,13 @@ class Memory:
         self.view = array.data
 
     def rows(self, row_bytes: int) -> NDArray[np.void]:
-        """Return the memory as ``(size // row_bytes,)`` items of that size, without copying."""
+        """Return the memory as ``(size // row_bytes,)`` items of this size, without copying."""
         count = self.array.size // row_bytes
         return as_items(self.array[: count * row_bytes], row_bytes)
 
 
 def as_items(array: NDArray[np.uint8], item_bytes: int) -> NDArray[np.void]:
-    """Return contiguous bytes as items of some size, without copying.
+    """Return contiguous bytes as items of a given size, without copying.
 
     NumPy gathers opaque items twice as fast as rows of bytes.
     """
@@ -51,12 +51,12 @@ def as_items(array: NDArray[np.uint8], item_bytes: int) -> NDArray[np.void]:
 
 
 class ExtentAllocator:
-    """Hands out parts of ``[0, size)``, best fit first, and joins what comes back.
+    """Allocates parts of ``[0, size)`` by best fit, and joins freed neighbours.
 
-    Not safe for several threads.
+    Not thread-safe.
 
     Args:
-        size: Bytes to hand out; rounded down to a multiple of 64.
+        size: Bytes to allocate from; rounded down to a multiple of 64.
     """
 
     def __init__(self, size: int) -> None:
@@ -70,11 +70,11 @@ class ExtentAllocator:
 
     @property
     def longest(self) -> int:
-        """Return the length of the longest free part."""
+        """The length of the longest free part."""
         return self._by_size[-1][0] if self._by_size else 0
 
     def take(self, length: int) -> int | None:
-        """Return where ``length`` free bytes begin, now taken; None if no part is that long."""
+        """Allocate ``length`` bytes and return where they start; None if no part is long enough."""
         length = rounded(length)
         at = bisect.bisect_left(self._by_size, (length, -1))
         if at == len(self._by_size):
@@ -87,7 +87,7 @@ class ExtentAllocator:
         return begin
 
     def give(self, begin: int, length: int) -> None:
-        """Take back what `take` handed out, with the length that was asked for."""
+        """Free what `take` returned, with the length that was requested."""
         length = rounded(length)
         self.used -= length
         end = begin + length
@@ -111,19 +111,19 @@ class ExtentAllocator:
 
 
 class Arena:
-    """An arena that workers map, and what they need to know of it.
+    """An arena that workers map, and its header.
 
     Attributes:
-        memory: Where the blocks lie.
-        capacity: Slots that there may be at most: blocks of 4 KiB fill the arena.
-        shared: The memory, to be handed to workers, who may read it.
-        header: The header's bytes, likewise.
+        memory: The memory of the blocks.
+        capacity: The most slots: blocks of 4 KiB would fill the arena.
+        shared: The shared memory of the blocks, which workers may read.
+        header: The shared memory of the header, which workers may read.
     """
 
     _HEADER_BYTES = 4096
 
     def __init__(self, size: int) -> None:
-        # A power of two, as tables of slots double; see SlotTable.
+        # A power of two, because tables of slots double; see SlotTable.
         self.capacity = max(256, 1 << (size // 4096).bit_length())
         self.shared = Shared.create("headrace-cache", max(size, 1))
         self.memory = Memory(self.shared.map())
@@ -133,49 +133,49 @@ class Arena:
         self.header.seal()
 
     def note_eviction(self, capacity: int) -> None:
-        """Let workers know that blocks go, so that they say which they need."""
+        """Tell workers that blocks are being evicted, so that they announce which they need."""
         self._counts[1] = capacity
         self._counts[0] += 1
 
     def note_filling(self, *, is_filling: bool) -> None:
-        """Let workers know whether blocks may have to go soon."""
+        """Tell workers whether blocks may have to be evicted soon."""
         self._counts[2] = is_filling
 
     def close(self) -> None:
-        """Give the descriptors back."""
+        """Close the descriptors."""
         self.shared.close()
         self.header.close()
 
 
 class ArenaHeader:
-    """What a worker knows of the arena."""
+    """The header of the arena, as a worker reads it."""
 
     def __init__(self, header: Shared) -> None:
         self._counts = header.map_read_only().view(np.int64)
 
     @property
     def evictions(self) -> int:
-        """Return how many blocks have gone."""
+        """Number of blocks that have been evicted."""
         return int(self._counts[0])
 
     @property
     def is_filling(self) -> bool:
-        """Return whether blocks may have to go soon."""
+        """Whether blocks may have to be evicted soon."""
         return bool(self._counts[2])
 
     @property
     def slots(self) -> int:
-        """Return how many slots have been in use, at least."""
+        """An upper bound of the slots that have been in use."""
         return int(self._counts[1])
 
 
 def rounded(length: int) -> int:
-    """Return the length that an extent really takes."""
+    """Return the length that an extent actually takes."""
     return max(GRAIN, length + -length % GRAIN)
 
 
 def map_memory(size: int) -> Memory:
-    """Map private memory that costs nothing until it is touched."""
+    """Map private memory, which costs nothing until it is touched."""
     mapped = mmap.mmap(-1, max(size, 1), flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     if hasattr(mmap, "MADV_HUGEPAGE"):
         # A kernel without huge pages is only slower.

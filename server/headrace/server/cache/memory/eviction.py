@@ -1,12 +1,12 @@
 """Choose the block to evict: the one that is needed last, within fair shares.
 
-1. Streams say what they will read, batch after batch, as far as they have planned. Among blocks
-   that some stream will read, the one whose next reading is farthest away goes first; how far is
-   guessed from how fast each stream has been so far.
-2. Blocks that no stream has announced go before them, the least recently read first.
-3. Each job with an open stream owns an equal part of the cache. Blocks within a job's part go after
-   all blocks outside of any part, so no job, however large, takes the blocks of another that keeps
-   within its part. Anyone may use what a job leaves free.
+1. Streams announce what they will read, batch after batch, as far as they have planned. Among
+   announced blocks, the one whose next read is farthest away is evicted first; this is estimated
+   from the recent speed of each stream.
+2. Blocks that no stream has announced are evicted before them, the least recently read first.
+3. Each job with an open stream owns an equal part of the cache. Blocks within a job's part are
+   evicted after all blocks outside any part, so no job, however large, can evict the blocks of
+   another that stays within its part. Any job may use what others leave free.
 4. Victims are worked out for several evictions at a time. One that was read, asked for or pinned
    meanwhile is passed over. If all of them are, victims are ranked again, and one of these goes
    even if it was asked for: streams ask without the cache's lock, also during the ranking, and
@@ -15,7 +15,7 @@
 If the code differs, the code is wrong.
 
 Source: 1 is Belady's rule ("A study of replacement algorithms for a virtual-storage computer",
-1966) over the known part of the future.
+1966), applied to the known part of the future.
 """
 
 from __future__ import annotations
@@ -29,33 +29,33 @@ from numpy.typing import NDArray
 from headrace.server.cache.memory.slot_table import SlotTable
 from headrace.server.cache.source import ABSENT, Slots, Waiter
 
-# Evictions worked out together: a sixteenth of the blocks, so that ranking all of them costs each
-# eviction as much as looking at sixteen.
+# A sixteenth of the blocks is chosen in one ranking, so that each eviction costs as much as looking
+# at sixteen blocks.
 _PART = 16
 
-# Announced uses looked at in one ranking: some 10 ms of work. Beyond it the future is unknown.
+# Most announced reads in one ranking: about 10 ms of work. Later reads count as unknown.
 _MAX_USES = 1 << 20
 
 _NEVER = np.inf
 
-# How long after its time a batch of a worker's stream may still be read (arbitrary: some periods
-# of writing desks).
+# How late a batch of a worker's stream may still be read (arbitrary: several periods of writing
+# desks).
 _LATE_S = 1.0
-# How old a ranking may be that was made by desks (arbitrary: as often as they are written).
+# The greatest age of a ranking that used desks (arbitrary: they are written this often).
 _DESK_PERIOD_S = 0.05
 
 
 class Victims:
-    """Chooses what to evict. Not safe for several threads.
+    """Chooses the blocks to evict; not thread-safe.
 
     Args:
-        table: The cached blocks.
-        budget_bytes: What all of them together may take.
+        table: The table of cached blocks.
+        budget_bytes: The most bytes of all blocks together.
     """
 
     def __init__(self, table: SlotTable, *, budget_bytes: int) -> None:
         self._table = table
-        # The last part is nobody's, so that a full cache always has a job outside of its own.
+        # One part belongs to no job, so that in a full cache some job exceeds its own.
         self._shared_bytes = budget_bytes - budget_bytes // _PART
         self._ranked: list[tuple[int, bool, bool]] = []
         self._ranked_at = -1
@@ -65,10 +65,10 @@ class Victims:
         """Return the slot to evict; None if every block is being read.
 
         Args:
-            streams: Those that are open.
-            sparing: Return None also if all that could go lies within a job's part.
+            streams: The open streams.
+            sparing: Whether to return None also if all evictable blocks lie within a job's part.
         """
-        # Streams of workers do not say what they have taken, but write their desks now and then.
+        # Streams of workers do not report batches; they write their desks periodically.
         taken = sum([waiter.taken for waiter in streams])
         if self._table.desks:
             taken = int(time.monotonic() / _DESK_PERIOD_S)
@@ -80,7 +80,7 @@ class Victims:
         return slot
 
     def _first_of_fresh(self, *, may_be_owned: bool) -> int | None:
-        """Return the slot to evict of those that have just been ranked."""
+        """Return the slot to evict after a new ranking."""
         fresh = self._ranked[::-1]
         slot = self._next_ranked(may_be_owned=may_be_owned, may_be_needed=True)
         if slot is not None:
@@ -101,7 +101,7 @@ class Victims:
                 continue
             if (may_be_owned or not is_owned) and (may_be_needed or not is_needed):
                 return slot
-            # What lies outside of any part, or nobody needs, may have become free since.
+            # Blocks outside any part, or without a need, may have been unpinned since.
             self._ranked.clear()
         return None
 
@@ -131,13 +131,13 @@ class Victims:
         )
 
     def _next_uses(self, streams: Collection[Waiter]) -> NDArray[np.float64]:
-        """Return in how many seconds each block is read next; the reader's job owns it then."""
+        """Return the seconds until each block's next read, and assign it to the reader's job."""
         table = self._table
         soonest, owner = next_uses(table.capacity, streams)
         now = time.monotonic()
         for desk in table.desks:
             theirs = desk.next_use[: table.capacity] - now
-            # A late block is needed now; for a very late one nothing is known.
+            # A late block is needed now; the need of a very late one is unknown.
             theirs[theirs < -_LATE_S] = _NEVER
             np.maximum(theirs, 0.0, out=theirs)
             sooner = theirs < soonest
@@ -148,7 +148,7 @@ class Victims:
         return soonest
 
     def _is_owned(self, slots: NDArray[np.int64], streams: Iterable[Waiter]) -> NDArray[np.bool_]:
-        """Return which slots, given in the order in which they would go, lie in a job's part."""
+        """Return which slots, given in the order of eviction, lie within a job's part."""
         table = self._table
         owned = np.zeros(slots.size, np.bool_)
         jobs = {waiter.job for waiter in streams}
@@ -166,14 +166,14 @@ class Victims:
 def next_uses(
     capacity: int, streams: Collection[Waiter]
 ) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
-    """Return in how many seconds each slot's block is read next, and by which job.
+    """Return the seconds until the next read of each slot's block, and the job that reads it.
 
     Args:
-        capacity: How many slots there are.
-        streams: Those that are open.
+        capacity: Number of slots.
+        streams: The open streams.
 
     Returns:
-        ``(capacity,)`` each; infinity and 0 where it is not known.
+        Two arrays of ``(capacity,)``; infinity and 0 if unknown.
     """
     soonest = np.full(capacity, _NEVER)
     owner = np.zeros(capacity, np.int64)

@@ -2,16 +2,15 @@
 
 Contract between a supervisor that evicts and a worker that reads without asking:
 
-1. A block may be read at the place in its dataset's table, while the table names it.
-2. A worker that wants to read blocks looks their slots up, notes a pin on its desk for each, and
-   then looks them up again. Only if all are where they were may it read; else it takes the pins
-   back.
-3. A supervisor that wants to evict a block takes it out of the table, and then looks at all desks.
-   Only if none has a pin on its slot may it give the memory away; else it puts the block back.
-4. Between the two steps of 2, and of 3, stands a full memory barrier. So of two that do both at
-   once at least one sees the other, and backs off.
-5. What is written of a new block is written, behind a barrier, before the table names it.
-6. Only its worker writes a desk. When a worker dies its desk is thrown away, and all its pins.
+1. A block may be read at its place in the dataset's table as long as the table names it.
+2. To read blocks, a worker looks up their slots, notes a pin for each on its desk, and looks them
+   up again. It may read only if no slot has changed; otherwise it removes the pins.
+3. To evict a block, a supervisor removes it from the table and then looks at all desks. It may
+   reuse the memory only if no desk has a pin on the slot; otherwise it puts the block back.
+4. A full memory barrier separates the two steps of 2, and those of 3. So if both happen at the same
+   time, at least one side sees the other and backs off.
+5. A new block is written completely, followed by a barrier, before the table names it.
+6. Only its worker writes a desk. When a worker dies, its desk is discarded with all its pins.
 
 If the code differs, the code is wrong.
 
@@ -32,8 +31,8 @@ from numpy.typing import NDArray
 
 from headrace.errors import ConfigurationError
 
-# F_SEAL_FUTURE_WRITE of Linux 5.1, which Python names only since 3.13: who maps the memory from
-# now on cannot write to it.
+# F_SEAL_FUTURE_WRITE of Linux 5.1, which Python names since 3.13: later mappings of the memory are
+# read-only.
 _SEAL_FUTURE_WRITE = 0x0010
 
 # A lock's atomic exchange is a full barrier on x86-64, and Python has no cheaper one.
@@ -41,17 +40,17 @@ _barrier_lock = threading.Lock()
 
 
 def barrier() -> None:
-    """Make all that this thread wrote visible to others before it reads on."""
+    """Make all writes of this thread visible to others before its next reads."""
     with _barrier_lock:
         pass
 
 
 class Shared:
-    """Anonymous memory that costs nothing until it is touched, and can be handed over.
+    """Anonymous memory that costs nothing until it is touched, and can be passed to processes.
 
     Attributes:
-        fd: Its file descriptor.
-        size: Bytes.
+        fd: The file descriptor.
+        size: Size in bytes.
     """
 
     def __init__(self, fd: int, size: int) -> None:
@@ -60,10 +59,10 @@ class Shared:
 
     @classmethod
     def create(cls, name: str, size: int) -> Shared:
-        """Make memory; the name shows in lists of open files.
+        """Create memory; the name appears in lists of open files.
 
         Raises:
-            ConfigurationError: The system has no such memory.
+            ConfigurationError: The system does not support such memory.
         """
         if not hasattr(os, "memfd_create"):
             raise ConfigurationError(
@@ -75,7 +74,7 @@ class Shared:
         return cls(fd, size)
 
     def map(self) -> NDArray[np.uint8]:
-        """Return the memory, ``(size,) uint8``, to write to."""
+        """Return the memory, ``(size,) uint8``, for writing."""
         mapped = mmap.mmap(self.fd, self.size, mmap.MAP_SHARED)
         # A kernel without huge pages is only slower.
         with contextlib.suppress(OSError):
@@ -83,14 +82,14 @@ class Shared:
         return np.frombuffer(mapped, np.uint8)
 
     def map_read_only(self) -> NDArray[np.uint8]:
-        """Return the memory, ``(size,) uint8``, to read."""
+        """Return the memory, ``(size,) uint8``, for reading."""
         mapped = mmap.mmap(self.fd, self.size, mmap.MAP_SHARED, mmap.PROT_READ)
         with contextlib.suppress(OSError):
             mapped.madvise(mmap.MADV_HUGEPAGE)
         return np.frombuffer(mapped, np.uint8)
 
     def seal(self) -> None:
-        """Forbid everybody to map it for writing from now on, or to change its size."""
+        """Forbid all later mappings for writing, and changes of its size."""
         seals = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW
         fcntl.fcntl(self.fd, fcntl.F_ADD_SEALS, seals)
         with contextlib.suppress(OSError):  # an older kernel
@@ -102,14 +101,15 @@ class Shared:
 
 
 class Desk:
-    """What one worker states of the blocks that it reads and will read, by slot.
+    """What a worker announces about the blocks that it reads and will read, by slot.
 
     Attributes:
-        pins: ``(capacity,) int32``: how many of its streams read a block just now.
-        last_use: ``(capacity,) int64``: when one did last, in nanoseconds of the monotonic clock.
-        next_use: ``(capacity,) float64``: when one will next, in seconds of that clock; 0 if that
-            is not known.
-        owner: ``(capacity,) int64``: the job that will.
+        pins: ``(capacity,) int32``: how many of its streams read the block now.
+        last_use: ``(capacity,) int64``: the time of the last read, in nanoseconds of the monotonic
+            clock.
+        next_use: ``(capacity,) float64``: the time of the next read, in seconds of that clock; 0 if
+            unknown.
+        owner: ``(capacity,) int64``: the job of the next read.
     """
 
     _ROW_BYTES = 32
@@ -124,17 +124,17 @@ class Desk:
 
     @classmethod
     def size(cls, capacity: int) -> int:
-        """Return the bytes that a desk of that many slots takes."""
+        """Return the bytes of a desk with this many slots."""
         return capacity * cls._ROW_BYTES
 
 
 class SourceTables:
-    """Where the blocks of one dataset lie.
+    """The places of the blocks of one dataset.
 
     Attributes:
         slot_of: ``(blocks,) int32``: the slot of each block; 0 if it is not cached, -1 if it is
             being fetched.
-        bases: ``(parts, slots) int64``: where the parts of the block in a slot begin.
+        bases: ``(parts, slots) int64``: the bases of the parts of the block in each slot.
     """
 
     def __init__(self, memory: NDArray[np.uint8], *, block_count: int, part_count: int) -> None:
@@ -144,7 +144,7 @@ class SourceTables:
 
     @staticmethod
     def size(*, block_count: int, part_count: int, capacity: int) -> int:
-        """Return the bytes that the tables take."""
+        """Return the bytes of the tables."""
         return _whole(block_count * 4) + part_count * capacity * 8
 
 

@@ -14,24 +14,24 @@ _FIRST_CAPACITY = 256
 
 
 class SlotTable:
-    """The table of cached blocks, one slot a block. Slot 0 stays empty: it means "not cached".
+    """The table of cached blocks, with a slot for each. Slot 0 stays empty: it means "not cached".
 
-    Not safe for several threads, except for `asked`, which any thread may write.
+    Not thread-safe, except for `asked`, which any thread may write. Arrays are ``(capacity,)``.
 
     Attributes:
-        source: ``(capacity,)``: the index of each block's dataset; -1 in a free slot.
-        block: Its ordinal.
-        pins: How many read it just now.
-        last_use: When it was last read, in nanoseconds of the monotonic clock.
-        begin: Where it lies in the arena.
-        length: How many bytes it takes.
-        owner: The job that read it last, or will next.
-        asked: The last ranking after which a stream said that it will read it.
-        ranking: How often the blocks have been ranked for eviction.
-        desks: What workers read and will read; they too pin blocks.
+        source: The index of each block's dataset; -1 in a free slot.
+        block: The ordinal of the block.
+        pins: How many readers the block has now.
+        last_use: The time of the last read, in nanoseconds of the monotonic clock.
+        begin: Where the block starts in the arena.
+        length: Bytes of the block.
+        owner: The job that read the block last, or will read it next.
+        asked: The last ranking after which a stream announced a read of the block.
+        ranking: How many times the blocks have been ranked for eviction.
+        desks: The desks of workers, which also pin blocks.
 
     Args:
-        limit: Blocks that there may be; any number without it.
+        limit: The most blocks; None for any number.
     """
 
     def __init__(self, limit: int | None = None) -> None:
@@ -51,11 +51,11 @@ class SlotTable:
 
     @property
     def capacity(self) -> int:
-        """Return one more than the greatest slot there may be now."""
+        """The current length of the arrays, one more than the greatest possible slot."""
         return self.source.size
 
     def add(self, *, source: int, block: int, begin: int, length: int, owner: int = 0) -> int:
-        """Return the slot of a block that now lies in the arena."""
+        """Add a block that is in the arena; return its slot."""
         if not self._free:
             self._grow()
         slot = self._free.pop()
@@ -65,20 +65,20 @@ class SlotTable:
         self.owner[slot] = owner
         self.asked[slot] = self.ranking
         for desk in self.desks:
-            # Of the block that was here before.
+            # Entries of the previous block in this slot.
             desk.last_use[slot], desk.next_use[slot] = 0, 0.0
         self.count += 1
         return slot
 
     def remove(self, slot: int) -> None:
-        """Forget the block of a slot."""
+        """Remove the block of a slot."""
         assert self.pins[slot] == 0
         self.source[slot] = -1
         self._free.append(slot)
         self.count -= 1
 
     def pin(self, slots: NDArray[np.integer]) -> None:
-        """Pin the blocks of distinct slots, and note their use."""
+        """Pin the blocks in distinct slots, and record the read."""
         now = time.monotonic_ns()
         if LOOPS is not None:
             LOOPS.pin(self.pins, self.last_use, slots.astype(np.int32, copy=False), now)
@@ -92,11 +92,11 @@ class SlotTable:
         """Pin distinct blocks: all of them, or none if one is not cached.
 
         Args:
-            slot_of: The slot of each block of their dataset; not above 0 if it is not cached.
-            blocks: Which.
+            slot_of: The slot of each block of the dataset; 0 or less if it is not cached.
+            blocks: The blocks to pin.
 
         Returns:
-            Their slots, and how many of them are cached.
+            The slots of the blocks, and how many blocks are cached.
         """
         if LOOPS is not None:
             found = np.empty(blocks.size, np.int32)
@@ -106,14 +106,14 @@ class SlotTable:
         return slots, self.pin_found(slots)
 
     def pin_found(self, slots: NDArray[np.int32]) -> int:
-        """Pin the blocks of distinct slots, or none if one has none; return how many have one."""
+        """Pin the blocks in distinct slots, or none if one is missing; return how many exist."""
         hits = int(np.count_nonzero(slots > 0))
         if hits == slots.size:
             self.pin(slots)
         return hits
 
     def ask(self, slot_of: NDArray[np.int32], blocks: NDArray[np.int64]) -> bool:
-        """Note that blocks will be read, if all are cached; return whether they are."""
+        """Record that blocks will be read, if all are cached; return whether they are."""
         if LOOPS is not None:
             return bool(LOOPS.ask(slot_of, blocks, self.asked, self.ranking))
         slots = slot_of[blocks]
@@ -123,51 +123,51 @@ class SlotTable:
         return True
 
     def unpin(self, slots: NDArray[np.integer]) -> None:
-        """Give back what `pin` took."""
+        """Undo a `pin`."""
         if LOOPS is not None:
             LOOPS.unpin(self.pins, slots.astype(np.int32, copy=False))
             return
         self.pins[slots] -= 1
 
     def is_pinned(self, slot: int) -> bool:
-        """Return whether somebody reads a block."""
+        """Return whether the block has a reader."""
         return bool(self.pins[slot] > 0) or any(desk.pins[slot] > 0 for desk in self.desks)
 
     def is_full(self, coming: int) -> bool:
-        """Return whether there is no slot left beside those for blocks that are coming."""
+        """Return whether no slot would be left after ``coming`` more blocks."""
         return self.limit is not None and self.count + coming + 1 >= self.limit
 
     @property
     def pin_count(self) -> int:
-        """Return how many reads of blocks there are just now."""
+        """Number of current reads of blocks."""
         theirs = [int(desk.pins[: self.capacity].sum()) for desk in self.desks]
         return int(self.pins.sum()) + sum(theirs)
 
     @property
     def is_read(self) -> bool:
-        """Return whether somebody reads any block."""
+        """Whether any block has a reader."""
         return bool(self.pins.any()) or any(desk.pins[: self.capacity].any() for desk in self.desks)
 
     def unpinned(self) -> NDArray[np.int64]:
-        """Return the slots of all blocks that nobody reads."""
+        """Return the slots of all blocks without a reader."""
         is_free = (self.source >= 0) & (self.pins == 0)
         for desk in self.desks:
             is_free &= desk.pins[: self.capacity] == 0
         return np.flatnonzero(is_free)
 
     def uses(self) -> NDArray[np.int64]:
-        """Return when each block was last read by anyone."""
+        """Return the time of the last read of each block, workers included."""
         uses = self.last_use.copy()
         for desk in self.desks:
             np.maximum(uses, desk.last_use[: self.capacity], out=uses)
         return uses
 
     def use_of(self, slot: int) -> int:
-        """Return when a block was last read by anyone."""
+        """Return the time of the last read of a block, workers included."""
         return int(max(self.last_use[slot], *(desk.last_use[slot] for desk in self.desks), 0))
 
     def bytes_of(self, job: int) -> int:
-        """Return what the blocks of a job take."""
+        """Return the bytes of the blocks of a job."""
         return int(self.length[(self.source >= 0) & (self.owner == job)].sum())
 
     def _grow(self) -> None:
