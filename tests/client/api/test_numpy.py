@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import subprocess
 import sys
 import threading
@@ -106,6 +107,57 @@ def test_it_closes_and_goes_on(address: str) -> None:
     dataset.close()
 
     assert whole == [first, *_numbers(dataset)]
+
+
+def test_epochs_share_one_stream_until_it_is_closed(address: str) -> None:
+    """The next epoch goes on with the stream of the last; a break, `close` or the end ends it."""
+    whole = NumpyDataset(address, "mixed", batch_size=16, seed=3, epochs=4)
+    epochs = [_numbers(whole) for _ in range(4)]
+    dataset = NumpyDataset(address, "mixed", batch_size=16, seed=3, epochs=4)
+    assert epochs[0] == _numbers(dataset)
+    first = dataset._running
+    assert epochs[1] == _numbers(dataset)
+    assert first is dataset._running
+    dataset.close()
+    assert dataset._kept is None
+    assert epochs[2] == _numbers(dataset)
+    assert dataset._running is not first
+    for _ in dataset:
+        break
+
+    assert epochs[3][1:] == _numbers(dataset)
+    assert dataset._kept is None
+
+
+def test_a_dataset_that_is_dropped_ends_its_stream(address: str) -> None:
+    """Nobody has to close a dataset between two epochs: its thread ends with it."""
+    dataset = NumpyDataset(address, "mixed", batch_size=16, epochs=2)
+    assert _numbers(dataset)
+    running = dataset._running
+    assert running is not None
+    del dataset
+    gc.collect()
+
+    with pytest.raises(BadArgumentError):
+        running.get()
+
+
+def test_a_forked_process_opens_a_stream_of_its_own(address: str) -> None:
+    """It has no thread that reads on; the next epoch begins anew, with the same batches."""
+    program = (
+        "import os, sys\nfrom headrace.client import NumpyDataset\n"
+        f"def make(): return NumpyDataset({address!r}, 'mixed', batch_size=16, seed=3, epochs=2)\n"
+        "dataset = make()\n"
+        "list(dataset)\n"
+        "kept = dataset._kept\n"
+        "dataset._kept = (kept[0] + 1, kept[1])\n"  # as a child sees it
+        "own = [a['number'].tolist() for a in dataset]\n"
+        "dataset = make()\n"
+        "list(dataset)\n"
+        "assert own == [a['number'].tolist() for a in dataset]\n"
+    )
+
+    subprocess.run([sys.executable, "-c", program], check=True, timeout=120)
 
 
 def test_ranks_share_the_epoch(address: str) -> None:

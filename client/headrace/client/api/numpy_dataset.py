@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import weakref
 from collections.abc import Callable, Generator, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar
 
@@ -69,7 +71,8 @@ class NumpyDataset:
     the last batch handed over. Columns of numbers are ``(samples, *shape)``; strings, bytes and
     ragged columns are object arrays of `str`, `bytes` and arrays, with `None` for null. A column of
     numbers that may hold nulls has a second entry ``name.valid``. The loop owns the memory of a
-    batch for as long as it keeps one of its arrays.
+    batch for as long as it keeps one of its arrays. Between two epochs the stream stays open and
+    reads ahead, until `close` or the end of the ``with`` block.
 
     Examples:
         >>> with NumpyDataset(address, "numbers", batch_size=5, shuffle=False, epochs=1) as dataset:
@@ -182,6 +185,9 @@ class NumpyDataset:
         self._transport = TransportState()
         self._loop: Loop | None = None
         self._running: Prefetcher | None = None
+        # The stream that ended the last epoch, and the process that it belongs to.
+        self._kept: tuple[int, Prefetcher] | None = None
+        self._finalizer: weakref.finalize[[], NumpyDataset] | None = None
         self._classes: Classes | None = None
         begin = token_bytes(token)
         self._place = Place() if begin is None else place_after(begin)
@@ -257,11 +263,11 @@ class NumpyDataset:
         return self._rest_of_epoch(_columns_of)
 
     def _rest_of_epoch(self, value_of: Callable[[BatchEvent], _T]) -> Generator[_T, None, None]:
-        if self._options.end_epoch is not None and self._place.epoch >= self._options.end_epoch:
+        if self._is_over:
             return
         loop = self._loop = Loop(self._place.epoch, 0)
-        transport = self._transport = TransportState()
-        prefetcher = self._running = self._prefetcher(transport)
+        prefetcher = self._stream()
+        is_kept = False
         try:
             while (event := prefetcher.get()) is not None:
                 found = [value_of(event)] if isinstance(event, BatchEvent) else []
@@ -272,10 +278,42 @@ class NumpyDataset:
                     raise overtaken()
                 self._place = place
                 if not found:
+                    is_kept = self._keep(prefetcher)
                     return
                 yield found.pop()
         finally:
-            prefetcher.close()
+            if not is_kept:
+                self._end(prefetcher)
+
+    @property
+    def _is_over(self) -> bool:
+        end = self._options.end_epoch
+        return end is not None and self._place.epoch >= end
+
+    def _stream(self) -> Prefetcher:
+        """Return the stream that ended the last epoch, or a new one."""
+        kept, self._kept = self._kept, None
+        # A process that was forked has no thread that reads.
+        if kept is not None and kept[0] == os.getpid():
+            return kept[1]
+        transport = self._transport = TransportState()
+        prefetcher = self._running = self._prefetcher(transport)
+        if self._finalizer is not None:
+            self._finalizer.detach()
+        self._finalizer = weakref.finalize(self, prefetcher.close)
+        return prefetcher
+
+    def _keep(self, prefetcher: Prefetcher) -> bool:
+        """Keep a stream for the next epoch, if there is one; return whether it is kept."""
+        if self._is_over or self._running is not prefetcher:
+            return False
+        self._kept = os.getpid(), prefetcher
+        return True
+
+    def _end(self, prefetcher: Prefetcher) -> None:
+        if self._running is prefetcher and self._finalizer is not None:
+            self._finalizer.detach()
+        prefetcher.close()
 
     def _prefetcher(self, transport: TransportState) -> Prefetcher:
         reader: Reader = self._open(self._wanted_transport, transport)
@@ -292,8 +330,10 @@ class NumpyDataset:
 
     def close(self) -> None:
         """Drop the connection and the prefetched batches; the next ``for`` still continues."""
-        running, self._running = self._running, None
+        running, self._running, self._kept = self._running, None, None
         if running is not None:
+            if self._finalizer is not None:
+                self._finalizer.detach()
             running.close()
 
     def __enter__(self) -> Self:
