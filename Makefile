@@ -61,10 +61,10 @@ peers: .venv/.dev ## Read the same samples by headrace and by others, a quarter 
 	PYTHONPATH=tests:examples $(BIN)/python -m benchmarks.peers --json docs/performance/peers.json
 	PYTHONPATH=tests:examples $(BIN)/python -m benchmarks.peers.page docs/performance/peers.json
 
-exam: .venv/.dev ## Ask headrace and other loaders what they do when things go wrong, over half an hour
+exam: .venv/.dev ## Ask headrace and other loaders what they do when things go wrong, about 40 minutes
 	PYTHONPATH=tests:examples $(BIN)/python -m exam --json docs/exam/answers.json
 	for kind in rows tokens images; do \
-	  EXAM_KIND=$$kind PYTHONPATH=tests:examples $(BIN)/python -m exam.waits --json docs/exam/waits.json; done
+	  EXAM_KIND=$$kind PYTHONPATH=tests:examples $(BIN)/python -m exam.waits --minutes 4 --json docs/exam/waits.json; done
 	PYTHONPATH=tests:examples $(BIN)/python -m exam.page docs/exam/answers.json docs/exam.md
 	PYTHONPATH=tests:examples $(BIN)/python -m exam.waits_page docs/exam/waits.json docs/exam.md
 
