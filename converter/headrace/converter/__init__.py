@@ -66,7 +66,7 @@ _WITH_SPARK = {
 def __getattr__(name: str) -> object:
     if name not in _WITH_SPARK:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    # Before the first session, which whoever has installed the extra `java` makes like any other.
+    # Before the first session, so that users of the extra `java` need not do anything special.
     from headrace.converter.spark_java import offer_java  # noqa: PLC0415 - a program too
 
     offer_java()

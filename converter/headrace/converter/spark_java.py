@@ -1,13 +1,13 @@
-"""The Java that Spark runs on: the machine's, or that of the extra ``java`` where there is none.
+"""Find the Java that Spark runs on: the machine's, or else that of the extra ``java``.
 
     python -m headrace.converter.spark_java
 
-says which Java that is, and exits with 1 where there is none.
+prints which Java that is, and exits with 1 if there is none.
 
-Spark takes the Java of ``JAVA_HOME``, else the one of ``PATH``, and starts it, whoever makes
-the session. So a Java that pip has installed is brought in by ``JAVA_HOME``, for this process
-and those that it starts; and because Spark 4 asks for a module that it lacks, what lies there is a
-script that leaves the module out (``jre/bin/java``).
+Spark starts the Java of ``JAVA_HOME``, or else the one in ``PATH``. So a Java that pip has
+installed is passed on in ``JAVA_HOME``, to this process and those that it starts. Because Spark 4
+asks for a module that this Java lacks, ``JAVA_HOME`` has a script that leaves out the module
+(``jre/bin/java``).
 """
 
 from __future__ import annotations

@@ -89,7 +89,7 @@ def picture(value: object, side: int) -> Image.Image | str:
 
 
 def has_pillow() -> bool:
-    """Tell whether images can be drawn here."""
+    """Return whether images can be drawn here."""
     try:
         _pillow()
     except ConfigurationError:
@@ -110,7 +110,7 @@ def data_uri(content: bytes, media: str) -> str:
 
 
 def _is_raster(kind: pa.DataType) -> bool:
-    """Tell whether values are 2D arrays of bytes, optionally with 1, 3 or 4 channels."""
+    """Return whether values are 2D arrays of bytes, optionally with 1, 3 or 4 channels."""
     shape, item = _shape_of(kind)
     is_deep = len(shape) == _DEEP and shape[2] in _CHANNELS
     return str(item) == "uint8" and (len(shape) == _FLAT or is_deep) and 0 not in shape

@@ -56,7 +56,7 @@ _NOTHING = np.empty(0, np.uint8)
 class TransformingReader(ReaderAround):
     """A reader that applies a function to its batches.
 
-    Closing does not end a function that runs; whoever joins the thread waits for it.
+    Closing does not end a running function; joining the thread waits for it.
     """
 
     def __init__(self, reader: Reader, transformation: Transformation) -> None:

@@ -26,7 +26,7 @@ class Copy(Protocol):
         """``(payload_bytes,) uint8`` on the device; valid after `hand_over`."""
 
     def has_ended(self) -> bool:
-        """Say whether the source may be written again; does not wait."""
+        """Return whether the source may be written again; does not wait."""
 
     def hand_over(self) -> None:
         """Order work that the calling thread starts from now on behind the copy."""

@@ -161,7 +161,7 @@ class SlotForm:
         return place_buffers(lengths)[0]
 
     def fits(self, layout: SlotLayout, mapping: Mapping, payload_begin: int) -> bool:
-        """Say whether all offsets rise from 0 to the end of their values.
+        """Return whether all offsets rise from 0 to the end of their values.
 
         Args:
             layout: The layout of this form.

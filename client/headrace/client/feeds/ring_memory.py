@@ -2,14 +2,14 @@
 
 Contract:
 
-1. A payload is a view of its slot. The slot is released when the last array in it is gone, and
-   never sooner: whoever keeps a tensor keeps the slot.
-2. Nothing is sent when an array ends, in whichever thread that is: who reads the ring sends
-   releases between two batches, by `give_back` in groups of about ``_GROUP_BYTES``, and all by
-   `flush`.
-3. A process that was forked off has views of the same memory. So slots that were out at a fork are
-   never released, and a child releases none.
-4. The mapping outlives the stream for as long as a view lives.
+1. A payload is a view of its slot. The slot is released when the last array in it is gone, and not
+   earlier: keeping a tensor keeps the slot.
+2. Nothing is sent when an array is freed, which may happen in any thread. The reader of the ring
+   sends releases between two batches: `give_back` in groups of about ``_GROUP_BYTES``, and `flush`
+   all of them.
+3. A forked process has views of the same memory. So slots in use at a fork are never released, and
+   a child releases none.
+4. The mapping outlives the stream as long as a view exists.
 
 If the code differs, the code is wrong.
 """

@@ -48,7 +48,7 @@ class Landing:
     Attributes:
         allocate: Returns memory for payloads that come in messages.
         adopt: Is given the memory of each ring.
-        transport: Is told how batches arrive.
+        transport: Records how batches arrive.
         keep: Makes a message memory of its batch; None where payloads must go to ``allocate``.
         takes_runs: Whether batches that lie in a ring may come together (`BatchEvent.ahead`).
         max_batch_bytes: Most payload bytes of a batch, whatever a server says.

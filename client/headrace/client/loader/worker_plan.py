@@ -79,7 +79,7 @@ class Begin:
     first_epoch: int
 
     def is_after(self, other: Begin) -> bool:
-        """Say whether this is the later of two states of one dataset."""
+        """Return whether this is the later of two states of one dataset."""
         mine = (self.moves, self.place.epoch, self.place.position)
         return mine > (other.moves, other.place.epoch, other.place.position)
 

@@ -152,5 +152,5 @@ def expect_opened(worker: int) -> None:
 
 
 def results_are_opened() -> bool:
-    """Say whether this worker's loader opens what results are carried in."""
+    """Return whether this worker's loader opens what results are carried in."""
     return _results_are_opened

@@ -37,7 +37,7 @@ _OPENED_IN: set[int] = set()
 
 
 def was_forked_after_use() -> bool:
-    """Say whether this process was forked from one that had opened a channel.
+    """Return whether this process was forked from one that had opened a channel.
 
     gRPC's locks may then be held by threads that did not come along: calls hang now and then.
     """

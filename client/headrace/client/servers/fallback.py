@@ -100,7 +100,7 @@ class FallbackEndpoints:
         return True
 
     def is_outdated(self, endpoint: Endpoint) -> bool:
-        """Say whether a server answers again, while the private one serves."""
+        """Return whether a server answers again, while the private one serves."""
         if self._search is None or not endpoint.is_private:
             return False
         if not self._search.has_found():
@@ -160,7 +160,7 @@ class _Search:
         self._answer: grpc.Future[pb.GetDatasetResponse] | None = None
 
     def has_found(self) -> bool:
-        """Say whether a server has every dataset; move the search on."""
+        """Return whether a server has every dataset; move the search on."""
         if self._answer is None:
             if time.monotonic() >= self._next:
                 self._ask()

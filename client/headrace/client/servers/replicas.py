@@ -118,7 +118,7 @@ def replicas_of(
 def by_preference(addresses: Sequence[str], lane: int) -> list[str]:
     """Order addresses so that lanes spread over them, and move little when one comes or goes.
 
-    Whoever has the same addresses, in any order, gets the same answer.
+    The result depends only on the set of addresses, not on their order.
 
     Source: rendezvous hashing, Thaler and Ravishankar, 1998.
     """

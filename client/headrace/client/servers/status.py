@@ -108,7 +108,7 @@ def error_of_reason(reason: str, message: str, metadata: Mapping[str, str]) -> H
 
 
 def is_unknown_call(error: HeadraceError) -> bool:
-    """Say whether a server does not know the call at all."""
+    """Return whether a server does not know the call at all."""
     return error.metadata.get("code") == grpc.StatusCode.UNIMPLEMENTED.name
 
 
@@ -122,7 +122,7 @@ def retry_after_s(error: HeadraceError) -> float | None:
 
 
 def may_retry(error: HeadraceError) -> bool:
-    """Say whether the same call may succeed later, against this server or another."""
+    """Return whether the same call may succeed later, against this server or another."""
     if isinstance(error, StreamLimitError):
         return retry_after_s(error) is not None
     if isinstance(error, StreamCorruptError) and error.metadata.get("field"):

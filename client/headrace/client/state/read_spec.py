@@ -101,7 +101,7 @@ class Reading:
         """
         size, order = self.known_global_batch_size(), self.order
         if self.unit_is_free:
-            # It stays what it was when the run began, also when the global batch changes.
+            # It stays as it was at the start of the run, even if the global batch changes.
             unit = size if token is None else decode_token(token).spec.unit
             order = replace(order, unit=unit)
         return ReadOptions(

@@ -1,11 +1,12 @@
-"""Look at a message of gRPC's as memory of a batch, without a copy.
+"""Use the memory of gRPC's messages for batches, without a copy.
 
-gRPC makes a `bytes` object for each message and hands it to whoever reads the call: nobody else has
-it, so its memory may belong to the batch that came in it, and be written to. NumPy has a way to
-take over bytes in which it keeps them alive and writes to them: the one by which it unpickles.
+gRPC makes a `bytes` object for each message and passes it to the reader of the call. Nobody else
+has it, so its memory may belong to the batch in it, and be written to. NumPy has a way to take over
+bytes, keep them alive and write to them: the one that it uses for unpickling.
 
-gRPC takes memory of the C library several times for each message. That library gives what is freed
-back to the system before the next message comes, unless a process has freed larger blocks.
+gRPC allocates memory from the C library several times for each message. By default that library
+returns freed memory to the system before the next message arrives, unless the process has freed
+larger blocks before.
 """
 
 from __future__ import annotations

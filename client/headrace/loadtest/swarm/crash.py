@@ -39,7 +39,7 @@ class Crash:
             self._take(news)
 
     def is_due(self) -> bool:
-        """Tell whether the step has been reached."""
+        """Return whether the step has been reached."""
         return max(self._reached(seat) for seat in self._seats) >= self._step
 
     def checkpoint(self, spec: SwarmSpec) -> tuple[int, list[bytes | None], list[RankResult]]:

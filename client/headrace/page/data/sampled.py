@@ -41,7 +41,7 @@ class Part:
 
     @property
     def is_all(self) -> bool:
-        """Tell whether these are all blocks."""
+        """Return whether these are all blocks."""
         return len(self.blocks) == self.of
 
 

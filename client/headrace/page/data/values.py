@@ -72,7 +72,7 @@ class Column:
 
     @property
     def is_raster(self) -> bool:
-        """Tell whether values are drawn as pictures: 2D, optionally with 1, 3 or 4 channels."""
+        """Return whether values are drawn as pictures: 2D, optionally with 1, 3 or 4 channels."""
         shape = self.shape
         is_deep = len(shape) == _DEEP and shape[2] in _CHANNELS
         return (len(shape) == _FLAT or is_deep) and min(shape[:2]) >= _LEAST_SIDE

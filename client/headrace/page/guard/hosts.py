@@ -15,7 +15,7 @@ _HOST = re.compile(r"(?P<name>\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+)(:[0-9]{1,5})?"
 
 
 def is_known_host(header: str, names: Collection[str]) -> bool:
-    """Tell whether a ``Host`` header names this page.
+    """Return whether a ``Host`` header names this page.
 
     Args:
         header: The header as received.
@@ -29,7 +29,7 @@ def is_known_host(header: str, names: Collection[str]) -> bool:
 
 
 def is_own_origin(origin: str, host: str) -> bool:
-    """Tell whether an ``Origin`` header is that of a page at a host, including the port."""
+    """Return whether an ``Origin`` header is that of a page at a host, including the port."""
     parts = urlsplit(origin)
     return parts.scheme in {"http", "https"} and parts.netloc.lower() == host.lower()
 

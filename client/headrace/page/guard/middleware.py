@@ -139,7 +139,7 @@ def _too_long(scope: Scope, headers: Headers) -> tuple[int, str] | None:
 
 
 def _is_ours(headers: Headers, host: str) -> bool:
-    """Tell whether a form was sent from this page, as far as the browser says."""
+    """Return whether a form was sent from this page, as far as the browser says."""
     site, origin = headers.get("sec-fetch-site", "none"), headers.get("origin")
     return site in {"none", "same-origin"} and (origin is None or is_own_origin(origin, host))
 

@@ -107,7 +107,7 @@ def _are_equal(
     size: int,
     span: tuple[int, int],
 ) -> bool:
-    """Tell whether two runs have the same samples in a part of a step, in the same order."""
+    """Return whether two runs have the same samples in a part of a step, in the same order."""
     names = sorted({member.name for each in (run, other) for member in each.members})
     found = []
     for each, (epoch, index) in zip((run, other), places, strict=True):

@@ -36,7 +36,7 @@ class ConversionRecord:
     expires_s: float | None
 
     def is_expired(self, now_s: float) -> bool:
-        """Tell whether it has expired."""
+        """Return whether it has expired."""
         return self.expires_s is not None and self.expires_s <= now_s
 
 

@@ -3,12 +3,12 @@
 Contract of `make_converter`:
 
 1. The same plan over the same files with the same settings is converted once for all drivers that
-   share the cache, until it expires or is deleted. What is equal says `headrace.converter.keys`.
-2. Of two drivers that convert the same at the same moment both go on with one result.
-3. What expired is converted again, and removed by whoever calls `make_converter` there next.
-4. Failure or interrupt: as `write_shards`; the cache holds no half conversion, and none of files
-   that changed while they were read.
-5. What nobody can look into is converted by each call, unless the caller names it.
+   share the cache, until it expires or is deleted. `headrace.converter.keys` defines what is equal.
+2. If two drivers convert the same at the same time, both continue with one result.
+3. An expired conversion is converted again; the next call of `make_converter` there removes it.
+4. Failure or interrupt: as for `write_shards`; the cache never holds an incomplete conversion, or
+   one of files that changed while they were read.
+5. A DataFrame with unknown parts is converted by each call, unless the caller names them.
 """
 
 from __future__ import annotations

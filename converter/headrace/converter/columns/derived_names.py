@@ -61,7 +61,7 @@ def _nests(kind: pa.DataType) -> bool:
 
 
 def _is_flat_list(kind: pa.DataType) -> bool:
-    """Tell whether a list or tensor is sent as one column."""
+    """Return whether a list or tensor is sent as one column."""
     while isinstance(kind, pa.FixedSizeListType):
         kind = kind.value_type
         if _is_number(kind):

@@ -50,7 +50,7 @@ def arrow_type(name: str, kind: spark.DataType) -> pa.DataType:
         kind: The kind of the column.
 
     Raises:
-        UnsupportedColumnError: It cannot be stored; says which part, why, and what to do.
+        UnsupportedColumnError: It cannot be stored; the message says which part and why.
     """
     plain = _PLAIN.get(type(kind))
     if plain is not None:
@@ -78,7 +78,7 @@ def arrow_type(name: str, kind: spark.DataType) -> pa.DataType:
 
 
 def is_vector(kind: spark.DataType) -> bool:
-    """Tell whether a column holds vectors of Spark's ML package."""
+    """Return whether a column holds vectors of Spark's ML package."""
     # By name: importing pyspark.ml costs half a second, and its old twin is mllib's.
     return isinstance(kind, spark.UserDefinedType) and kind.simpleString() == "vector"
 

@@ -73,7 +73,7 @@ def _try_writing(store: Store, name: str) -> None:
 
 
 def _is_local(session: SparkSession) -> bool:
-    """Tell whether executors are threads of a driver on this machine."""
+    """Return whether executors are threads of a driver on this machine."""
     context = context_of(session.range(0))
     return context is not None and (context.master or "").split("[")[0] == "local"
 

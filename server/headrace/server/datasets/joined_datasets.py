@@ -67,7 +67,7 @@ class JoinedDatasets:
     def _located_each(
         self, sample_ids: NDArray[np.int64]
     ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Look samples up dataset by dataset, and note which have been drawn from."""
+        """Look up samples dataset by dataset, and record which datasets have been drawn from."""
         blocks = np.empty(sample_ids.size, np.int64)
         offsets = np.empty(sample_ids.size, np.int64)
         for index, places, own in split_by(self.first_ids, sample_ids):
@@ -87,9 +87,9 @@ class JoinedDatasets:
             self._table = self._made_table(drawn_from)
 
     def _made_table(self, drawn_from: NDArray[np.bool_]) -> _StartTable:
-        """Return where all blocks begin, read from tables that are in memory by now.
+        """Return the starts of all blocks, from tables that are in memory by now.
 
-        The samples of datasets that were not drawn from are shared out evenly to their blocks.
+        Samples of datasets that were not drawn from are distributed evenly over their blocks.
         """
         starts = []
         for index, dataset in enumerate(self._datasets):
@@ -105,11 +105,11 @@ class JoinedDatasets:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _StartTable:
-    """Where the blocks of several datasets begin, their samples laid end to end.
+    """The first samples of the blocks of several datasets, with samples end to end.
 
     Attributes:
-        starts: Where each of all blocks starts.
-        holds: ``(datasets,) bool``: whether those of a dataset are right.
+        starts: The first sample of each block.
+        holds: ``(datasets,) bool``: whether the starts of a dataset's blocks are exact.
     """
 
     starts: Starts

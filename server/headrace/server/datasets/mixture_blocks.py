@@ -24,10 +24,9 @@ class Translation:
     Attributes:
         row_bytes: The size of a source row in bytes.
         is_same: Whether nothing has to change.
-        copies: Where each value starts in a row as it comes, and where in a row as it should be,
-            and its bytes.
-        always_valid: Where a validity byte should be that does not come.
-        wide: By part as it should be: the part as it comes.
+        copies: For each value: its place in a source row, its place in a target row, and its bytes.
+        always_valid: The places of validity bytes in a target row that the source lacks.
+        wide: The source part of each target part.
     """
 
     row_bytes: int
@@ -122,7 +121,7 @@ class JoinedBlocks:
         self._cache = parts[0].cache
         self._joined = JoinedSources([part.source for part in parts], first_blocks)
         self._translations: dict[int, Translation] = {}
-        # Datasets whose rows are known to lie as they should; all of them, and nobody need look.
+        # Datasets whose rows are known to have the target layout.
         self._lies_right = np.diff(first_blocks) == 0
         self._all_lie_right = False
         self._queue: deque[tuple[int, NDArray[np.int64]]] = deque()
@@ -218,7 +217,7 @@ class JoinedBlocks:
         )
 
     def _lie_right(self, blocks: NDArray[np.int64]) -> bool:
-        """Return whether the rows of some blocks lie as they should."""
+        """Return whether the rows of the blocks have the target layout."""
         if self._all_lie_right:
             return True
         owners = np.searchsorted(self._firsts, blocks, side="right") - 1

@@ -31,11 +31,11 @@ class Mixtures:
         members: Sequence[ServedDataset | ServedRows],
         skips: Sequence[Skips | None],
     ) -> ServedMixture | ServedRowMixture:
-        """Return the mixture of some datasets under a spec, without some of their samples.
+        """Return the mixture of datasets for a spec and skips.
 
         Raises:
-            BadArgumentError: The order cannot be; or some are rows and others are not, or rows are
-                not alike.
+            BadArgumentError: The order is not possible, some members are rows and others are not,
+                or rows differ in form.
         """
         filters = tuple(member.readable.kept for member in members)
         key = (spec.fingerprint, spec.digest, spec.order, tuple(map(digest_of, skips)), filters)

@@ -72,14 +72,14 @@ class Served(Protocol):
 
     @property
     def samples_an_item(self) -> int:
-        """Return about how many samples are read for one item of the order."""
+        """The approximate number of samples that are read for one item of the order."""
 
     @property
     def retirements(self) -> tuple[Retirement, ...]:
         """Return whether all of it is still served."""
 
     def skips(self, request: BatchesRequest, token: Token | None) -> Skips | None:
-        """Return the samples that a request skips, which must be the token's, or adopted."""
+        """Return the samples that a request skips: those of the token, or adopted ones."""
 
     def finder(self, spec: OrderSpec, skips: Skips | None) -> Finder:
         """Return an object that finds samples by their positions in the order of a spec."""
@@ -111,7 +111,7 @@ class Served(Protocol):
         """Return sample ids as shown in a batch: ids, or pairs ``(samples, 2)``."""
 
     def shown_samples(self, sample_ids: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return what is shown of the samples that are read, if the order's items are rows."""
+        """Return ids of the samples that are read, as shown in a batch, if items are rows."""
 
     def joined_ids(
         self, indices: NDArray[np.int64], sample_ids: NDArray[np.int64]
@@ -119,7 +119,7 @@ class Served(Protocol):
         """Return the ids of samples that are named by dataset and id, or by id alone.
 
         Raises:
-            BadArgumentError: One names no sample.
+            BadArgumentError: A sample does not exist.
         """
 
     def tally(self, sample_ids: NDArray[np.int64]) -> NDArray[np.int64]:

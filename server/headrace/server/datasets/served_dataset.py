@@ -77,12 +77,12 @@ _Served = TypeVar("_Served")
 class Versions(Generic[_Served]):
     """Open the versions that tokens name, each once; safe for several threads.
 
-    Open versions stay open, since streams read from them.
+    Open versions stay open, because streams read from them.
 
     Args:
         name: The dataset's name.
         current: The version that is served when none is named, and its fingerprint.
-        open_version: Opens the version of a fingerprint.
+        open_version: Opens the version with a fingerprint.
         list_versions: Returns the fingerprints of all versions, newest last.
     """
 
@@ -163,11 +163,11 @@ class Versions(Generic[_Served]):
         )
 
 
-# Orders of one dataset kept open; each holds some 50 MiB at most. Jobs that share a seed share one.
+# The most open orders of a dataset, of at most about 50 MiB each. Jobs with equal seeds share one.
 _MAX_ORDERS = 16
 
 
-# Filters of one dataset whose orders are kept open.
+# The most filters of a dataset whose orders are kept open.
 _MAX_FILTERED = 64
 
 
@@ -175,7 +175,7 @@ class Retirement:
     """Whether a dataset is still served.
 
     Attributes:
-        why: Makes the error that says why it is no longer served; None while it is. Set once.
+        why: Returns the error that says why it is no longer served; None while it is. Set once.
     """
 
     __slots__ = ("why",)
@@ -207,15 +207,15 @@ class ServedDataset:
         dataset: The dataset.
         readable: What requests are checked against.
         source: Its blocks in the cache.
-        table: What the order of all its samples is made of.
-        filter: What a filter of rows keeps of it; None for all.
+        table: The shard table of all its samples.
+        filter: The filter of rows; None for all samples.
         skip_lists: The lists of samples to leave out that are stored for it, by digest.
         versions: Its other versions; None if they cannot be opened.
         packed: None: the items of its order are samples.
         samples_an_item: Always 1.
         config: The settings with which it was opened, if known.
         rows: Its documents, packed.
-        dealers: What deals its samples to ranks evenly.
+        dealers: The dealers of its samples to ranks.
         retirement: Whether it is still served, under this name and in any version.
     """
 
@@ -279,7 +279,7 @@ class ServedDataset:
         return class_messages(self.dataset.schema)
 
     def skips(self, request: BatchesRequest, token: Token | None) -> Skips | None:
-        """Return the samples that a request leaves out.
+        """Return the samples that a request skips.
 
         Raises:
             HeadraceError: See `wanted_skips`; or the list belongs to another dataset.
@@ -308,23 +308,23 @@ class ServedDataset:
 
     @property
     def ordered(self) -> ShardTable:
-        """What the order of the samples that are kept is made of."""
+        """The shard table of the kept samples."""
         return self.table if self.filter is None else self.filter.table
 
     def finder(self, spec: OrderSpec, skips: Skips | None = None) -> Finder:
-        """Return what finds samples in the order of a spec; streams with equal specs share it."""
+        """Return the finder for the order of a spec; streams with equal specs share it."""
         return self._known_finder(spec, skips, 0, lambda: self._new_finder(spec, skips))
 
     def lengths_digest(self) -> str:
         """Return the digest of the lengths of its samples.
 
         Raises:
-            BadArgumentError: None are stored.
+            BadArgumentError: No lengths are stored.
         """
         return self.rows.lengths(field="buckets").digest
 
     def bucket_finder(self, spec: OrderSpec, skips: Skips | None, buckets: int) -> Finder:
-        """Return what finds samples in an order that is rearranged in length buckets.
+        """Return the finder for an order that is rearranged in length buckets.
 
         Raises:
             BadArgumentError: No lengths of samples are stored.
@@ -359,7 +359,7 @@ class ServedDataset:
         return finder
 
     def dealer(self, deal: DealSpec, order: OrderSpec, ranks: Ranks, finder: Finder) -> Dealer:
-        """Return what deals samples to ranks so that costs are even; the ranks of a job share it.
+        """Return the dealer of samples to ranks with even costs; the ranks of a job share it.
 
         Raises:
             BadArgumentError: No lengths of samples are stored.
@@ -388,10 +388,10 @@ class ServedDataset:
         )
 
     def version(self, fingerprint: str) -> ServedDataset:
-        """Return the version of a fingerprint; this one if it is empty.
+        """Return the version with a fingerprint; this one if it is empty.
 
         Raises:
-            HeadraceError: As `Versions.get`.
+            HeadraceError: See `Versions.get`.
         """
         return self if self.versions is None else self.versions.get(fingerprint)
 
@@ -408,7 +408,7 @@ class ServedDataset:
 
     @property
     def retirements(self) -> tuple[Retirement, ...]:
-        """Return the retirement of all that a stream of it reads."""
+        """Return the retirements of everything that a stream of it reads."""
         return (self.retirement,)
 
     def describe(self, start: pb.StreamStart) -> None:
@@ -416,15 +416,15 @@ class ServedDataset:
         start.dataset.CopyFrom(self.to_proto())
 
     def parts(self, sample_ids: NDArray[np.int64]) -> Iterator[Part]:
-        """Give the samples of a batch back as they are."""
+        """Yield the samples of a batch as a single part."""
         yield Part(0, self, np.arange(sample_ids.size), sample_ids)
 
     def shown_ids(self, sample_ids: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return sample ids as they are."""
+        """Return the sample ids unchanged."""
         return sample_ids
 
     def shown_samples(self, sample_ids: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return sample ids as they are."""
+        """Return the sample ids unchanged."""
         return sample_ids
 
     def candidates(self) -> tuple[str, ...]:
@@ -439,10 +439,10 @@ class ServedDataset:
     def joined_ids(
         self, indices: NDArray[np.int64], sample_ids: NDArray[np.int64]
     ) -> NDArray[np.int64]:
-        """Return sample ids as they are.
+        """Return the sample ids unchanged.
 
         Raises:
-            BadArgumentError: One is outside of the dataset.
+            BadArgumentError: An id is outside the dataset.
         """
         assert not indices.size
         count = self.dataset.sample_count
@@ -454,11 +454,11 @@ class ServedDataset:
         return sample_ids
 
     def tally(self, sample_ids: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return nothing, since there is only one dataset."""
+        """Return an empty array, because there is only one dataset."""
         return sample_ids[:0]
 
     def to_proto(self) -> pb.Dataset:
-        """Return the dataset as the wire describes it."""
+        """Return the wire's description of the dataset."""
         return pb.Dataset(
             name=self.name,
             fingerprint=self.dataset.fingerprint,
@@ -491,12 +491,12 @@ def open_served(
     Args:
         name: The name to serve it under.
         config: Where it is, and how to read it.
-        cache: Will hold its blocks.
-        max_batch_bytes: Greatest payload of one batch.
-        observers: Are told of each block that is read.
+        cache: The cache for its blocks.
+        max_batch_bytes: The largest payload of one batch.
+        observers: Receive reports of each read.
 
     Raises:
-        HeadraceError: It cannot be opened; `headrace.storage.open_dataset` says how.
+        HeadraceError: It cannot be opened; see `headrace.storage.open_dataset`.
     """
     retirement = Retirement()
     skip_lists = read_skip_lists(config.skips)
@@ -528,10 +528,10 @@ def open_served(
 
 
 def open_one(config: DatasetConfig, fingerprint: str | None = None) -> OpenDataset:
-    """Open a dataset as its settings say, in their version or in another one.
+    """Open a dataset according to its settings, in their version or another one.
 
     Raises:
-        HeadraceError: As `headrace.storage.open_dataset`.
+        HeadraceError: See `headrace.storage.open_dataset`.
     """
     url, pinned = config.place
     return open_dataset(

@@ -4,8 +4,8 @@ Contract:
 
 1. ``NAME:LENGTH`` is the dataset NAME, packed into rows of LENGTH elements. It is served as soon as
    the lengths and row counts are stored, to callers who may read NAME.
-2. Its fingerprint names the version of the dataset, the options of packing, the lengths and the
-   row counts: equal fingerprints are equal rows, and tokens hold it.
+2. Its fingerprint depends on the version of the dataset, the options of packing, the lengths and
+   the row counts, so equal fingerprints mean equal rows. Tokens hold it.
 3. A token of rows of an earlier version opens that version, as with any dataset.
 
 If the code differs, the code is wrong.
@@ -50,7 +50,7 @@ if TYPE_CHECKING:
     from headrace.server.datasets.served_dataset import Retirement, ServedDataset
 
 _DIGEST_BYTES = 16
-# Orders of one length kept open; jobs that share a seed share one.
+# The most open orders for a length; jobs with equal seeds share one.
 _MAX_ORDERS = 16
 
 
@@ -59,21 +59,21 @@ class ServedRows:
 
     Args:
         base: The dataset.
-        pointer: What is stored for packing it.
-        table: The row counts of the length.
-        store: Where both lie.
+        pointer: The pointer to its tables for packing.
+        table: The row counts for the length.
+        store: The store of both.
 
     Attributes:
-        name: Under which they are served.
+        name: The name under which they are served.
         readable: What requests are checked against.
-        packed: What rows hold.
-        samples_an_item: About how many documents a row has.
-        rows: How documents make them.
-        table: What their order is made of.
+        packed: The columns of rows.
+        samples_an_item: The approximate number of documents in a row.
+        rows: How documents are packed.
+        table: The shard table of their order.
 
     Raises:
-        BadArgumentError: The columns are not what can be packed.
-        ManifestCorruptError: What is stored is damaged.
+        BadArgumentError: A column cannot be packed.
+        ManifestCorruptError: The stored tables are damaged.
     """
 
     def __init__(
@@ -127,24 +127,24 @@ class ServedRows:
 
     @property
     def classes(self) -> list[pb.ColumnClasses]:
-        """Return nothing: documents have no labels."""
+        """Return an empty list, because documents have no labels."""
         return []
 
     @property
     def retirements(self) -> tuple[Retirement, ...]:
-        """Return the retirement of all that a stream of it reads."""
+        """Return the retirements of everything that a stream of it reads."""
         return self._base.retirements
 
     def skips(self, request: BatchesRequest, token: Token | None) -> Skips | None:
-        """Return the documents that a request leaves out.
+        """Return the documents that a request skips.
 
         Raises:
-            HeadraceError: As for the dataset.
+            HeadraceError: See `ServedDataset.skips`.
         """
         return self._base.skips(request, token)
 
     def finder(self, spec: OrderSpec, skips: Skips | None = None) -> PackedFinder:
-        """Return what finds rows in the order of a spec; streams with equal specs share it."""
+        """Return the finder for the order of a spec; streams with equal specs share it."""
         key = (spec, "" if skips is None else skips.digest)
         with self._lock:
             finder = self._finders.get(key)
@@ -162,7 +162,7 @@ class ServedRows:
         return finder
 
     def lengths_digest(self) -> str:
-        """Refuse, since all rows have the same length.
+        """Refuse, because all rows have the same length.
 
         Raises:
             BadArgumentError: Always.
@@ -174,7 +174,7 @@ class ServedRows:
         )
 
     def dealer(self, deal: DealSpec, order: OrderSpec, ranks: Ranks, finder: Finder) -> Dealer:
-        """Return what deals rows to ranks so that costs are even; the ranks of a job share it."""
+        """Return the dealer of rows to ranks with even costs; the ranks of a job share it."""
         return dealer_of_rows(self.dealers, deal, order, ranks, finder)
 
     def blocks(self, cache: BlockCache) -> Blocks:
@@ -186,36 +186,36 @@ class ServedRows:
         start.dataset.CopyFrom(self.to_proto())
 
     def parts(self, sample_ids: NDArray[np.int64]) -> Iterator[Part]:
-        """Give the documents of a batch back as they are."""
+        """Yield the documents of a batch as a single part."""
         yield from self._base.parts(sample_ids)
 
     def shown_ids(self, sample_ids: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return ids of rows as they are."""
+        """Return the ids of rows unchanged."""
         return sample_ids
 
     def shown_samples(self, sample_ids: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return ids of documents as they are."""
+        """Return the ids of documents unchanged."""
         return sample_ids
 
     def joined_ids(
         self, indices: NDArray[np.int64], sample_ids: NDArray[np.int64]
     ) -> NDArray[np.int64]:
-        """Return ids of documents as they are.
+        """Return the ids of documents unchanged.
 
         Raises:
-            BadArgumentError: One is outside of the dataset.
+            BadArgumentError: An id is outside the dataset.
         """
         return self._base.joined_ids(indices, sample_ids)
 
     def tally(self, sample_ids: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return nothing: there are no datasets to tell apart."""
+        """Return an empty array, because there is only one dataset."""
         return sample_ids[:0]
 
     def version(self, fingerprint: str) -> ServedRows:
-        """Return the rows of a fingerprint; these if it is empty.
+        """Return the rows with a fingerprint; these if it is empty.
 
         Raises:
-            TokenDatasetChangedError: No version of the dataset that the store has, has them.
+            TokenDatasetChangedError: No stored version of the dataset has these rows.
         """
         if fingerprint in {"", self.readable.fingerprint}:
             return self
@@ -234,14 +234,14 @@ class ServedRows:
         """Return the fingerprints of the rows of all versions, these first.
 
         Raises:
-            HeadraceError: The store cannot be asked.
+            HeadraceError: The store cannot be reached.
         """
         own = self.readable.fingerprint
         found = [candidate for _, candidate in self._base.rows.versions(self.packed.length)]
         return (own, *(each for each in found if each != own))
 
     def to_proto(self) -> pb.Dataset:
-        """Return the rows as the wire describes a dataset."""
+        """Return the rows in the wire's description of a dataset."""
         described = self._base.to_proto()
         described.name = self.name
         described.fingerprint = self.readable.fingerprint
@@ -274,8 +274,9 @@ class RowsOf:
         """Return the rows of a length.
 
         Raises:
-            DatasetNotFoundError: What packing needs is not stored for it; names what is.
-            HeadraceError: It is, and cannot be read.
+            DatasetNotFoundError: The tables for packing are not stored for it; the message names
+                the lengths that have them.
+            HeadraceError: The tables cannot be read.
         """
         found = self.find(length)
         if found is None:
@@ -290,10 +291,10 @@ class RowsOf:
         return found
 
     def find(self, length: int) -> ServedRows | None:
-        """Return the rows of a length; None if what packing needs is not stored for it.
+        """Return the rows of a length; None if the tables for packing are not stored for it.
 
         Raises:
-            HeadraceError: It is, and cannot be read.
+            HeadraceError: The tables cannot be read.
         """
         with self._lock:
             found = self._open.get(length)
@@ -312,7 +313,7 @@ class RowsOf:
         """Yield the versions that have rows of a length, and the fingerprints of these rows.
 
         Raises:
-            HeadraceError: The store cannot be asked.
+            HeadraceError: The store cannot be reached.
         """
         versions = self._base.versions
         if versions is None or self._store is None:
@@ -330,8 +331,8 @@ class RowsOf:
             field: What needs them, for the error.
 
         Raises:
-            BadArgumentError: None are stored.
-            HeadraceError: They cannot be read.
+            BadArgumentError: No lengths are stored.
+            HeadraceError: The lengths cannot be read.
         """
         with self._lock:
             if self._lengths is None:
@@ -386,7 +387,7 @@ _MOST_DIGITS = 7
 
 
 def refuse_by_id(served: object) -> None:
-    """Refuse to read rows by id, since they differ from epoch to epoch.
+    """Refuse to read rows by id, because they differ from epoch to epoch.
 
     Raises:
         BadArgumentError: Rows are requested.

@@ -46,7 +46,7 @@ class PixelCache:
 
     Args:
         budget_bytes: The most memory that images may take; 0 keeps nothing.
-        observer: Is told about look-ups; None for no observer.
+        observer: Receives reports of look-ups; None for no observer.
 
     Attributes:
         used_bytes: The memory that images take.

@@ -46,16 +46,16 @@ _MAX_STEPS = 512
 _MAX_BYTES = 32 << 20
 # Of 32 bytes each. A step touches some thousands of blocks by default.
 _MAX_PIECES = 1 << 18
-# Working out a step takes some 0.8 ms, in which two thousand samples are found through the order.
-# A step is about a sixteenth of what is shuffled together. It is worked out only if it has as many
-# samples, or enough bytes for that time not to matter. Otherwise a batch of 64 would cost as much
-# as two hundred batches if each of its samples were a step.
+# Computing a step takes about 0.8 ms, in which the order finds two thousand samples. A step is
+# about a sixteenth of what is shuffled together. It is computed only if it has that many samples,
+# or enough bytes that the time does not matter. Otherwise, if each sample of a batch of 64 were in
+# another step, the batch would cost as much as two hundred.
 _LEAST_STEP, _LEAST_STEP_BYTES, _STEPS_SHUFFLED = 2048, 4 << 20, 16
 # Lanes that change more often within a unit are read through the order (arbitrary).
 _MIN_STRETCH = 64
 
-# The kernel goes from a bucket's first piece to the one that holds a sample. There are so many
-# buckets that few have a border in them (a wrong guess of the processor costs more than all else).
+# The kernel scans from a bucket's first piece to the one that holds a sample. Few buckets contain a
+# border, because there are many (a mispredicted branch costs more than anything else here).
 _BUCKETS = 1 << 13
 _BUCKETS_A_PIECE = 4
 
@@ -185,7 +185,7 @@ class StepFinder:
         is_large = (
             step_samples >= least_step or step_samples * self.sample_bytes >= _LEAST_STEP_BYTES
         )
-        # If a whole lane is shuffled together, it is one step, and batches show what comes first.
+        # If a whole lane is shuffled together, it is a single step, and there is nothing ahead.
         is_whole = order.memory_samples >= order.lane_length(0)
         self.has_steps = is_large and not is_whole
         self.lane_place = order.lane_place
@@ -278,7 +278,8 @@ class StepFinder:
                     return step
         placed = self._placed(epoch, lane, place, kernels)
         if placed is None:
-            # It is so by the order's options, or else rare: then all of it is read the other way.
+            # This follows from the order's options, or is rare: then everything is found without
+            # steps.
             self._is_by_step = False
             return None
         with self._lock:
@@ -329,7 +330,7 @@ class StepFinder:
 def _permutation(
     step: Step, kernels: ModuleType
 ) -> tuple[NDArray[np.int64], NDArray[np.uint16], int]:
-    """Return what permutes a step, as the kernel `find_dealt` takes it."""
+    """Return the permutation of a step, as the kernel `find_dealt` takes it."""
     keys = np.uint64(step.key), np.uint64(step.second_key)
     if step.is_small:
         words = np.empty(step.count, np.uint64)
@@ -374,7 +375,7 @@ def _pieces(step: Step, dataset: OpenDataset) -> tuple[NDArray[np.int64], NDArra
 
 
 def _buckets(starts: NDArray[np.int64]) -> tuple[NDArray[np.int32], int]:
-    """Return the piece at the beginning of each bucket of offsets, and how large a bucket is."""
+    """Return the piece at the start of each bucket of offsets, and the size of a bucket."""
     least = max(_BUCKETS, _BUCKETS_A_PIECE * starts.size)
     shift = max(0, int(starts[-1]).bit_length() - least.bit_length() + 1)
     begins = np.arange(0, int(starts[-1]), 1 << shift)

@@ -272,8 +272,8 @@ def distinct_each(
 
     Args:
         blocks: ``(samples,) int64``: of all batches, one after the other.
-        ends: Where those of each batch end.
-        kernels: The compiled functions, if they are there.
+        ends: The end of each batch.
+        kernels: The compiled functions, or None.
     """
     if kernels is not None:
         found, found_ends = np.empty_like(blocks), np.empty(len(ends), np.int64)

@@ -42,10 +42,10 @@ class _Sorted:
 
     Attributes:
         arrangement: ``(places,) int64``: the place in the order of what comes at each place.
-        sample_ids: The same of the samples.
-        blocks: The same of their blocks.
-        offsets: The same of their places in these.
-        is_skipped: Whether a substitute is at that place; None if nothing is skipped.
+        sample_ids: ``(places,) int64``: the sample at each place.
+        blocks: ``(places,) int64``: its block.
+        offsets: ``(places,) int64``: its place in the block.
+        is_skipped: ``(places,) bool``: whether it is a substitute; None if nothing is skipped.
     """
 
     arrangement: NDArray[np.int64]
@@ -117,7 +117,7 @@ class BucketFinder:
         return together.cut(ends, accumulate(each.size for each in touched))
 
     def skipped(self, epoch: int, start: int, stop: int) -> NDArray[np.bool_]:
-        """Return at which positions a substitute stands for a skipped sample."""
+        """Return the positions at which a substitute replaces a skipped sample."""
         parts = []
         for first, end, window in self._cut(start, stop):
             if window is None:
@@ -129,7 +129,7 @@ class BucketFinder:
         return np.concatenate([np.empty(0, np.bool_), *parts])
 
     def positions(self, epoch: int, sample_ids: NDArray[np.int64]) -> list[NDArray[np.int64]]:
-        """Return all positions of an epoch at which each of some samples comes."""
+        """Return all positions of given samples in an epoch."""
         found = self.ordered.positions(epoch, sample_ids)
         together = np.concatenate([_NO_IDS, *found])
         moved = together.copy()

@@ -2,12 +2,12 @@
 
 Contract, in addition to that of `packed_rows`:
 
-1. The rows of a dataset are packed again in each pass over it, not in each epoch of the mixture: so
-   a pass that several epochs share holds each of its documents once.
-2. Of a fixed choice the rows are packed as in pass 0, for ever: it gives the same documents in each
-   epoch.
-3. Ids of samples and blocks are those of all datasets laid end to end; rows show the ids that their
-   documents have in their own dataset.
+1. The rows of a dataset are packed again in each pass over it, not in each epoch of the mixture. So
+   a pass that spans several epochs holds each of its documents once.
+2. With a fixed choice, rows are always packed as in pass 0, because it gives the same documents in
+   each epoch.
+3. Ids of samples and blocks are those of all datasets, end to end. Rows show the ids that documents
+   have in their own dataset.
 
 If the code differs, the code is wrong.
 """
@@ -33,7 +33,7 @@ class PackedMixtureFinder:
         order: The order of the rows.
         rows: How the documents of each dataset are packed.
         locator: Finds the documents of all datasets.
-        first_ids: ``(datasets + 1,) int64``: where the ids of the documents of each begin.
+        first_ids: ``(datasets + 1,) int64``: the first id of each dataset's documents, and the end.
         fingerprint: The fingerprint of the rows of all datasets.
         lane_bytes: See `Finder`.
         skips: The documents to skip.

@@ -43,9 +43,9 @@ class RowsTogether(FoundTogether):
 
     Attributes:
         row_ids: ``(rows,) int64``.
-        starts: ``(rows + 1,) int64``: where the pieces of each row begin, and the last end; they
-            are what samples are elsewhere.
-        table: ``(pieces, 4) int64``: as `headrace.order.packing.Pieces` has it.
+        starts: ``(rows + 1,) int64``: the first piece of each row, and the end of the last row.
+            Pieces take the place of samples.
+        table: ``(pieces, 4) int64``: see `headrace.order.packing.Pieces`.
         documents: ``(pieces,) int64``: the ids that rows show; in a mixture, those in its datasets.
     """
 
@@ -58,8 +58,8 @@ class RowsTogether(FoundTogether):
         """Return each batch.
 
         Args:
-            ends: Where the rows of each end.
-            touched_ends: Where its blocks end.
+            ends: The end of each batch's rows.
+            touched_ends: The end of each batch's blocks.
         """
         edges = pairwise([0, *ends])
         touched_edges = pairwise([0, *touched_ends])
@@ -72,19 +72,19 @@ class RowsTogether(FoundTogether):
 class FoundRows(Found):
     """The rows of one batch, or of several that follow one another.
 
-    Of what `Found` has, `begin` and `end` count rows; all else is of their pieces.
+    `begin` and `end` count rows; all other attributes of `Found` describe their pieces.
     """
 
     __slots__ = ()
 
     @property
     def rows(self) -> RowsTogether:
-        """Return those of all that were found at once."""
+        """All rows that were found together."""
         return cast("RowsTogether", self.together)
 
     @property
     def pieces(self) -> slice:
-        """Return which pieces are theirs."""
+        """The pieces of these rows."""
         starts = self.rows.starts
         return slice(int(starts[self.begin]), int(starts[self.end]))
 
@@ -100,12 +100,12 @@ class FoundRows(Found):
 
     @property
     def blocks(self) -> NDArray[np.int64]:
-        """Return the block of each."""
+        """Return the block of each piece."""
         return self.together.blocks[self.pieces]
 
     @property
     def offsets(self) -> NDArray[np.int64]:
-        """Return the place of each in its block."""
+        """Return the place of each piece's document in its block."""
         return self.together.offsets[self.pieces]
 
     @property
@@ -228,7 +228,7 @@ def located_rows(
 
 
 def kept_pieces(pieces: Pieces, skips: Skips | None) -> Pieces:
-    """Return the pieces of documents that are not skipped, all of them where they were."""
+    """Return the pieces of documents that are not skipped, in their places."""
     if skips is None or not len(skips):
         return pieces
     is_kept = ~skips.contains(pieces.sample_ids)
@@ -240,13 +240,13 @@ def kept_pieces(pieces: Pieces, skips: Skips | None) -> Pieces:
 def blocks_of_groups(
     rows: PackedRows, sample_ids: NDArray[np.int64], locator: Locator, *, first_id: int = 0
 ) -> NDArray[np.int64]:
-    """Return all blocks of the groups that documents are in, some of them twice.
+    """Return all blocks of the groups of documents; blocks may repeat.
 
     Args:
         rows: How the documents are packed.
-        sample_ids: The documents; there are some.
-        locator: Where they lie.
-        first_id: The locator's id of the first of all documents.
+        sample_ids: The documents, at least one.
+        locator: Finds the documents.
+        first_id: The locator's id of the first document.
     """
     firsts = rows.first_documents
     groups = np.unique(np.searchsorted(firsts, sample_ids, side="right") - 1)

@@ -17,9 +17,9 @@ from headrace.server.plan.partners import Partners, partners_of, positions_of
 from headrace.server.plan.stream_request import StreamSpec
 from headrace.server.steps.transform_step import transforms_text
 
-# Batches worked out at once, so that the calls that this takes are shared: the first of a stream
-# alone, since somebody waits for it, then twice as many each time, also from one epoch to the next,
-# up to these bounds (measured: from there on the work itself is what counts).
+# The most batches planned together, to share the cost of calls. The first batch of a stream is
+# planned alone, because its client waits for it, and then twice as many each time (measured: beyond
+# this bound the work itself dominates).
 _GROUP_BATCHES = 8
 _GROUP_SAMPLES = 1 << 15
 
@@ -187,14 +187,14 @@ class _Epoch:
                 sample_count += batch.sample_count
                 substitutes += batch.substitutes
             if dataset_sample_counts.size:
-                # Of several batches at once: a mixture's tally takes longer to call than to do.
+                # For several batches together, because calling a mixture's tally is the main cost.
                 dataset_sample_counts += self.tally(
                     np.concatenate([batch.item_ids for batch in batches])
                 )
             yield batches
             at += size
             if at < len(indices):
-                # Not by the last, which may be small.
+                # Not after the last group, which may be small.
                 size = min(2 * size, _GROUP_BATCHES)
                 size = max(1, min(size, _GROUP_SAMPLES // max(1, batches[0].sample_count)))
         token = self._token(

@@ -23,30 +23,29 @@ _MAX_SAMPLES = 1 << 17
 # waits for them.
 _STEADY_PLANS = 2
 
-# A first batch that waits for more than this has the store for itself: nothing is asked for beside
-# it. Some 50 ms of a fast store, so that little time is lost where it needs less.
+# If a first batch waits for more than this, nothing else is requested, so that it has the store for
+# itself. About 50 ms of a fast store, so that little time is lost if it needs less.
 _ALONE_BYTES = 32 << 20
 
 BlocksOfRuns: TypeAlias = Callable[[NDArray[np.int64]], NDArray[np.int64]]
 
 FORESEEN_SAMPLES = _MAX_SAMPLES
-"""Samples that a job looks ahead, so that the cache knows which blocks are done with: of a block
-that is not, some sixty are among them in a cache of 2 GiB, or all that are left of it. It takes the
-time that planning takes in any case."""
+"""Samples that a job looks ahead, so that the cache knows which blocks are no longer needed: in a
+cache of 2 GiB, a block that is needed has about sixty samples among them, or all that are left of
+it. This takes no extra time, because these batches are planned in any case."""
 FORESEEN_WINDOWS = 1.5
-"""Or as many times what is shuffled together, where that is less: a block is read for the last time
-one such window after it was for the first time, and what is asked for ahead comes half of one
-earlier."""
-# And batches, each of which takes additional memory.
+"""Or this many times the samples that are shuffled together, if that is less: a block is read last
+one such window after it is first read, and prefetches come half a window earlier."""
+# The most batches to look ahead, because each takes additional memory.
 _MAX_FORESEEN = 1 << 10
-# Batches that are foreseen for one taken, until it is far enough: so that it is before a cache is
-# full that was half full when it began.
+# Batches foreseen for each one taken until the look-ahead is complete, so that it is complete
+# before a half-full cache becomes full.
 _FORESEEN_PLANS = 3
 
 _Entry: TypeAlias = tuple[PlannedBatch | PlannedEnd, int, int]
 """A plan, its samples, and the bytes requested for it."""
 
-# What a stream has for its plans and its tables without asking for it.
+# Bytes for plans and tables that each stream has without a claim.
 _FREE_BYTES = 4 << 20
 _PLAN_BYTES = 32
 # Planning a batch takes several arrays over its samples.
@@ -54,30 +53,27 @@ _PLANNING_BYTES = 200
 
 
 def plan_bytes(sample_count: int) -> int:
-    """Return the bytes that plans of batches of this size take, beyond what each stream has.
+    """Return the bytes to claim for plans of batches of this size, beyond what each stream has.
 
-    Only batches with very many samples take any.
+    It is 0 except for batches with very many samples.
     """
     planned = min(_MAX_PLANS * sample_count, max(_MAX_SAMPLES, 2 * sample_count))
     return max(0, _PLAN_BYTES * planned + _PLANNING_BYTES * sample_count - _FREE_BYTES)
 
 
 class Lookahead:
-    """The plans of one stream, and the requests for their blocks.
-
-    Not safe for several threads.
+    """The plans of one stream, and the requests for their blocks; not thread-safe.
 
     Args:
         plans: The plans of the stream.
-        blocks: Fetches them.
+        blocks: Fetches the blocks.
         waiter: The stream's handle in the cache.
         budget_bytes: Returns how many bytes of blocks may currently be prefetched.
         blocks_of_runs: Returns the blocks that are read together with those of given samples; None
             if blocks are read separately.
-        foreseen_samples: How many samples to look ahead once blocks may have to go, for the cache
-            to know which it still needs; those that are asked for count.
-        steps: Makes what asks for the steps of the order that follow, if there are any; called once
-            a first batch is out.
+        foreseen_samples: How many samples to look ahead, prefetched ones included, when blocks may
+            have to be evicted, so that the cache knows which blocks are still needed.
+        steps: Makes the `StepsAhead` of the stream, if it has any; called after the first batch.
     """
 
     def __init__(
@@ -144,7 +140,7 @@ class Lookahead:
     def advance(self, count: int = _MAX_PLANS) -> None:
         """Plan up to ``count`` further batches, as far as the budget allows, but at least one.
 
-        None while a first batch waits for much.
+        Plans none while a first batch waits for many bytes.
         """
         if self._first_bytes > _ALONE_BYTES:
             return
@@ -166,7 +162,7 @@ class Lookahead:
     def _followers(self, planned: PlannedBatch, most: int) -> list[PlannedBatch]:
         """Return following batches to make with a first one, if all their blocks are available.
 
-        Otherwise they wait separately, and until then what they need must count as needed.
+        Otherwise they wait separately, and until then their blocks must count as needed.
         """
         followers: list[PlannedBatch] = []
         for follower, _, _ in itertools.islice(self._entries, most):
@@ -187,7 +183,7 @@ class Lookahead:
             self._waiter.ask_bytes(-asked_bytes)
 
     def _foresee(self, count: int) -> None:
-        """Look further ahead, by a few more batches than were taken, unless a first one waits."""
+        """Look further ahead, by more batches than were taken, unless a first one waits."""
         if self._first_bytes > _ALONE_BYTES:
             return
         self._foreseeable += _FORESEEN_PLANS * count
@@ -207,7 +203,7 @@ class Lookahead:
             self._foreseen_batches += len(batches)
             self._foreseen.append(planned)
             self._foreseeable -= max(1, len(batches))
-        # What could not be foreseen is not made up for later.
+        # Batches that could not be foreseen are not made up for later.
         self._foreseeable = min(self._foreseeable, 0)
 
     def _next_foreseen(self) -> Planned:
@@ -245,7 +241,7 @@ class Lookahead:
     def _with_runs(self, found: Found) -> NDArray[np.int64]:
         """Return the blocks of a batch, and those that are read together with missing ones.
 
-        One read brings them, and batches that follow need them; but somebody waits for the first.
+        One read brings them, and later batches need them. But a client waits for a first batch.
         """
         if self._blocks_of_runs is None or not self._taken:
             return found.touched
@@ -264,7 +260,7 @@ class Lookahead:
         if not self._blocks.is_cached(found.touched).all():
             return False
         self._waiter.plan_batch(len(batches))
-        # One that goes in between is fetched again.
+        # A block that is evicted meanwhile is fetched again.
         self._blocks.prefetch(found.touched, self._waiter)
         self._entries.extend([(batch, batch.sample_count, 0) for batch in batches])
         self._samples += found.end - found.begin

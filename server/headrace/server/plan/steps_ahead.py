@@ -1,22 +1,20 @@
-"""Ask for the blocks of a step of the order while the one before it is served, at an even pace.
+"""Prefetch the blocks of a step of the order at an even pace, while the step before is served.
 
-Nearly all blocks that a step brings in are wanted in its first part, as its samples are shuffled.
-Whoever looks ahead by batches asks for them all at once, at the border of two steps, and then a
-loop waits that would not have to at the same mean rate.
+A step needs nearly all its blocks in its first part, because its samples are shuffled. Looking
+ahead batch by batch would request them all at the border of two steps, and the loop would wait
+there, although the mean rate is sufficient.
 
 Contract, for each lane that a stream reads:
 
-1. The stream is followed at a distance ahead of it: as many samples as that memory of the cache
-   holds which its jobs do not shuffle in (`spare_samples`). Where that is less than a step nothing
-   is asked for: it would push out what is still needed.
-2. While that place goes through a step, the blocks that the step needs and that are not in memory
-   are asked for in even parts, all of them when three quarters of it have been passed: the rest of
-   the time is theirs to come.
-3. After the last step of an epoch comes the first of the next one, if the stream goes on so far.
-4. Blocks of one run, and runs that lie side by side, are asked for at once, so that one read
-   brings them.
-5. The cache keeps what was asked for until its step is over, before what nobody has announced.
-6. Nothing is asked for that way where the order cannot be read by steps.
+1. A place runs ahead of the stream, by as many samples as fit into the memory of the cache that its
+   jobs do not need for shuffling (`spare_samples`). If that is less than a step, nothing is
+   prefetched, because it would evict blocks that are still needed.
+2. While this place passes through a step, the missing blocks of the next step are prefetched in
+   even parts, the last of them after three quarters of the step, so that they have time to arrive.
+3. The last step of an epoch is followed by the first of the next one, if the stream reads it.
+4. Blocks of one run, and adjacent runs, are requested together, so that one read brings them.
+5. The cache keeps prefetched blocks until their step is over, in preference to unannounced ones.
+6. If the order cannot be read by steps, nothing is prefetched here.
 
 If the code differs, the code is wrong.
 """
@@ -32,16 +30,16 @@ from numpy.typing import NDArray
 
 from headrace.server.cache.source import Blocks, Waiter
 
-# In as many parts the blocks of a step are asked for, at most (arbitrary: calls must not count).
+# The most parts in which the blocks of a step are requested (arbitrary: few enough calls).
 _PARTS = 16
-# After this part of a step all blocks of the next one have been asked for.
+# The part of a step after which all blocks of the next one have been requested.
 _DONE_AT = 0.75
-# Steps that one batch may go through, at most; it is more only where a step is a few samples.
+# The most steps that one batch passes through; more only if a step is a few samples.
 _MOST_STEPS = 64
 
 
 _Part: TypeAlias = "tuple[int, int]"
-"""A lane, and the place after a step, by which the cache is told what that step needs."""
+"""A lane and the place after a step: the cache's key for the blocks that the step needs."""
 
 
 class StepBlocks(Protocol):
@@ -61,30 +59,30 @@ class StepBlocks(Protocol):
 
 
 class Steps(Protocol):
-    """What is needed to know of an order."""
+    """The parts of an order that are needed here."""
 
     def lane_place(self, lane: int, position: int) -> int:
-        """Return how many of the positions before one a lane fills."""
+        """Return how many positions before ``position`` a lane fills."""
 
     def lane_length(self, lane: int) -> int:
-        """Return how many samples of an epoch a lane has."""
+        """Return how many samples of an epoch a lane holds."""
 
     def step_blocks(self, epoch: int, lane: int, place: int) -> StepBlocks | None:
-        """Return the step that holds a place of a lane; None where steps cannot be had now."""
+        """Return the step that holds a place of a lane; None if steps are not available now."""
 
     def whole_runs(self, blocks: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return all blocks of the runs that blocks begin in, ascending."""
+        """Return all blocks of the runs in which blocks start, ascending."""
 
 
 class StepsAhead:
-    """Asks for what the steps to come need. Not safe for several threads.
+    """Prefetches the blocks of coming steps; not thread-safe.
 
     Args:
         steps: The steps of the order.
-        lanes: Those that the stream reads.
-        last_epoch: The last one that it reads; None for no end.
-        spare_samples: Gives how many samples of a lane the cache has room for beside those that are
-            shuffled together, as it is now.
+        lanes: The lanes that the stream reads.
+        last_epoch: The last epoch that it reads; None for no end.
+        spare_samples: Returns how many samples of a lane currently fit into the cache besides those
+            that are shuffled together.
     """
 
     def __init__(
@@ -104,7 +102,7 @@ class StepsAhead:
         ]
 
     def advance(self, blocks: Blocks, waiter: Waiter, *, epoch: int, position: int) -> None:
-        """Ask for what is due when a stream has come to a position."""
+        """Prefetch the blocks that are due when a stream has reached a position."""
         spare = self._spare_samples()
         for lane in self._lanes:
             place = self._steps.lane_place(lane.lane, position)
@@ -115,7 +113,7 @@ class StepsAhead:
 
 
 class _LaneAhead:
-    """How far one lane has been asked for; places go on from epoch to epoch."""
+    """The state of one lane; places continue from epoch to epoch."""
 
     def __init__(self, steps: Steps, lane: int, *, last_epoch: int | None) -> None:
         self.lane = lane
@@ -124,17 +122,17 @@ class _LaneAhead:
         self._end = None if last_epoch is None else (last_epoch + 1) * self._length
         self._own_end = 0
         self._own_start = 0
-        # The step that is being asked for, what of it has not been, and the place to ask more at.
+        # The step that is being requested, its remaining blocks, and the place to request more at.
         self._next_start = self._next_end = -1
         self._parts: list[NDArray[np.int64]] = []
         self._part_count = 0
-        # Steps that something was asked for and that are not over.
+        # Steps with requested blocks that are not over yet.
         self._ahead: deque[_Part] = deque()
 
     def due(
         self, epoch: int, place: int, spare: int, blocks: Blocks
     ) -> Iterator[tuple[NDArray[np.int64], _Part]]:
-        """Yield blocks to ask for before the next are taken, and the step that they are for."""
+        """Yield blocks to request before the next samples are taken, and their step."""
         at = epoch * self._length + place
         if not self._own_start <= at < self._own_end and not self._enter(at):
             return
@@ -156,20 +154,20 @@ class _LaneAhead:
             yield self._ahead.popleft()
 
     def _enter(self, at: int) -> bool:
-        """Find the step that a place is in."""
+        """Find the step that holds a place."""
         found = self._step(at)
         if found is None:
             return False
         base = at - at % self._length
         self._own_start, self._own_end = base + found.start, base + found.end
         if self._next_end < self._own_start:
-            # At the start of a stream, and where it jumped: its own step is the first to ask for.
+            # At the start of a stream, and after a jump, its own step is the first to request.
             self._next_start = self._next_end = self._own_start
             self._parts = []
         return True
 
     def _go_on(self, blocks: Blocks) -> bool:
-        """Begin to ask for the next step."""
+        """Start to request the next step."""
         if self._end is not None and self._next_end >= self._end:
             return False
         found = self._step(self._next_end)
@@ -179,7 +177,7 @@ class _LaneAhead:
         self._next_start, self._next_end = base + found.start, base + found.end
         unknown = found.blocks[~blocks.is_known(found.blocks)]
         if unknown.size:
-            # A run may go on into the step after this one, and one read brings all of it.
+            # A run may continue in the step after this one, and one read brings all of it.
             unknown = self._steps.whole_runs(unknown)
             unknown = unknown[~blocks.is_known(unknown)]
         self._parts = _parts(unknown)

@@ -70,7 +70,7 @@ class RingOutlet:
         channel: A channel to its client, closed with the outlet.
         max_chunk_bytes: The largest payload of one message.
         check_payload: Whether slots carry the hash of their payload.
-        observer: Is told about batches and waits.
+        observer: Receives reports of batches and waits.
         on_close: Called once, when the ring is freed.
         now: Returns seconds of a monotonic clock.
     """

@@ -96,7 +96,7 @@ class WorkerCache:
         arena: The memory of the blocks, for reading.
         header: The tables that describe the arena.
         desk: This worker's desk.
-        observer: Is told about events of the cache.
+        observer: Receives reports of events of the cache.
     """
 
     disk: DiskCache | None = None

@@ -52,17 +52,17 @@ def item_type(kind: pa.DataType) -> pa.DataType:
 
 
 def is_text(kind: pa.DataType) -> bool:
-    """Tell whether values are text."""
+    """Return whether values are text."""
     return pa.types.is_string(kind) or pa.types.is_large_string(kind)
 
 
 def is_bytes(kind: pa.DataType) -> bool:
-    """Tell whether values are bytes of any length."""
+    """Return whether values are bytes of any length."""
     return pa.types.is_binary(kind) or pa.types.is_large_binary(kind)
 
 
 def is_wide(kind: pa.DataType) -> bool:
-    """Tell whether offsets have 64 bits."""
+    """Return whether offsets have 64 bits."""
     return (
         pa.types.is_large_binary(kind)
         or pa.types.is_large_string(kind)

@@ -68,7 +68,7 @@ def array_item(kind: pa.DataType) -> tuple[np.dtype[np.generic], tuple[int, ...]
 
 
 def is_variable_tensor(kind: pa.DataType) -> bool:
-    """Tell whether values are arrays with several axes and any shape, as stored here."""
+    """Return whether values are arrays with several axes and any shape, as stored here."""
     if not isinstance(kind, pa.StructType) or [field.name for field in kind] != ["data", "shape"]:
         return False
     data, shape = (field.type for field in kind)

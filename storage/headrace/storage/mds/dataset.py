@@ -346,7 +346,7 @@ class MdsDataset:
 
 
 def _whole_shards(index: Index) -> NDArray[np.bool_]:
-    """Tell which shards can only be read and verified as a whole."""
+    """Return which shards can only be read and verified as a whole."""
     compressed = np.array(
         [schema.compression is not None or schema.text is not None for schema in index.schemas],
         bool,

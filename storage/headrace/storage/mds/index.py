@@ -213,7 +213,7 @@ def check_shards(index: Index) -> None:
     """Check a stored index, as `decode_index` checks shard by shard.
 
     Raises:
-        ValueError: A shard is impossible; says which and why.
+        ValueError: A shard is impossible; the message says which and why.
     """
     ordinals, counts = index.schema_ordinals, index.sample_counts
     sizes = np.stack([counts, index.raw_bytes, index.stored_bytes])

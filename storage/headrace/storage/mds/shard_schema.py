@@ -54,7 +54,7 @@ def schema_from_object(value: Mapping[str, object]) -> ShardSchema:
     """Return the schema that `schema_object` wrote.
 
     Raises:
-        ValueError: It is not a schema; says why.
+        ValueError: It is not a schema; the message says why.
         KeyError: A part of it is missing.
     """
     schema = schema_of(
@@ -83,7 +83,7 @@ def text_schema_of(value: Mapping[str, object]) -> ShardSchema | None:
     """Return the schema of a text shard in an index; `None` for any other shard.
 
     Raises:
-        ValueError: It is not a schema; says why.
+        ValueError: It is not a schema; the message says why.
         KeyError: A part of it is missing.
     """
     form = text_form(value)
@@ -109,7 +109,7 @@ def schema_of(
     """Return the schema of a shard in an index.
 
     Raises:
-        ValueError: It is not a schema; says why.
+        ValueError: It is not a schema; the message says why.
     """
     if not names or not len(names) == len(texts) == len(sizes):
         raise ValueError(f"{len(names)} names, {len(texts)} encodings, {len(sizes)} sizes found")

@@ -13,7 +13,7 @@ MARK = MDS_INDEX_NAME
 
 
 def detect(place: Place) -> bool:
-    """Tell whether there is an ``index.json``."""
+    """Return whether there is an ``index.json``."""
     return has_object(place.store, MDS_INDEX_NAME)
 
 

@@ -130,7 +130,7 @@ def decode_lines(
         encodings: The encoding for each name.
 
     Raises:
-        DamageError: A line is not a sample; says which.
+        DamageError: A line is not a sample; the message says which.
     """
     values: list[list[object]] = [[] for _ in names]
     text, end = content.tobytes(), len(form.newline.encode())

@@ -97,7 +97,7 @@ class ParquetDataset(FileBlocks):
         return self._column(blocks, "raw_bytes")
 
     def check_shard(self, shard: int) -> ShardCheck:
-        """Tell whether the pages of a file have checksums, judging by its first page.
+        """Return whether the pages of a file have checksums, judging by its first page.
 
         Raises:
             HeadraceError: See `OpenDataset.check_shard`.

@@ -50,7 +50,7 @@ class Layout:
 
 
 def is_delta(entries: Iterable[ObjectEntry]) -> bool:
-    """Tell whether there is a Delta log among files."""
+    """Return whether there is a Delta log among files."""
     return any(entry.name.startswith(f"{DELTA_LOG_FOLDER}/") for entry in entries)
 
 

@@ -16,7 +16,7 @@ _LOOKED_AT = 1000  # one page of a listing of S3
 
 
 def detect(place: Place) -> bool:
-    """Tell whether the URL is a Parquet file, or a listing finds Parquet files or a Delta log."""
+    """Return whether the URL is a Parquet file, or a listing finds Parquet files or a Delta log."""
     seen = list(islice(place.store.list_entries(), _LOOKED_AT))
     if seen:
         return is_delta(seen) or any(is_parquet_name(entry.name) for entry in seen)

@@ -66,7 +66,7 @@ def chunk_statements(footer: bytes) -> Iterator[list[ChunkStatement]]:
 
 
 def states_checksum(header: bytes) -> bool:
-    """Tell whether a page has a checksum.
+    """Return whether a page has a checksum.
 
     Args:
         header: The first bytes of the page, its own header.

@@ -15,12 +15,12 @@ PARQUET_ENDINGS = (".parquet", ".parq", ".pq")
 
 
 def is_parquet_name(name: str) -> bool:
-    """Tell whether a name is that of a Parquet file outside of hidden folders."""
+    """Return whether a name is that of a Parquet file outside of hidden folders."""
     return name.lower().endswith(PARQUET_ENDINGS) and not is_hidden(name)
 
 
 def is_hidden(name: str) -> bool:
-    """Tell whether a file or a folder on its path starts with ``_`` or ``.``.
+    """Return whether a file or a folder on its path starts with ``_`` or ``.``.
 
     A folder of a partition is never hidden: columns may start with ``_``.
     """
@@ -31,5 +31,5 @@ def is_hidden(name: str) -> bool:
 
 
 def is_tar_name(name: str) -> bool:
-    """Tell whether a file counts as a shard of a WebDataset."""
+    """Return whether a file counts as a shard of a WebDataset."""
     return name.lower().endswith(".tar") and not name.rpartition("/")[2].startswith((".", "_"))

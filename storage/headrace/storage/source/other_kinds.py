@@ -48,7 +48,7 @@ def refuse_other_kinds(store: Store, mark: str) -> None:
 
 
 def has_object(store: Store, name: str) -> bool:
-    """Tell whether an object exists."""
+    """Return whether an object exists."""
     try:
         store.read(name, length=1)
     except ObjectNotFoundError:

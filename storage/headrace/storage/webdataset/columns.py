@@ -52,7 +52,7 @@ def column_of(values: Sequence[memoryview], present: NDArray[np.bool_], field: F
         field: What the column must be.
 
     Raises:
-        ValueError: A content is not a whole number, or not UTF-8; says which.
+        ValueError: A content is not a whole number, or not UTF-8; the message says which.
     """
     if pa.types.is_integer(field.type):
         return _integers(values, present)

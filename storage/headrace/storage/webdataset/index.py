@@ -168,7 +168,7 @@ class _Collected:
         self.sizes.append(member.size)
 
     def has(self, key: str, column: str) -> bool:
-        """Tell whether the current sample already has a column."""
+        """Return whether the current sample already has a column."""
         known = self.names.get(column)
         return (
             bool(self.keys)

@@ -17,7 +17,7 @@ _LOOKED_AT = 1000  # one page of a listing of S3
 
 
 def detect(place: Place) -> bool:
-    """Tell whether a listing of the URL finds tar files."""
+    """Return whether a listing of the URL finds tar files."""
     seen = islice(place.store.list_entries(), _LOOKED_AT)
     return any(is_tar_name(entry.name) for entry in seen)
 
