@@ -5,6 +5,7 @@ from __future__ import annotations
 from io import BytesIO
 from pathlib import Path
 
+import numpy as np
 from PIL import Image
 
 FORMATS = {
@@ -23,6 +24,14 @@ def image_bytes(suffix: str = "jpg", *, number: int = 0, side: int = 8) -> bytes
     content = BytesIO()
     pixels = Image.new("RGB", (side, side), (number % 256, number // 256 % 256, 7))
     pixels.save(content, FORMATS[suffix])
+    return content.getvalue()
+
+
+def noise_bytes(number: int, kind: str = "PNG") -> bytes:
+    """Return a whole file of 14 x 12 random pixels; ``number`` tells images apart."""
+    content = BytesIO()
+    pixels = np.random.default_rng(number).integers(0, 256, (12, 14, 3), np.uint8)
+    Image.fromarray(pixels).save(content, kind)
     return content.getvalue()
 
 

@@ -7,7 +7,6 @@ resume; a global batch that is not the one in order.
 
 from __future__ import annotations
 
-import io
 import json
 from collections.abc import Iterable, Iterator
 from typing import Any
@@ -16,7 +15,6 @@ import numpy as np
 import pyarrow as pa
 import pytest
 import torch
-from PIL import Image
 
 from headrace.cli.stored.row_counter import row_counter
 from headrace.client import (
@@ -30,6 +28,7 @@ from headrace.client import (
 from headrace.server import Server, ServerConfig, start_server
 from headrace.storage import RowOptions, index_packing
 from support.datasets import write_dataset
+from support.images import noise_bytes
 
 _SAMPLES = 240
 _LENGTHS = np.random.default_rng(5).integers(1, 200, _SAMPLES)
@@ -38,20 +37,13 @@ _GLOBAL = 24
 _CROP = DecodeImage("image", transforms=[RandomResizedCrop(8), RandomHorizontalFlip()])
 
 
-def _photo(number: int) -> bytes:
-    file = io.BytesIO()
-    pixels = np.random.default_rng(number).integers(0, 256, (12, 14, 3), np.uint8)
-    Image.fromarray(pixels).save(file, "PNG")
-    return file.getvalue()
-
-
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     """Photographs with tokens of known lengths and one of five labels."""
     url = str(tmp_path_factory.mktemp("d"))
     table = pa.table(
         {
-            "image": [_photo(number) for number in range(_SAMPLES)],
+            "image": [noise_bytes(number) for number in range(_SAMPLES)],
             "tokens": pa.array([[1] * length for length in _LENGTHS], pa.list_(pa.int32())),
             "label": [number % 5 for number in range(_SAMPLES)],
         }

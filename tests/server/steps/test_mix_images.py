@@ -15,9 +15,7 @@ How it could give wrong samples, hang or let somebody in, and what holds against
 
 from __future__ import annotations
 
-import io
 from collections.abc import Iterator
-from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -25,7 +23,6 @@ import pyarrow as pa
 import pytest
 import torch
 from numpy.typing import NDArray
-from PIL import Image
 
 from headrace.cli.stored.row_counter import row_counter
 from headrace.client import (
@@ -49,8 +46,10 @@ from headrace.server.images.mixing import DRAW_COUNT, Mix, cut_mix, mix_up
 from headrace.server.plan.partners import partners_of, positions_of
 from headrace.storage import RowOptions, index_packing, with_classes
 from support.datasets import write_dataset
+from support.images import noise_bytes
+from support.rank_batches import GLOBAL_BATCH, SEED, rank_batches
 
-_SAMPLES, _GLOBAL, _SEED, _CLASSES = 50, 12, 5, 7
+_SAMPLES, _CLASSES = 50, 7
 _LENGTHS = np.random.default_rng(5).integers(1, 200, _SAMPLES)
 _NORMAL = Normalize((0.4,) * 3, (0.3,) * 3)
 _CROP = DecodeImage("image", transforms=[RandomResizedCrop(9), RandomHorizontalFlip(), _NORMAL])
@@ -61,15 +60,8 @@ _MIXES: dict[str, list[Any]] = {
 }
 
 
-def _photo(number: int) -> bytes:
-    file = io.BytesIO()
-    pixels = np.random.default_rng(number).integers(0, 256, (12, 14, 3), np.uint8)
-    Image.fromarray(pixels).save(file, "PNG")
-    return file.getvalue()
-
-
 def _table(count: int, *, damaged: int = -1) -> pa.Table:
-    files = [b"nothing" if number == damaged else _photo(number) for number in range(count)]
+    files = [b"nothing" if number == damaged else noise_bytes(number) for number in range(count)]
     label = with_classes(pa.field("label", pa.int32()), [f"c{at}" for at in range(_CLASSES)])
     columns: dict[str, Any] = {
         "image": pa.array(files, pa.binary()),
@@ -100,19 +92,9 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
 def _read(
     server: Server, steps: list[Any], *, rank: int = 0, world: int = 1, **options: Any
 ) -> list[dict[str, NDArray[Any]]]:
-    given: dict[str, Any] = {"seed": _SEED, "epochs": 2, "end": "uneven"}
-    given |= {"columns": ["image", "label", "number"], "with_ids": True, **options}
-    dataset = RemoteDataset(
-        server.address,
-        given.pop("name", "d"),
-        batch_size=_GLOBAL // world,
-        steps=steps,
-        rank=rank,
-        world_size=world,
-        **given,
-    )
+    given = {"name": "d", "columns": ["image", "label", "number"], "with_ids": True, **options}
     batches = []
-    for batch in chain.from_iterable(dataset for _ in range(given["epochs"])):
+    for batch in rank_batches(server, steps=steps, rank=rank, world=world, **given):
         assert batch.sample_ids is not None
         arrays = {name: _array(batch[name]) for name in batch}
         assert batch.sample_ids.tolist() == arrays["number"].tolist()
@@ -159,7 +141,7 @@ def test_the_same_for_all_ranks(server: Server, kind: str, end: str, world: int)
 def test_a_resume_goes_on_alike(server: Server, kind: str) -> None:
     """From a token, on another number of ranks."""
     whole = _by_sample([_read(server, _MIXES[kind])])
-    options: dict[str, Any] = {"batch_size": 6, "seed": _SEED, "end": "uneven", "epochs": 2}
+    options: dict[str, Any] = {"batch_size": 6, "seed": SEED, "end": "uneven", "epochs": 2}
     with NumpyDataset(
         server.address, "d", steps=_MIXES[kind], rank=1, world_size=2, **options
     ) as dataset:
@@ -178,7 +160,7 @@ def _documented(
     """Mix the batches of one rank as docs/augmentation.md says."""
     position = 0
     for arrays in plain:
-        key = transform_keys(sample_keys(_SEED, 0, np.array([position])), place, 0)
+        key = transform_keys(sample_keys(SEED, 0, np.array([position])), place, 0)
         draws = uniform_draws(key, DRAW_COUNT)[0].tolist()
         mix = mix_up(alpha, draws) if kind == "mix_up" else cut_mix(alpha, 9, 9, draws)
         share = np.float32(mix.share)
@@ -327,7 +309,7 @@ def test_no_alpha(alpha: Any) -> None:
 def test_tokens(server: Server) -> None:
     """A run goes on with the same mixing alone."""
     with NumpyDataset(
-        server.address, "d", batch_size=_GLOBAL, seed=_SEED, steps=_MIXES["mix_up"]
+        server.address, "d", batch_size=GLOBAL_BATCH, seed=SEED, steps=_MIXES["mix_up"]
     ) as dataset:
         next(iter(dataset))
         token = dataset.token
@@ -340,13 +322,13 @@ def test_tokens(server: Server) -> None:
 
 def test_a_state_of_before_the_first_batch(server: Server) -> None:
     """The client says the same of the steps as the server does."""
-    options: dict[str, Any] = {"batch_size": _GLOBAL, "seed": _SEED, "epochs": 1}
+    options: dict[str, Any] = {"batch_size": GLOBAL_BATCH, "seed": SEED, "epochs": 1}
     dataset = RemoteDataset(server.address, "d", steps=_MIXES["cut_mix"], **options)
     state = dataset.state_dict()
     again = RemoteDataset(server.address, "d", steps=_MIXES["cut_mix"], **options)
     again.load_state_dict(state)
 
-    assert len(list(again)) == _SAMPLES // _GLOBAL
+    assert len(list(again)) == _SAMPLES // GLOBAL_BATCH
 
 
 def test_partners_of_a_rank() -> None:

@@ -13,7 +13,6 @@ How it could give wrong samples, hang or let somebody in, and what holds against
 
 from __future__ import annotations
 
-import io
 from collections.abc import Iterator
 from itertools import chain
 from typing import Any
@@ -22,7 +21,6 @@ from urllib.request import urlopen
 import numpy as np
 import pyarrow as pa
 import pytest
-from PIL import Image
 from prometheus_client.parser import text_string_to_metric_families
 
 from headrace.client import (
@@ -41,8 +39,10 @@ from headrace.server import Server, ServerConfig, start_server
 from headrace.storage import open_dataset
 from support.bombs import claimed_png
 from support.datasets import write_dataset
+from support.images import noise_bytes
+from support.rank_batches import GLOBAL_BATCH, SEED, rank_batches
 
-_SAMPLES, _GLOBAL, _SEED = 60, 12, 5
+_SAMPLES = 60
 _DAMAGED = {3: "cut", 4: "text", 17: "empty", 31: "bomb", 32: "cut", 33: "cut", 59: "text"}
 _CROP = [RandomResizedCrop(9)]
 _SKIP = DecodeImage("image", transforms=_CROP, on_error="skip")
@@ -58,10 +58,7 @@ _STEPS: dict[str, list[Any]] = {
 
 
 def _photo(number: int, kind: str = "whole") -> bytes:
-    file = io.BytesIO()
-    pixels = np.random.default_rng(number).integers(0, 256, (12, 14, 3), np.uint8)
-    Image.fromarray(pixels).save(file, "JPEG")
-    content = file.getvalue()
+    content = noise_bytes(number, "JPEG")
     found = {"whole": content, "cut": content[:-200], "text": b"no image", "empty": b""}
     return found[kind] if kind != "bomb" else claimed_png(60000, 60000)
 
@@ -96,18 +93,9 @@ def server(urls: dict[str, str]) -> Iterator[Server]:
 def _read(
     server: Server, steps: list[Any], *, rank: int = 0, world: int = 1, **options: Any
 ) -> list[list[Any]]:
-    given: dict[str, Any] = {"seed": _SEED, "epochs": 2, "end": "uneven", **options}
-    dataset = RemoteDataset(
-        server.address,
-        given.pop("name", "some"),
-        batch_size=_GLOBAL // world,
-        steps=steps,
-        rank=rank,
-        world_size=world,
-        **given,
-    )
+    given = {"name": "some", **options}
     seen = []
-    for batch in chain.from_iterable(dataset for _ in range(given["epochs"])):
+    for batch in rank_batches(server, steps=steps, rank=rank, world=world, **given):
         arrays = batch.to_numpy()
         rows = zip(arrays["number"], arrays["image"], strict=True)
         seen.append([(number.tobytes(), image.tobytes()) for number, image in rows])
@@ -134,7 +122,7 @@ def test_the_same_for_all_ranks(urls: dict[str, str], kind: str) -> None:
 def test_what_is_known_changes_nothing(server: Server, kind: str) -> None:
     """Another run, and one that goes on from a token, has the same rows."""
     first, again = (_read(server, _STEPS[kind]) for _ in range(2))
-    options: dict[str, Any] = {"batch_size": 6, "seed": _SEED, "end": "uneven", "epochs": 2}
+    options: dict[str, Any] = {"batch_size": 6, "seed": SEED, "end": "uneven", "epochs": 2}
     with NumpyDataset(
         server.address, "some", steps=_STEPS[kind], rank=1, world_size=2, **options
     ) as dataset:
@@ -165,7 +153,7 @@ def _substitute(order: Order, epoch: int, sample_id: int) -> int:
 def test_is_the_rule_of_skips(server: Server, urls: dict[str, str]) -> None:
     """What stands in is what the list of skips with the damaged samples before it would give."""
     table = table_of(open_dataset(urls["some"]).stretches())
-    order = Order(OrderSpec(seed=_SEED), table)
+    order = Order(OrderSpec(seed=SEED), table)
     wanted = [
         _substitute(order, epoch, number)
         for epoch in range(2)
@@ -187,7 +175,7 @@ def test_rows_are_whole(server: Server) -> None:
 
 def test_is_counted_and_listed(server: Server) -> None:
     """Each batch names the samples that others stand in for, and metrics count them."""
-    options: dict[str, Any] = {"batch_size": _GLOBAL, "seed": _SEED, "end": "pad", "epochs": 1}
+    options: dict[str, Any] = {"batch_size": GLOBAL_BATCH, "seed": SEED, "end": "pad", "epochs": 1}
     before = _metric(server)
     listed: list[Any] = []
     with RemoteDataset(server.address, "some", steps=[_SKIP], **options) as dataset:
@@ -226,7 +214,7 @@ def test_in_a_mixture(server: Server) -> None:
             dataset = RemoteDataset(
                 server.address,
                 mixed,
-                batch_size=_GLOBAL // world,
+                batch_size=GLOBAL_BATCH // world,
                 steps=[_SKIP],
                 epochs=2,
                 rank=rank,
@@ -282,7 +270,7 @@ def test_kinds_of_damage(server: Server) -> None:
 def test_tokens(server: Server) -> None:
     """A run that skips goes on as one that skips, alone."""
     with NumpyDataset(
-        server.address, "some", batch_size=_GLOBAL, seed=_SEED, steps=[_SKIP]
+        server.address, "some", batch_size=GLOBAL_BATCH, seed=SEED, steps=[_SKIP]
     ) as dataset:
         next(iter(dataset))
         token = dataset.token

@@ -119,7 +119,7 @@ def _tensors(column: Array, plan: ColumnPlan, first_sample: int) -> Array:
     storage = _storage_type(plan)
     values = _values(column, plan, first_sample)
     if values.type != storage.value_type:
-        innermost = _with_innermost(column.type, storage.value_type)
+        innermost = with_innermost(column.type, storage.value_type)
         cast = checked_cast(column, innermost, name=plan.field.name, first_sample=first_sample)
         values = _values(cast, plan, first_sample)
     lists: Array = pa.FixedSizeListArray.from_arrays(values, type=storage)  # type: ignore[call-overload] # the stubs lack a type given as a value
@@ -159,10 +159,11 @@ def _values(column: Array, plan: ColumnPlan, first_sample: int) -> Array:
     return level
 
 
-def _with_innermost(kind: pa.DataType, innermost: pa.DataType) -> pa.DataType:
+def with_innermost(kind: pa.DataType, innermost: pa.DataType) -> pa.DataType:
+    """Return a type of lists, of any depth, with another type of innermost values."""
     if not isinstance(kind, pa.ListType):
         return innermost
-    return pa.list_(kind.value_field.with_type(_with_innermost(kind.value_type, innermost)))
+    return pa.list_(kind.value_field.with_type(with_innermost(kind.value_type, innermost)))
 
 
 def _depth(kind: pa.DataType) -> int:

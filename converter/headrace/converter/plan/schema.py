@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from headrace.converter.columns.derived_names import refuse_derived_names
-from headrace.converter.columns.stored_columns import ColumnPlan
+from headrace.converter.columns.stored_columns import ColumnPlan, with_innermost
 from headrace.converter.columns.type_names import named_type
 from headrace.converter.plan.write_options import Shape, WriteOptions
 from headrace.errors import BadArgumentError, ColumnNotFoundError, UnsupportedColumnError
@@ -49,7 +49,7 @@ def plan_columns(
 
     Raises:
         UnsupportedColumnError: A column cannot be stored, or its name is that of a column derived
-            from another one; says which, why, and what to do.
+            from another one; the message says which, why, and what to do.
         ColumnNotFoundError: A declaration names a column that does not exist.
         BadArgumentError: There are no columns, or a declaration is invalid.
     """
@@ -118,7 +118,7 @@ def _wanted_type(name: str, source: pa.DataType, wanted: str | pa.DataType | Non
     kind = _without_void(source)
     if wanted is not None:
         named = named_type(wanted, column=name)
-        kind = named if pa.types.is_nested(named) else _with_innermost(kind, named)
+        kind = named if pa.types.is_nested(named) else with_innermost(kind, named)
         _refuse_impossible(name, source, kind)
     if isinstance(kind, pa.ListType) and kind.value_type in _NUMBERS:
         return pa.list_(pa.field("item", kind.value_type, nullable=False))
@@ -137,12 +137,6 @@ def _without_void(kind: pa.DataType) -> pa.DataType:
         value = kind.item_field.with_type(_without_void(kind.item_type))
         return pa.map_(_without_void(kind.key_type), value)  # type: ignore[call-overload,no-any-return] # the stubs lack a field as the value
     return kind
-
-
-def _with_innermost(kind: pa.DataType, innermost: pa.DataType) -> pa.DataType:
-    if not isinstance(kind, pa.ListType):
-        return innermost
-    return pa.list_(kind.value_field.with_type(_with_innermost(kind.value_type, innermost)))
 
 
 def _refuse_impossible(name: str, source: pa.DataType, kind: pa.DataType) -> None:

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from headrace.errors import BadArgumentError
 from headrace.order.basics.bounded_cache import BoundedCache
 from headrace.order.basics.hash import Stream, derive
+from headrace.order.basics.segments import starts_of
 from headrace.order.packing.best_fit import Fit, best_fit
 from headrace.order.packing.group import PackedGroup, pack_group
 from headrace.order.packing.options import Packing
@@ -63,8 +64,8 @@ class PackedRows:
         # A group can only be read as a whole, so it is one block and one run of rows.
         self.table: Final = ShardTable(row_counts, raw_bytes, row_counts)
         self.row_count: Final = self.table.sample_count
-        self.first_rows: Final = _starts(row_counts)
-        self.first_documents: Final = _starts(document_counts)
+        self.first_rows: Final = starts_of(row_counts)
+        self.first_documents: Final = starts_of(document_counts)
         self.document_count: Final = int(self.first_documents[-1])
         self._lengths = lengths
         self._fit = fit
@@ -136,9 +137,3 @@ def packing_key(seed: int, epoch: int) -> int:
 def pass_packing_key(seed: int, dataset: int, number: int) -> int:
     """Return the key of the packing of one pass over a dataset of a mixture."""
     return derive(0, seed, Stream.DATASET, dataset, number, Stream.PACKING)
-
-
-def _starts(counts: _Array) -> _Array:
-    starts = np.zeros(len(counts) + 1, np.int64)
-    np.cumsum(counts, out=starts[1:])
-    return starts

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
 from typing import Final
 
@@ -46,8 +46,8 @@ def id_pairs(first_ids: NDArray[np.int64], ids: NDArray[np.int64]) -> NDArray[np
     """Return pairs of a dataset's index and an id in it, ``(n, 2) int64``, for ids laid end to end.
 
     Args:
-        first_ids: ``(datasets + 1,) int64``: where the ids of each begin, and the last end.
-        ids: ``(n,) int64``.
+        first_ids: ``(datasets + 1,) int64``: the first id of each dataset, and the end.
+        ids: ``(n,) int64``: the ids.
     """
     owners = np.searchsorted(first_ids, ids, side="right") - 1
     pairs = np.empty((ids.size, 2), np.int64)
@@ -57,9 +57,16 @@ def id_pairs(first_ids: NDArray[np.int64], ids: NDArray[np.int64]) -> NDArray[np
 
 
 def dataset_counts(first_ids: NDArray[np.int64], ids: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Return how many of some ids are of each dataset, ``(datasets,) int64``; as `id_pairs`."""
+    """Return how many of the ids each dataset has, ``(datasets,) int64``; see `id_pairs`."""
     owners = np.searchsorted(first_ids, ids, side="right") - 1
     return np.bincount(owners, minlength=first_ids.size - 1)
+
+
+def add_datasets(start: pb.StreamStart, members: Iterable[pb.Dataset]) -> None:
+    """Add the members of a mixture to a stream's first message; the stream has their columns."""
+    for described in members:
+        described.ClearField("columns")
+        start.datasets.append(described)
 
 
 def no_buckets() -> BadArgumentError:
@@ -80,7 +87,7 @@ class ServedMixture:
         skips: The samples to skip in each; empty for none.
 
     Raises:
-        BadArgumentError: The order cannot be.
+        BadArgumentError: The order is not possible.
     """
 
     name = "mixture"
@@ -131,18 +138,18 @@ class ServedMixture:
         """Refuse a global batch that does not fit how units are composed.
 
         Raises:
-            BadArgumentError: It is one.
+            BadArgumentError: It does not fit.
         """
         if self._order is not None:
             self._order.check_global_batch_size(global_batch_size)
 
     def skips(self, request: BatchesRequest, token: Token | None) -> Skips | None:
-        """Return the samples that are left out, which the mixture was made with."""
+        """Return the skipped samples, with which the mixture was made."""
         del request, token
         return None if self._order is None else self._order.skips
 
     def finder(self, spec: OrderSpec, skips: Skips | None) -> Finder:
-        """Return what finds samples by their positions in the order, which has this spec."""
+        """Return the finder for the order, which has this spec."""
         assert self._order is not None
         assert self._order.skips is skips
         assert self._order.spec.order == spec
@@ -153,7 +160,7 @@ class ServedMixture:
         return PlainFinder(self._order, self.dataset, lane_bytes=together)
 
     def lengths_digest(self) -> str:
-        """Refuse, since buckets need a single dataset.
+        """Refuse, because buckets need a single dataset.
 
         Raises:
             BadArgumentError: Always.
@@ -161,7 +168,7 @@ class ServedMixture:
         raise no_buckets()
 
     def dealer(self, deal: DealSpec, order: OrderSpec, ranks: Ranks, finder: Finder) -> Dealer:
-        """Refuse, since samples of mixtures are dealt in order.
+        """Refuse, because samples of mixtures are dealt in order.
 
         Raises:
             BadArgumentError: Always.
@@ -178,10 +185,7 @@ class ServedMixture:
 
     def describe(self, start: pb.StreamStart) -> None:
         """Name the datasets; their columns are those of the stream."""
-        for member in self.members:
-            described = member.to_proto()
-            described.ClearField("columns")
-            start.datasets.append(described)
+        add_datasets(start, (member.to_proto() for member in self.members))
 
     def parts(self, sample_ids: NDArray[np.int64]) -> Iterator[Part]:
         """Split the samples of a batch by dataset."""
@@ -206,7 +210,7 @@ class ServedMixture:
         """Return ids of the mixture for pairs of a dataset's index and an id in it.
 
         Raises:
-            BadArgumentError: A pair names no sample.
+            BadArgumentError: There is no sample for a pair.
         """
         count = len(self.members)
         wrong = np.flatnonzero((indices < 0) | (indices >= count))

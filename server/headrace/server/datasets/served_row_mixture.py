@@ -31,6 +31,7 @@ from headrace.server.datasets.joined_datasets import JoinedDatasets
 from headrace.server.datasets.served import Part
 from headrace.server.datasets.served_mixture import (
     ServedMixture,
+    add_datasets,
     dataset_counts,
     id_pairs,
     no_buckets,
@@ -59,11 +60,11 @@ class ServedRowMixture:
         members: The members as they were given.
         dataset: The places of all documents.
         readable: What requests are checked against.
-        packed: What rows hold.
-        samples_an_item: About how many documents a row has, of the dataset with the most.
+        packed: The columns of rows.
+        samples_an_item: The approximate documents in a row, for the dataset with the most.
 
     Raises:
-        BadArgumentError: Their rows are not alike, or the order cannot be.
+        BadArgumentError: The rows differ in form, or the order is not possible.
     """
 
     name = "mixture"
@@ -113,23 +114,23 @@ class ServedRowMixture:
         """Refuse a global batch that does not fit how units are composed.
 
         Raises:
-            BadArgumentError: It is one.
+            BadArgumentError: It does not fit.
         """
         self._order.check_global_batch_size(global_batch_size)
 
     def skips(self, request: BatchesRequest, token: Token | None) -> Skips | None:
-        """Return the documents that are left out, which the mixture was made with."""
+        """Return the skipped documents, with which the mixture was made."""
         del request, token
         return self._skips
 
     def finder(self, spec: OrderSpec, skips: Skips | None) -> Finder:
-        """Return what finds rows by their positions in the order, which has this spec."""
+        """Return the finder for the order of rows, which has this spec."""
         assert self._skips is skips
         assert self._order.spec.order == spec
         return self._finder
 
     def lengths_digest(self) -> str:
-        """Refuse, since buckets need a single dataset.
+        """Refuse, because buckets need a single dataset.
 
         Raises:
             BadArgumentError: Always.
@@ -137,7 +138,7 @@ class ServedRowMixture:
         raise no_buckets()
 
     def dealer(self, deal: DealSpec, order: OrderSpec, ranks: Ranks, finder: Finder) -> Dealer:
-        """Return what deals rows to ranks so that costs are even; the ranks of a job share it."""
+        """Return the dealer of rows to ranks with even costs; the ranks of a job share it."""
         return dealer_of_rows(self._dealers, deal, order, ranks, finder)
 
     def blocks(self, cache: BlockCache) -> Blocks:
@@ -146,10 +147,7 @@ class ServedRowMixture:
 
     def describe(self, start: pb.StreamStart) -> None:
         """Name the rows; their columns are those of the stream."""
-        for member in self.members:
-            described = member.to_proto()
-            described.ClearField("columns")
-            start.datasets.append(described)
+        add_datasets(start, (member.to_proto() for member in self.members))
 
     def parts(self, sample_ids: NDArray[np.int64]) -> Iterator[Part]:
         """Split the documents of a batch by dataset."""
@@ -173,13 +171,13 @@ class ServedRowMixture:
         """Return ids of documents for pairs of a dataset's index and an id in it.
 
         Raises:
-            BadArgumentError: A pair names no document.
+            BadArgumentError: There is no document for a pair.
         """
         return self._documents.joined_ids(indices, sample_ids)
 
 
 def only_rows(members: Sequence[ServedDataset | ServedRows]) -> list[ServedRows]:
-    """Return the members of a mixture of rows; none if it is one of samples.
+    """Return the members of a mixture of rows; empty for a mixture of samples.
 
     Raises:
         BadArgumentError: Some are rows, and others are not.
@@ -198,10 +196,10 @@ def only_rows(members: Sequence[ServedDataset | ServedRows]) -> list[ServedRows]
 
 
 def _packed_alike(members: Sequence[ServedRows], documents: Readable) -> PackedColumns:
-    """Return what the rows of all members hold.
+    """Return the columns of the rows of all members.
 
     Raises:
-        BadArgumentError: Their rows are not alike.
+        BadArgumentError: The rows differ in form.
     """
     first = members[0].packed
     for member in members[1:]:
@@ -277,7 +275,7 @@ def _sources(member: ServedRows) -> set[str]:
 def _refused(
     members: Sequence[ServedRows], packed: PackedColumns, documents: Readable
 ) -> dict[str, str]:
-    """Return why columns that some rows have cannot be sent of all."""
+    """Return the reasons against columns that only some of the rows have."""
     known = {source.name for source in packed.sources}
     refused: dict[str, str] = {}
     for member in members:

@@ -124,7 +124,7 @@ class Decoder:
         mode = _MODES[self._channels]
         with opened(content) as image:
             orientation = int(image.getexif().get(_ORIENTATION, _UPRIGHT))
-            found = _eight_bits(image)
+            found = eight_bits(image)
             found = found if found.mode == mode else found.convert(mode)
             pixels = np.asarray(found).reshape(found.height, found.width, self._channels)
         if self._channels > 1:
@@ -281,7 +281,7 @@ def _upright(pixels: NDArray[np.uint8], orientation: int) -> NDArray[np.uint8]:
     return np.ascontiguousarray(pixels)
 
 
-def _eight_bits(image: Image.Image) -> Image.Image:
+def eight_bits(image: Image.Image) -> Image.Image:
     """Return the upper eight bits of a 16-bit image; Pillow would clip instead of scale."""
     from PIL import Image  # noqa: PLC0415 - of the [images] extra
 

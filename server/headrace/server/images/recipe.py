@@ -187,7 +187,7 @@ def recipe_of(message: pb.DecodeImage) -> Recipe:
     for place, transform in enumerate(message.transforms):
         read.add(place, transform)
     if read.size is None:
-        raise _refusal(
+        raise refusal(
             "the images do not all have the same size at the end; end with RandomResizedCrop, "
             "CenterCrop, or Resize to a height and a width"
         )
@@ -220,7 +220,7 @@ class _Reader:
     def add(self, place: int, message: pb.ImageTransform) -> None:
         kind = message.WhichOneof("transform")
         if kind is None:
-            raise _refusal(f"transforms[{place}] is unknown to this server; use a newer server")
+            raise refusal(f"transforms[{place}] is unknown to this server; use a newer server")
         if kind == "normalize":
             self._normalize(place, message.normalize)
             return
@@ -272,7 +272,7 @@ class _Reader:
             f"transforms[{place}], normalize: std is {list(message.std)}; it must not contain 0",
         )
         if message.element_type not in _FLOATS:
-            raise _refusal(
+            raise refusal(
                 f"transforms[{place}], normalize: dtype must be float32, float16 or bfloat16"
             )
         self.element_type = _FLOATS[message.element_type]
@@ -395,8 +395,9 @@ def _value(found: Sequence[float], channels: int, *, is_float: bool) -> tuple[fl
 
 def _check(is_right: bool, why: str) -> None:  # noqa: FBT001 - reads as an assertion
     if not is_right:
-        raise _refusal(why)
+        raise refusal(why)
 
 
-def _refusal(why: str) -> BadArgumentError:
+def refusal(why: str) -> BadArgumentError:
+    """Return the error for a step of images that cannot be done."""
     return BadArgumentError(f"decode_image: {why}", field="steps")

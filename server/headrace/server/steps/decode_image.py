@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from headrace.errors import BadArgumentError, ConfigurationError, StepFailedError
 from headrace.server.batch.batch_values import Batch, Values
+from headrace.server.images.files import eight_bits
 from headrace.server.layout.wire_columns import WireColumn
 from headrace.server.steps.column_steps import Columns, Work, tensor_of, wanted_column
 from headrace.server.steps.image_work import check_work, decode_work
@@ -134,7 +135,7 @@ class DecodeImage:
         height, width, channels = self._shape
         box, size = self._drafted(image)
         mode = _MODES[channels]
-        scaled = _eight_bits(image)
+        scaled = eight_bits(image)
         # Converting to the same mode would copy all pixels, and block all threads meanwhile.
         scaled = scaled if scaled.mode == mode else scaled.convert(mode)
         scaled = scaled.resize(size, Image.Resampling.BILINEAR, box, _REDUCING_GAP)
@@ -210,12 +211,3 @@ def _least_size(image: Image.Image, box: _Box, size: tuple[int, int]) -> tuple[i
     wide = image.width * size[0] / (right - left) * _REDUCING_GAP
     high = image.height * size[1] / (bottom - top) * _REDUCING_GAP
     return max(1, round(wide)), max(1, round(high))
-
-
-def _eight_bits(image: Image.Image) -> Image.Image:
-    """Return the upper eight bits of a 16-bit image; Pillow would clip instead of scale."""
-    from PIL import Image  # noqa: PLC0415 - of the [images] extra
-
-    if not image.mode.startswith("I"):
-        return image
-    return Image.fromarray((np.asarray(image) >> 8).astype(np.uint8))

@@ -11,12 +11,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from headrace.errors import BadArgumentError
 from headrace.payload import BFLOAT16, SAMPLE_ID_COLUMN
 from headrace.server.batch.batch_values import Batch, Values
 from headrace.server.images.files import head_of, mask_pixels
 from headrace.server.images.frame import Frame
 from headrace.server.images.placement import NUMBERS, follow_boxes, follow_pixels
+from headrace.server.images.recipe import refusal
 from headrace.server.layout.wire_columns import WireColumn
 from headrace.server.steps.column_steps import Columns, tensor_of, wanted_column
 from headrace.server.steps.image_work import decode_work
@@ -64,17 +64,17 @@ class Followers:
             if boxes.format not in pb.BoxFormat.values() or not (
                 boxes.min_size >= 0 and math.isfinite(boxes.min_size)
             ):
-                raise _refusal(
+                raise refusal(
                     f"boxes of column {boxes.column!r} have the format {boxes.format} and the "
                     f"min_size {boxes.min_size:g}; they must be a BoxFormat, and 0 or more"
                 )
         if len(names) > _MOST:
-            raise _refusal(
+            raise refusal(
                 f"{len(names) - 1} columns follow the images; there must be at most {_MOST - 1}"
             )
         twice = [name for at, name in enumerate(names) if name in names[:at]]
         if twice or SAMPLE_ID_COLUMN in names:
-            raise _refusal(
+            raise refusal(
                 f"column {(twice or [SAMPLE_ID_COLUMN])[0]!r} cannot follow the images; name each "
                 "column of masks, boxes and labels once"
             )
@@ -92,7 +92,7 @@ class Followers:
         for boxes in self._boxes:
             column = _ragged(before, boxes.column)
             if column.dtype == BFLOAT16 or column.element_type == pb.ELEMENT_TYPE_BOOL:
-                raise _refusal(f"column {boxes.column!r} does not contain numbers")
+                raise refusal(f"column {boxes.column!r} does not contain numbers")
             made[boxes.column] = _box(column)
             for label in boxes.labels:
                 made[label] = _ragged(before, label)
@@ -243,7 +243,3 @@ def _joined(found: Values, rows: Sequence[NDArray[np.generic]]) -> Values:
     offsets = np.array([0, *accumulate(each.size for each in rows)], np.int64)
     empty = np.empty(0, found.column.dtype)
     return replace(found, values=np.concatenate([empty, *rows]), offsets=offsets)
-
-
-def _refusal(why: str) -> BadArgumentError:
-    return BadArgumentError(f"decode_image: {why}", field="steps")

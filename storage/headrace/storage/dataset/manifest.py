@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -21,6 +20,7 @@ from headrace.storage.shard.buffers import values_of
 from headrace.storage.shard.classes import classes_of
 from headrace.storage.shard.even_blocks import block_samples_problem
 from headrace.storage.shard.fingerprint import fingerprint_of
+from headrace.storage.shard.types import schema_from_text, schema_to_text
 from headrace.storage.store.names import name_problem
 
 MANIFEST_VERSION = 2
@@ -103,8 +103,8 @@ def encode_shard_table(manifest: Manifest) -> bytes:
     ]
     metadata: dict[bytes | str, bytes | str] = {
         "headrace.version": str(MANIFEST_VERSION),
-        "headrace.schema": _schema_text(manifest.schema),
-        "headrace.stored_schema": _schema_text(manifest.stored_schema),
+        "headrace.schema": schema_to_text(manifest.schema),
+        "headrace.stored_schema": schema_to_text(manifest.stored_schema),
         "headrace.pages": json.dumps(pages, separators=(",", ":")),
     }
     columns: list[pa.Array[Any]] = [
@@ -172,8 +172,8 @@ def _decode(content: bytes, fingerprint: str) -> Manifest:
     names, numbers = _columns(batch, version)
     manifest = Manifest(
         fingerprint=fingerprint,
-        schema=_schema_of(metadata["headrace.schema"]),
-        stored_schema=_schema_of(metadata["headrace.stored_schema"]),
+        schema=schema_from_text(metadata["headrace.schema"]),
+        stored_schema=schema_from_text(metadata["headrace.stored_schema"]),
         names=names,
         sample_counts=numbers["sample_count"],
         raw_bytes=numbers["raw_bytes"],
@@ -297,11 +297,3 @@ def _page(row: object) -> PageEntry:
 
 _PLAIN_NAME = "^[0-9A-Za-z][0-9A-Za-z_=-]{0,99}(\\.[0-9A-Za-z]{1,20})?$"
 _MAX_PAGE_BYTES = 1 << 20  # 4096 rows of 28 bytes and a header stay far below
-
-
-def _schema_text(schema: pa.Schema) -> str:
-    return base64.b64encode(schema.serialize().to_pybytes()).decode()
-
-
-def _schema_of(text: str) -> pa.Schema:
-    return pa.ipc.read_schema(pa.py_buffer(base64.b64decode(text, validate=True)))

@@ -7,7 +7,6 @@ the schemas, the version of a Delta table, and the fingerprint, which must match
 
 from __future__ import annotations
 
-import base64
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, cast
 
@@ -21,6 +20,7 @@ from headrace.storage.parquet.index import (
     fingerprint_of,
 )
 from headrace.storage.parquet.row_groups import MAX_ROW_GROUP_BYTES, ROW_GROUP_DTYPE
+from headrace.storage.shard.types import schema_from_text, schema_to_text
 from headrace.storage.source.ordinals import starts_of
 from headrace.storage.source.stored_index_frame import (
     ENTRY_FIELDS,
@@ -77,8 +77,8 @@ def encode_index(index: ParquetIndex) -> bytes:
     )
     facts = {
         "fingerprint": index.fingerprint,
-        "schema": _schema_text(index.schema),
-        "physical": _schema_text(index.physical),
+        "schema": schema_to_text(index.schema),
+        "physical": schema_to_text(index.physical),
         "table_version": index.table_version,
     }
     return pack(_FORM, Packed(facts, batch))
@@ -132,7 +132,7 @@ def _decode(content: bytes) -> ParquetIndex:
     files = _files(batch)
     row_groups = _row_groups(batch, files)
     deleted = _deleted(batch)
-    schema = _schema_of(facts["schema"])
+    schema = schema_from_text(facts["schema"])
     found = fingerprint_of(
         schema=schema, files=files, constants=constants, deleted=deleted, row_groups=row_groups
     )
@@ -143,7 +143,7 @@ def _decode(content: bytes) -> ParquetIndex:
         raise ValueError(f"version {str(version)[:100]} of the table is not a number")
     return ParquetIndex(
         schema=schema,
-        physical=_schema_of(facts["physical"]),
+        physical=schema_from_text(facts["physical"]),
         table_version=version,
         files=files,
         constants=constants,
@@ -207,11 +207,3 @@ def _deleted(batch: pa.RecordBatch) -> Mapping[int, NDArray[np.int64]]:
 
 def _list_column(batch: pa.RecordBatch, name: str) -> pa.LargeListArray[Any]:
     return cast("pa.LargeListArray[Any]", batch.column(name))
-
-
-def _schema_text(schema: pa.Schema) -> str:
-    return base64.b64encode(schema.serialize().to_pybytes()).decode()
-
-
-def _schema_of(text: str) -> pa.Schema:
-    return pa.ipc.read_schema(pa.py_buffer(base64.b64decode(text, validate=True)))

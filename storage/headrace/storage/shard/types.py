@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -72,6 +73,20 @@ def schema_texts(schema: pa.Schema) -> list[list[str | bool]]:
                 f"column name {name!r} is empty or occurs twice in {names}; rename it", column=name
             )
     return [[field.name, _field_text(field, field.name), field.nullable] for field in schema]
+
+
+def schema_to_text(schema: pa.Schema) -> str:
+    """Return a schema as a text for `schema_from_text`; it may differ between Arrow's versions."""
+    return base64.b64encode(schema.serialize().to_pybytes()).decode()
+
+
+def schema_from_text(text: str) -> pa.Schema:
+    """Return the schema in a text of `schema_to_text`.
+
+    Raises:
+        ValueError: The text is not base64, or does not hold a schema.
+    """
+    return pa.ipc.read_schema(pa.py_buffer(base64.b64decode(text, validate=True)))
 
 
 def _field_text(field: Field, column: str) -> str:
