@@ -81,7 +81,7 @@ class RunPieces:
         first_runs: (pieces + 1,) int64, the first run of each piece.
         shards: (pieces,) int32, the shard of each piece.
         ordinals: (pieces,) int32, number of each piece among the pieces of equal size.
-        groups: Sizes, rising, each with the pieces of that many runs in storage order.
+        groups: The pieces of each size in runs, in storage order, by size, rising.
     """
 
     first_runs: _Array

@@ -347,7 +347,7 @@ class Share:
         return self._made - self._sent
 
     def stand(self, size: int) -> bool:
-        """Hold bytes as long as the stream is open, including those of the latest claim.
+        """Hold bytes as long as the stream is open; the latest claim is part of them.
 
         Returns:
             Whether the bytes were granted; if not, the stream holds none of them.

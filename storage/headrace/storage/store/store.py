@@ -153,7 +153,7 @@ class Store(Protocol):
         """Yield the names that start with ``prefix``, in no particular order."""
 
     def list_entries(self, prefix: str = "") -> Iterator[ObjectEntry]:
-        """Yield the entries of objects that start with ``prefix``, in no particular order."""
+        """Yield entries of names that start with ``prefix``, in any order; none without a root."""
 
     def entry(self, name: str) -> ObjectEntry | None:
         """Return the current entry of an object, or `None` if there is none of this name."""

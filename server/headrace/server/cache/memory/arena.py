@@ -165,7 +165,7 @@ class ArenaHeader:
 
     @property
     def slots(self) -> int:
-        """An upper bound of the slots that have been in use."""
+        """Number of slots in the supervisor's table at the latest eviction."""
         return int(self._counts[1])
 
 
