@@ -34,7 +34,7 @@ class Lines:
         return end_of_lines(content)
 
     def rows(self, chunk: Chunk) -> tuple[pa.Table, list[Refusal]]:
-        """Return the lines of a chunk without their ends, and refusals of those not text."""
+        """Return a chunk's lines without their ends, and refusals of those that are not text."""
         if is_text(chunk.content):
             return _table(chunk.content), []
         good: list[bytes] = []

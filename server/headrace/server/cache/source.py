@@ -180,7 +180,7 @@ class Waiter:
         filling: Whether blocks may have to be evicted soon, so that the stream should announce its
             reads.
         gone: Whether the stream has ended; its prefetches are dropped.
-        interrupted: Whether the stream should stop to wait and check why.
+        interrupted: Whether the stream should stop waiting and check why.
         arrived: Demanded blocks that arrived, pinned.
         handed: Arrived blocks that the stream is copying from, pinned.
         error: The reason why a demanded block will not arrive.

@@ -77,7 +77,7 @@ class Health:
             self._watchers.add(watcher)
 
     def leave(self, watcher: _Watcher) -> None:
-        """Stop to notify a watcher."""
+        """Stop notifying a watcher."""
         with self._lock:
             self._watchers.discard(watcher)
 
