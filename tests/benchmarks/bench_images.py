@@ -19,8 +19,8 @@ a second, the median of interleaved rounds, and the processor time of all proces
 
 Then what each has of *bare*, and the last ones of what they are without what they are named for.
 The server is a process of its own on the same processors. Rates are those of streams that run: from
-the first batch of each loop to its last, connecting left out. The last ones, and *kept*, are
-measured where ``--only`` names them.
+the time when each loop has a batch to that when the first ends, connecting left out. The last ones,
+and *kept*, are measured where ``--only`` names them.
 """
 
 from __future__ import annotations
@@ -187,8 +187,8 @@ def served(
     """Return loops over a server."""
 
     def run(seconds: float) -> tuple[float, float]:
-        rates = [0.0] * loops
-        counts = [0] * loops
+        # Of each loop: when it got each batch, and of how many images.
+        taken: list[list[tuple[float, int]]] = [[] for _ in range(loops)]
         end = time.monotonic() + seconds
 
         def read(loop: int) -> None:
@@ -203,15 +203,11 @@ def served(
                 epochs=1000,
                 transport=Transport(kind),
             ) as dataset:
-                began = 0.0
                 for _ in range(1000):
                     for arrays in dataset:
                         now = time.monotonic()
-                        counts[loop] += len(arrays["image"])
-                        if not began:
-                            began, first = now, counts[loop]
-                        elif now >= end:
-                            rates[loop] = (counts[loop] - first) / (now - began)
+                        taken[loop].append((now, len(arrays["image"])))
+                        if now >= end and len(taken[loop]) > 1:
                             return
 
         threads = [threading.Thread(target=read, args=(n,)) for n in range(loops)]
@@ -219,7 +215,11 @@ def served(
             thread.start()
         for thread in threads:
             thread.join()
-        return sum(rates), sum(counts)
+        # While all run: from the first batch of the last to the last batch of the first to end.
+        began, ended = max(own[0][0] for own in taken), min(own[-1][0] for own in taken)
+        counted = sum(count for own in taken for now, count in own if began < now <= ended)
+        total = sum(count for own in taken for _, count in own)
+        return counted / (ended - began) if ended > began else 0.0, total
 
     return run
 
