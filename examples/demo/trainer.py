@@ -79,6 +79,7 @@ class Trainer:
             global_batch_size=config.global_batch_size,
             seed=config.seed,
             columns=self.task.columns,
+            steps=self.task.train_steps,
             with_ids=True,
             transport=Transport(prefetch_bytes=config.prefetch_bytes),
         )
@@ -89,6 +90,7 @@ class Trainer:
             shuffle=False,
             end="uneven",
             columns=self.task.columns,
+            steps=self.task.test_steps,
             restart=True,
         )
 
@@ -104,6 +106,7 @@ class Trainer:
         """Train on what the current epoch has left."""
         # (2) Whole batches of tensors; after a restart the rest of the epoch.
         for batch, started in _timed(self.train_set):
+            self.set_learning_rate(batch.step)
             loss, accuracy = self.train_step(batch)
             self.report(
                 StepDone(
@@ -118,6 +121,12 @@ class Trainer:
             )
             if (batch.step + 1) % self.config.checkpoint_every == 0:
                 self.save_checkpoint(batch.step + 1)
+
+    def set_learning_rate(self, step: int) -> None:
+        """Let the rate fall to nothing at the end; it follows from the step, also after a crash."""
+        left = 1.0 - step / (self.config.epochs * len(self.train_set))
+        for group in self.optimizer.param_groups:
+            group["lr"] = self.task.learning_rate * left
 
     def train_step(self, batch: Batch) -> tuple[float, float]:
         """Do one step; return loss and accuracy over the global batch."""

@@ -31,8 +31,15 @@ def main() -> None:
     print(f"cut {len(found)} photographs into {given.out}")
 
 
-def cut(path: Path, out: Path, *, pieces: int) -> None:
-    """Cut one photograph."""
+def cut(path: Path, out: Path, *, pieces: int, size: tuple[int, int] = _SIZE) -> None:
+    """Cut one photograph.
+
+    Args:
+        path: The photograph, whose name is the name of its class.
+        out: The folder of ``train`` and ``val``.
+        pieces: How many pieces are for training.
+        size: Width and height of each, in pixels.
+    """
     rng = random.Random(path.stem)
     with Image.open(path) as opened:
         photo = opened.convert("RGB")
@@ -44,11 +51,11 @@ def cut(path: Path, out: Path, *, pieces: int) -> None:
         folder = out / split / path.stem
         folder.mkdir(parents=True, exist_ok=True)
         for number in range(count):
-            scale = min(rng.uniform(*_SCALES), (right - left) / _SIZE[0], photo.height / _SIZE[1])
-            width, height = int(_SIZE[0] * scale), int(_SIZE[1] * scale)
+            scale = min(rng.uniform(*_SCALES), (right - left) / size[0], photo.height / size[1])
+            width, height = int(size[0] * scale), int(size[1] * scale)
             x = rng.randint(left, right - width)
             y = rng.randint(0, photo.height - height)
-            piece = photo.crop((x, y, x + width, y + height)).resize(_SIZE)
+            piece = photo.crop((x, y, x + width, y + height)).resize(size)
             piece.save(folder / f"{number:04}.jpg", quality=90)
 
 

@@ -15,7 +15,7 @@ RUN = Path(__file__).parents[2] / "examples" / "demo" / "run.py"
 @pytest.mark.long
 @pytest.mark.timeout(600)
 def test_the_demo_keeps_its_promises(tmp_path: Path) -> None:
-    """Both models learn, through both faults, from exactly the samples of an undisturbed run."""
+    """All models learn, through both faults, from exactly the samples of an undisturbed run."""
     ended = subprocess.run(
         [sys.executable, RUN, "--output", tmp_path],
         capture_output=True,
@@ -26,6 +26,11 @@ def test_the_demo_keeps_its_promises(tmp_path: Path) -> None:
 
     assert ended.returncode == 0, ended.stdout + ended.stderr
     summary = json.loads((tmp_path / "summary.json").read_text())
+    assert [training["task"] for training in summary["trainings"]] == [
+        "digits",
+        "flights",
+        "photos",
+    ]
     for training in summary["trainings"]:
         assert training["seen_digest"] == training["wanted_digest"]
         assert training["samples_lost"] == training["samples_repeated"] == 0

@@ -13,12 +13,14 @@ from pathlib import Path
 
 import click
 import pytest
+from PIL import Image
 from rich.console import Console
 
-from demo.data_sets import DataSetError, fetch_flights
+from demo.data_sets import DataSetError, fetch_flights, fetch_photos
 from demo.processes import Processes, ProcessFailedError
 from demo.report import print_next_steps
 from headrace.cli.group import group
+from photos.cut import cut
 from support.no_java import environment_without_any_java
 
 RUN = Path(__file__).parents[2] / "examples" / "demo" / "run.py"
@@ -113,3 +115,30 @@ def test_what_to_try_next_can_be_typed(tmp_path: Path) -> None:
         command = group.get_command(click.Context(group), name)
         assert command is not None
         command.make_context(name, arguments)
+
+
+def test_pieces_for_validation_come_from_elsewhere(tmp_path: Path) -> None:
+    """From the right quarter of a photograph, which no piece for training touches."""
+    photo = Image.new("RGB", (640, 427), "blue")
+    photo.paste("red", (480, 0, 640, 427))
+    photo.save(tmp_path / "photo.png")
+
+    cut(tmp_path / "photo.png", tmp_path / "out", pieces=12, size=(125, 94))
+
+    for split, count, channel in (("train", 12, "B"), ("val", 2, "R")):
+        paths = sorted((tmp_path / "out" / split / "photo").iterdir())
+        assert count == len(paths)
+        for path in paths:
+            with Image.open(path) as piece:
+                assert (125, 94) == piece.size
+                assert min(piece.getchannel(channel).tobytes()) > 250
+
+
+def test_photographs_that_were_cut_are_used_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Neither fetched nor cut a second time."""
+    monkeypatch.setenv("PIP_NO_INDEX", "1")
+    (tmp_path / "photos").mkdir()
+
+    assert fetch_photos(tmp_path) == tmp_path / "photos"
