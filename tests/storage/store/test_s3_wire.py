@@ -3,74 +3,135 @@
 from __future__ import annotations
 
 import socket
+import ssl
 import threading
+import time
 from collections.abc import Iterator, Sequence
-from contextlib import closing, contextmanager
+from contextlib import AbstractContextManager, closing, contextmanager, suppress
+from functools import partial
+from typing import Protocol
 
 import pytest
-from botocore.exceptions import ConnectionClosedError, EndpointConnectionError
+import trustme
+from botocore.exceptions import (
+    ConnectionClosedError,
+    ConnectTimeoutError,
+    EndpointConnectionError,
+    ReadTimeoutError,
+)
 
-from headrace.storage.store.s3_wire import OtherAnswerError, PlainWire, Reply
+from headrace.storage.store.s3_connection import trusting
+from headrace.storage.store.s3_wire import OtherAnswerError, Reply, Wire
 
 _HELLO = b"HTTP/1.1 206 Partial Content\r\nETag: x\r\nContent-Length: 5\r\n\r\nhello"
 _REPLY = Reply(206, {"etag": "x", "content-length": "5"}, b"hello")
 
 
+_AUTHORITY = trustme.CA()
+
+
+class Store(Protocol):
+    """What starts a store."""
+
+    def __call__(self, *connections: Sequence[bytes]) -> AbstractContextManager[Wire]:
+        """Start one that takes so many connections, answers so over each, and closes it."""
+
+
+@pytest.fixture(params=["plain", "tls"])
+def store(request: pytest.FixtureRequest) -> Store:
+    """A store in clear text, and one over TLS."""
+    return partial(_store, host="127.0.0.1" if request.param == "tls" else "")
+
+
 @contextmanager
-def _store(*connections: Sequence[bytes]) -> Iterator[PlainWire]:
-    """A store that takes so many connections, answers so over each, and closes it."""
+def _store(
+    *connections: Sequence[bytes],
+    host: str,
+    timeout_s: float = 10,
+    pause_s: float = 0.0,
+    is_silent: bool = False,
+    in_clear: bytes = b"none",
+) -> Iterator[Wire]:
+    """A store that is certified as a host, if that has a name.
+
+    It sends byte by byte if there is to be a pause between them; if it is silent, it leaves the end
+    of a connection to others; and what is to be in clear it sends without TLS.
+    """
     with socket.create_server(("127.0.0.1", 0)) as listener:
         listener.settimeout(30)
 
         def serve() -> None:
             for answers in connections:
                 connection, _ = listener.accept()
-                with connection:
+                with connection, suppress(OSError), _secured(connection, host) as secured:
                     for answer in answers:
-                        connection.recv(65536)
-                        connection.sendall(answer)
+                        secured.recv(65536)
+                        if answer == in_clear:
+                            socket.socket.sendall(secured, answer)
+                        elif pause_s:
+                            for byte in answer:
+                                secured.sendall(bytes([byte]))
+                                time.sleep(pause_s)
+                        else:
+                            secured.sendall(answer)
+                    if is_silent:
+                        secured.recv(1)
 
         thread = threading.Thread(target=serve, name="store")
         thread.start()
-        with closing(_wire(listener.getsockname())) as wire:
+        with closing(_wire(listener.getsockname(), host, timeout_s=timeout_s)) as wire:
             yield wire
             thread.join(60)
             assert not thread.is_alive()
 
 
-def _wire(address: tuple[str, int]) -> PlainWire:
-    return PlainWire(
-        "http://store", address, connect_timeout_s=10, read_timeout_s=10, max_connections=2
-    )
+def _secured(connection: socket.socket, host: str) -> socket.socket:
+    if not host:
+        return connection
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    _AUTHORITY.issue_cert(host).configure_cert(context)
+    return context.wrap_socket(connection, server_side=True)
 
 
-def _get(wire: PlainWire) -> Reply:
+def _wire(address: tuple[str, int], host: str = "", *, timeout_s: float = 10) -> Wire:
+    with _AUTHORITY.cert_pem.tempfile() as certificates:
+        return Wire(
+            "http://store",
+            address,
+            context=trusting(certificates) if host else None,
+            connect_timeout_s=timeout_s,
+            read_timeout_s=timeout_s,
+            max_connections=2,
+        )
+
+
+def _get(wire: Wire) -> Reply:
     return wire.get("/flowers/x", {"host": "store", "range": "bytes=3-7"}, most_bytes=5)
 
 
-def test_a_connection_is_used_again() -> None:
+def test_a_connection_is_used_again(store: Store) -> None:
     """Two answers come over one connection, whole."""
-    with _store([_HELLO, _HELLO]) as wire:
+    with store([_HELLO, _HELLO]) as wire:
         assert [_REPLY] * 2 == [_get(wire), _get(wire)]
 
 
-def test_a_connection_that_was_closed_costs_nothing() -> None:
+def test_a_connection_that_was_closed_costs_nothing(store: Store) -> None:
     """What the store closed after its answer is noticed, and the request made again."""
-    with _store([_HELLO], [_HELLO]) as wire:
+    with store([_HELLO], [_HELLO]) as wire:
         assert [_REPLY] * 2 == [_get(wire), _get(wire)]
 
 
-def test_a_connection_that_is_to_be_closed_is_not_kept() -> None:
+def test_a_connection_that_is_to_be_closed_is_not_kept(store: Store) -> None:
     """As the store says in its answer."""
     closed = _HELLO.replace(b"ETag: x", b"Connection: Close")
-    with _store([closed], [_HELLO]) as wire:
+    with store([closed], [_HELLO]) as wire:
         assert [b"hello"] * 2 == [_get(wire).content, _get(wire).content]
 
 
 @pytest.mark.parametrize("padding", [4000, 4070, 5000, 20_000])
-def test_long_headers_are_read(padding: int) -> None:
+def test_long_headers_are_read(store: Store, padding: int) -> None:
     """Headers of several reads, which end anywhere."""
-    with _store([_HELLO.replace(b"ETag: x", b"ETag: " + b"x" * padding)]) as wire:
+    with store([_HELLO.replace(b"ETag: x", b"ETag: " + b"x" * padding)]) as wire:
         reply = _get(wire)
 
     assert ("x" * padding, b"hello") == (reply.headers["etag"], reply.content)
@@ -92,9 +153,9 @@ def test_long_headers_are_read(padding: int) -> None:
         b"x" * 100_000 + b"\r\n\r\n",
     ],
 )
-def test_other_answers_are_left_to_others(answer: bytes) -> None:
+def test_other_answers_are_left_to_others(store: Store, answer: bytes) -> None:
     """An answer that is not known is no bytes, and nothing is asked for here any more."""
-    with _store([answer]) as wire:
+    with store([answer]) as wire:
         with pytest.raises(OtherAnswerError):
             _get(wire)
 
@@ -102,24 +163,24 @@ def test_other_answers_are_left_to_others(answer: bytes) -> None:
 
 
 @pytest.mark.parametrize("missing", [1, 5])
-def test_an_answer_that_breaks_off_is_no_answer(missing: int) -> None:
+def test_an_answer_that_breaks_off_is_no_answer(store: Store, missing: int) -> None:
     """Fewer bytes than stated are an error that is tried again."""
-    with _store([_HELLO[:-missing]]) as wire, pytest.raises(ConnectionClosedError):
+    with store([_HELLO[:-missing]]) as wire, pytest.raises(ConnectionClosedError):
         _get(wire)
 
 
-def test_a_store_that_hangs_up_is_told() -> None:
+def test_a_store_that_hangs_up_is_told(store: Store) -> None:
     """Twice nothing: the second time on a fresh connection, so it is no stale one."""
-    with _store([_HELLO], [b""]) as wire:
+    with store([_HELLO], [b""]) as wire:
         _get(wire)
         with pytest.raises(ConnectionClosedError):
             _get(wire)
 
 
-def test_errors_come_with_their_text() -> None:
+def test_errors_come_with_their_text(store: Store) -> None:
     """A refusal is an answer too, and the connection stays."""
     busy = b"HTTP/1.1 503 Slow Down\r\nContent-Length: 4\r\n\r\nbusy"
-    with _store([busy, _HELLO]) as wire:
+    with store([busy, _HELLO]) as wire:
         refused = _get(wire)
 
         assert (503, b"busy") == (refused.status, refused.content)
@@ -138,3 +199,75 @@ def test_a_header_of_two_lines_is_not_sent() -> None:
     """No value can put a header of its own into a request."""
     with closing(_wire(("127.0.0.1", 9))) as wire, pytest.raises(OtherAnswerError):
         wire.get("/x", {"range": "bytes=0-1\r\nx: y"}, most_bytes=2)
+
+
+@pytest.mark.parametrize("length", [1, 4096, 4097, 16_384, 16_385, 300_000, (1 << 20) + 7])
+def test_long_answers_come_whole_and_at_once(store: Store, length: int) -> None:
+    """Of any length, twice over one connection, and nobody waits for more than was sent."""
+    content = (bytes(range(251)) * (length // 251 + 1))[:length]
+    answer = b"HTTP/1.1 206 OK\r\nContent-Length: %d\r\n\r\n" % length + content
+    with store([answer, answer]) as wire:
+        began = time.monotonic()
+        found = [wire.get("/x", {"host": "store"}, most_bytes=length).content for _ in range(2)]
+
+        assert [content, content] == found
+        assert time.monotonic() - began < 8  # its connections time out after 10
+
+
+@pytest.mark.parametrize("host", ["", "127.0.0.1"])
+@pytest.mark.parametrize("sent", [b"", _HELLO[:20], _HELLO[:-2]])
+def test_a_silent_store_is_given_up(host: str, sent: bytes) -> None:
+    """Before its answer, in the middle of its head, and of its body."""
+    with (
+        _store([sent], host=host, timeout_s=0.5, is_silent=True) as wire,
+        pytest.raises(ReadTimeoutError),
+    ):
+        _get(wire)
+
+
+@pytest.mark.parametrize("host", ["", "127.0.0.1"])
+def test_a_store_that_trickles_is_given_up(host: str) -> None:
+    """Each byte comes in time, and all of them would take too long."""
+    with (
+        _store([_HELLO], host=host, timeout_s=0.5, pause_s=0.2) as wire,
+        pytest.raises(ReadTimeoutError),
+    ):
+        _get(wire)
+
+
+def test_a_store_that_does_not_shake_hands_is_given_up() -> None:
+    """It takes the connection, and never says anything."""
+    with (
+        socket.create_server(("127.0.0.1", 0)) as listener,
+        closing(_wire(listener.getsockname(), "127.0.0.1", timeout_s=0.5)) as wire,
+        pytest.raises(ConnectTimeoutError),
+    ):
+        _get(wire)
+
+
+def test_a_store_of_another_name_is_not_asked() -> None:
+    """Its certificate is not for this host: nothing is sent, and boto3 is to say why."""
+    with _store([], host="roses.example") as wire:
+        with pytest.raises(OtherAnswerError, match="certificate"):
+            _get(wire)
+
+        assert not wire.is_understood
+
+
+def test_a_store_that_nobody_certified_is_not_asked() -> None:
+    """Its certificate is of an authority that is not trusted."""
+    with trustme.CA().cert_pem.tempfile() as others:
+        context = trusting(others)
+    with _store([], host="127.0.0.1") as wire:
+        wire._context = context
+        with pytest.raises(OtherAnswerError, match="certificate"):
+            _get(wire)
+
+
+def test_what_was_altered_on_its_way_is_no_answer() -> None:
+    """A record that does not decrypt is an answer that breaks off."""
+    altered = b"\x17\x03\x03\x00\x40" + b"x" * 64
+    with _store([_HELLO, altered], host="127.0.0.1", in_clear=altered) as wire:
+        assert _REPLY == _get(wire)
+        with pytest.raises(ConnectionClosedError):
+            _get(wire)

@@ -15,9 +15,9 @@ Contract:
    later requests follow it too.
 4. If the first request cannot be repeated like this (another signature, a URL that does not end
    with the key), all requests go through boto3.
-5. If the store is reached without TLS and proxies, later requests of known length use our own
-   connections (`headrace.storage.store.s3_wire`), as long as the answers are of the kind that is
-   supported there.
+5. If the store is reached without proxies, later requests of known length use our own connections
+   (`headrace.storage.store.s3_wire`), as long as the answers are of the kind that is supported
+   there.
 6. Requests of boto3 use our sessions too, so that none waits longer than ``read_timeout_s`` for a
    silent store: boto3 has only one timeout for all operations.
 
@@ -38,11 +38,12 @@ from urllib.parse import urlsplit
 
 from botocore.awsrequest import AWSPreparedRequest
 from botocore.exceptions import ClientError
-from botocore.httpsession import URLLib3Session
+from botocore.httpsession import URLLib3Session, get_cert_path
 from botocore.response import StreamingBody
 from botocore.utils import get_environ_proxies, percent_encode
 
-from headrace.storage.store.s3_wire import IS_POSSIBLE, OtherAnswerError, PlainWire
+from headrace.storage.store.s3_connection import IS_POSSIBLE, trusting
+from headrace.storage.store.s3_wire import OtherAnswerError, Wire
 from headrace.storage.store.sigv4 import SigningKeys, SigningScope, signed_get_headers
 
 if TYPE_CHECKING:
@@ -55,7 +56,7 @@ _ERROR_CODE = re.compile(rb"<Code>([A-Za-z0-9.]{1,100})</Code>")
 _MAX_ERROR_BYTES = 65536
 _MADE_ANEW = {"x-amz-content-sha256", "x-amz-date", "x-amz-security-token"}
 _SERVED = {HTTPStatus.OK, HTTPStatus.PARTIAL_CONTENT}
-_HTTP_PORT = 80
+_PORTS = {"http": 80, "https": 443}
 _ELSEWHERE = {HTTPStatus.MOVED_PERMANENTLY, HTTPStatus.TEMPORARY_REDIRECT, HTTPStatus.BAD_REQUEST}
 
 
@@ -188,7 +189,7 @@ class _Way:
     base: str
     headers: Mapping[str, str]
     scope: SigningScope | None
-    wire: PlainWire | None
+    wire: Wire | None
 
     def get(self, quoted_key: str, wanted: str, keys: Callable[[], SigningKeys | None]) -> Answer:
         url = self.base + quoted_key
@@ -258,22 +259,27 @@ def _way_of(
     return _Way(session, base, kept, scope, _wire_to(base, settings))
 
 
-def _wire_to(url: str, settings: SessionSettings) -> PlainWire | None:
+def _wire_to(url: str, settings: SessionSettings) -> Wire | None:
     parts = urlsplit(url)
-    if not IS_POSSIBLE or parts.scheme != "http" or get_environ_proxies(url):
+    if not IS_POSSIBLE or parts.scheme not in _PORTS or get_environ_proxies(url):
         return None
-    return PlainWire(
+    return Wire(
         url,
-        (parts.hostname or "", parts.port or _HTTP_PORT),
+        (parts.hostname or "", parts.port or _PORTS[parts.scheme]),
+        context=trusting(_certificates(settings)) if parts.scheme == "https" else None,
         connect_timeout_s=settings.connect_timeout_s,
         read_timeout_s=settings.read_timeout_s,
         max_connections=settings.max_connections,
     )
 
 
+def _certificates(settings: SessionSettings) -> str:
+    return str(get_cert_path(settings.verify))  # type: ignore[arg-type] # the stubs lack the name of a file
+
+
 def _host_and_path(url: str) -> tuple[str, str]:
     parts = urlsplit(url)
-    usual = {"http": _HTTP_PORT, "https": 443}.get(parts.scheme)
+    usual = _PORTS.get(parts.scheme)
     host = (parts.hostname or "") if parts.port in {None, usual} else parts.netloc
     return host, parts.path
 

@@ -1,28 +1,28 @@
-"""Read ranges from a store over our own connections, with as few calls as possible.
+"""Ask a store for ranges over connections of our own, with as few calls as possible.
 
-For 1 MiB of a store without TLS, botocore's session takes 1.3 ms of processor time under Python's
-lock, half of it independent of the length; this module takes 0.57 ms
-(docs/decisions/how-fast-cold-reads-are.md). It supports one kind of answer, with a length, and
-connections without TLS and proxies. Botocore handles everything else.
+For 1 MiB of a store in clear text botocore's session takes 1.3 ms of processor time under Python's
+lock, half of it whatever the length; this takes 0.57 (docs/decisions/how-fast-cold-reads-are.md).
+It knows one kind of answer, that with a length, and connections without proxies; all else is
+botocore's.
 
-Contract of `PlainWire.get`:
+Contract of `Wire.get`:
 
-1. Success: the answer is complete, even if it is an error of the store, and its connection is kept.
-2. `ReadTimeoutError` if the store is silent for ``read_timeout_s``, or the answer takes longer than
-   that plus its length at `_LEAST_BYTES_PER_S`. `ConnectionClosedError` if the answer breaks off.
-   In both cases the connection is closed.
-3. If the store closed a connection while it was idle, the request is sent over a new one at once.
-4. An answer of another kind: `OtherAnswerError`, and the connection is closed. This request and all
-   later ones (`is_understood`) must be made in another way.
+1. Success: the answer is whole, an error of the store's too, and its connection is kept.
+2. A store that is silent for ``read_timeout_s``, or so slow that the answer takes longer than that
+   and its length at a least rate: `ReadTimeoutError`. An answer that breaks off:
+   `ConnectionClosedError`. The connection is closed.
+3. A connection that the store closed while it was idle costs nothing: the request goes over a fresh
+   one at once.
+4. An answer of another kind, or a certificate that is not trusted: `OtherAnswerError`, and the
+   connection is closed; this request and all later ones (`is_understood`) are to be made in another
+   way.
 
 If the code differs, the code is wrong.
 """
 
 from __future__ import annotations
 
-import socket
-import struct
-import time
+import ssl
 import weakref
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -35,34 +35,29 @@ from botocore.exceptions import (
     ReadTimeoutError,
 )
 
-_PEEKED_BYTES = 4096
-_MAX_HEAD_BYTES = 65536
+from headrace.storage.store.s3_connection import (
+    Connection,
+    EndlessHeadError,
+    PlainConnection,
+    StaleError,
+    TlsConnection,
+)
+
 _MAX_ERROR_BYTES = 65536
 _MAX_OBJECT_BYTES = 1 << 31
-_HEAD_END = b"\r\n\r\n"
-
-# Slower than any store that is usable for training, but bounds the time of a range.
-_LEAST_BYTES_PER_S = 16 << 10
-
-IS_POSSIBLE = hasattr(socket, "MSG_WAITALL") and hasattr(socket, "SO_RCVTIMEO")
-"""Whether this system's sockets have the necessary options."""
 
 
 class OtherAnswerError(Exception):
-    """An answer of a kind that is not supported here."""
-
-
-class _StaleError(Exception):
-    """The store closed a connection before it received the request."""
+    """An answer of a kind that is not known here."""
 
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """The answer of a store.
+    """What a store answered.
 
     Attributes:
         status: The HTTP status.
-        headers: The headers, by names in lower case.
+        headers: By names in lower case.
         content: The body.
     """
 
@@ -71,7 +66,7 @@ class Reply:
     content: bytes
 
 
-class PlainWire:
+class Wire:
     """Connections to one store; thread-safe.
 
     Attributes:
@@ -80,6 +75,7 @@ class PlainWire:
     Args:
         url: The URL of the store, for errors.
         address: Host and port.
+        context: Whom to trust over TLS; None for clear text.
         connect_timeout_s: Longest wait for a connection.
         read_timeout_s: Longest silence.
         max_connections: The most connections to keep open.
@@ -90,6 +86,7 @@ class PlainWire:
         url: str,
         address: tuple[str, int],
         *,
+        context: ssl.SSLContext | None = None,
         connect_timeout_s: float,
         read_timeout_s: float,
         max_connections: int,
@@ -97,10 +94,11 @@ class PlainWire:
         self.is_understood = True
         self._url = url
         self._address = address
+        self._context = context
         self._connect_timeout_s = connect_timeout_s
         self._read_timeout_s = read_timeout_s
         self._max_connections = max_connections
-        self._idle: list[socket.socket] = []
+        self._idle: list[Connection] = []
         # Closes the connections even if nobody closes the store.
         weakref.finalize(self, _close_all, self._idle)
 
@@ -119,46 +117,54 @@ class PlainWire:
         request = _request(path, headers)
         try:
             return self._ask(self._idle.pop(), request, most_bytes)
-        except (IndexError, _StaleError):
+        except (IndexError, StaleError):
             pass
         try:
             return self._ask(self._connect(), request, most_bytes)
-        except _StaleError as error:
+        except StaleError as error:
             raise ConnectionClosedError(endpoint_url=self._url) from error
 
     def close(self) -> None:
         """Close idle connections."""
         _close_all(self._idle)
 
-    def _connect(self) -> socket.socket:
+    def _connect(self) -> Connection:
+        connect_timeout_s, read_timeout_s = self._connect_timeout_s, self._read_timeout_s
         try:
-            connection = socket.create_connection(self._address, self._connect_timeout_s)
-        except TimeoutError as error:
+            if self._context is None:
+                return PlainConnection(
+                    self._address,
+                    connect_timeout_s=connect_timeout_s,
+                    read_timeout_s=read_timeout_s,
+                )
+            return TlsConnection(
+                self._address,
+                context=self._context,
+                connect_timeout_s=connect_timeout_s,
+                read_timeout_s=read_timeout_s,
+            )
+        except ssl.SSLCertVerificationError as error:
+            self.is_understood = False
+            raise OtherAnswerError(str(error)) from error
+        except (TimeoutError, BlockingIOError) as error:
             raise ConnectTimeoutError(endpoint_url=self._url, error=error) from error
         except OSError as error:
             raise EndpointConnectionError(endpoint_url=self._url, error=error) from error
-        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        # A blocking socket, so that a whole body takes one system call.
-        connection.settimeout(None)
-        whole_s, part_s = divmod(self._read_timeout_s, 1)
-        timeout = struct.pack("ll", int(whole_s), int(part_s * 1e6))
-        connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, timeout)
-        connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, timeout)
-        return connection
 
-    def _ask(self, connection: socket.socket, request: bytes, most_bytes: int) -> Reply:
+    def _ask(self, connection: Connection, request: bytes, most_bytes: int) -> Reply:
         is_kept = False
         try:
-            status, headers = _head(connection, request)
+            connection.send(request)
+            status, headers = _parsed(connection.head())
             length = _length(status, headers, most_bytes)
-            reply = Reply(status, headers, self._body(connection, length))
+            reply = Reply(status, headers, connection.body(length))
             is_kept = "close" not in headers.get("connection", "").lower()
-        except OtherAnswerError:
+        except (OtherAnswerError, EndlessHeadError) as error:
             self.is_understood = False
-            raise
+            raise OtherAnswerError(str(error)) from error
         except BlockingIOError as error:
             raise ReadTimeoutError(endpoint_url=self._url, error=error) from error
-        except OSError as error:
+        except (OSError, EOFError) as error:
             raise ConnectionClosedError(endpoint_url=self._url) from error
         else:
             return reply
@@ -168,25 +174,8 @@ class PlainWire:
             else:
                 connection.close()
 
-    def _body(self, connection: socket.socket, length: int) -> bytes:
-        deadline = time.monotonic() + self._read_timeout_s + length / _LEAST_BYTES_PER_S
-        parts: list[bytes] = []
-        left = length
-        while left:
-            # Returns early after the timeout, with the bytes received so far.
-            part = connection.recv(left, socket.MSG_WAITALL)
-            if not part:
-                raise ConnectionClosedError(endpoint_url=self._url)
-            left -= len(part)
-            parts.append(part)
-            if left and time.monotonic() > deadline:
-                raise ReadTimeoutError(
-                    endpoint_url=self._url, error=f"{left} of {length} bytes missing"
-                )
-        return parts[0] if len(parts) == 1 else b"".join(parts)
 
-
-def _close_all(connections: list[socket.socket]) -> None:
+def _close_all(connections: list[Connection]) -> None:
     while connections:
         connections.pop().close()
 
@@ -203,25 +192,9 @@ def _request(path: str, headers: Mapping[str, str]) -> bytes:
     return head.encode("ascii")
 
 
-def _head(connection: socket.socket, request: bytes) -> tuple[int, dict[str, str]]:
-    """Send a request, and return the status and headers of the answer without reading its body."""
-    try:
-        connection.sendall(request)
-        seen = connection.recv(_PEEKED_BYTES, socket.MSG_PEEK)
-    except BlockingIOError:
-        raise
-    except OSError as error:
-        raise _StaleError from error
-    if not seen:
-        raise _StaleError
-    before = b""
-    while (end := (before + seen).find(_HEAD_END)) < 0:
-        before += connection.recv(len(seen), socket.MSG_WAITALL)
-        seen = connection.recv(_PEEKED_BYTES, socket.MSG_PEEK)
-        if not seen or len(before) > _MAX_HEAD_BYTES:
-            raise OtherAnswerError("an answer whose headers do not end")
-    head = before + connection.recv(end + len(_HEAD_END) - len(before), socket.MSG_WAITALL)
-    first, *lines = head[:end].decode("latin-1").split("\r\n")
+def _parsed(head: bytes) -> tuple[int, dict[str, str]]:
+    """Return the status and the headers of an answer."""
+    first, *lines = head.decode("latin-1").split("\r\n")
     version, _, rest = first.partition(" ")
     status = rest[:3]
     if version != "HTTP/1.1" or not status.isdigit():
