@@ -37,7 +37,11 @@ class LaneSplit:
 
     def offset(self, lane: int, position: int) -> int:
         """Return how many of the positions before `position` a lane fills."""
-        return int(self.offsets(lane, np.array([position]))[0])
+        units, slot = divmod(position, self.unit)
+        length = min(self.unit, self.sample_count - units * self.unit)
+        first, end = lane * self.unit // self.lanes, (lane + 1) * self.unit // self.lanes
+        before, after = lane * length // self.lanes, (lane + 1) * length // self.lanes
+        return units * (end - first) + min(slot, after) - min(slot, before)
 
     def place(self, position: int) -> tuple[int, int, int]:
         """Return where a position lies.

@@ -44,10 +44,9 @@ class FlatBlocks:
     def read_run(self, blocks: Sequence[int]) -> Iterator[ReadBlock]:
         """Fetch, verify and decode blocks, neighbours together; errors are values."""
         for read in read_run(self._dataset, blocks):
-            if isinstance(read.content, pa.RecordBatch):
-                yield replace(read, content=self._flat(read.content))
-            else:
-                yield read
+            content = read.content
+            flat = self._flat(content) if isinstance(content, pa.RecordBatch) else content
+            yield read if flat is content else replace(read, content=flat)
 
     def _flat(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         if self._schema.equals(batch.schema):

@@ -148,10 +148,7 @@ class Dataset:
         Raises:
             BadArgumentError: The ordinal is outside ``[0, block_count)``.
         """
-        page, row = self._row(block)
-        shard = int(np.searchsorted(self._shard_block_ends, block, side="right"))
-        name = f"{SHARD_FOLDER}/{self._manifest.names[shard].as_py()}"
-        return BlockPlace.of_row(page.rows[row], shard=name, block=block)
+        return next(self._places([block]))
 
     def read_block(self, block: int) -> pa.RecordBatch:
         """Read one block with one ranged read, and verify it before it is decoded.
@@ -210,7 +207,7 @@ class Dataset:
             decode=self._decoded,
             read_alone=self._read_alone,
         )
-        return access.read_run([self.block_place(block) for block in blocks])
+        return access.read_run(list(self._places(blocks)))
 
     def decode_stored(self, block: int, stored: bytes) -> pa.RecordBatch:
         """Verify and decode the stored bytes of a block, from an earlier `read_stored`.
@@ -268,6 +265,16 @@ class Dataset:
             return self._narrowing.served(batch)
         except ValueError as error:
             raise place.damage(str(error)) from error
+
+    def _places(self, blocks: Sequence[int]) -> Iterator[BlockPlace]:
+        """Return the place of each block, all in rising order; a run is mostly in one shard."""
+        shard, name = -1, ""
+        for block in blocks:
+            page, row = self._row(block)
+            if shard < 0 or block >= self._shard_block_ends[shard]:
+                shard = int(np.searchsorted(self._shard_block_ends, block, side="right"))
+                name = f"{SHARD_FOLDER}/{self._manifest.names[shard].as_py()}"
+            yield BlockPlace.of_row(page.rows[row], shard=name, block=block)
 
     def _row_of(self, block: int) -> np.void:
         page, row = self._row(block)
