@@ -189,7 +189,6 @@ def served(
     def run(seconds: float) -> tuple[float, float]:
         # Of each loop: when it got each batch, and of how many images.
         taken: list[list[tuple[float, int]]] = [[] for _ in range(loops)]
-        end = time.monotonic() + seconds
 
         def read(loop: int) -> None:
             with NumpyDataset(
@@ -207,7 +206,7 @@ def served(
                     for arrays in dataset:
                         now = time.monotonic()
                         taken[loop].append((now, len(arrays["image"])))
-                        if now >= end and len(taken[loop]) > 1:
+                        if all(taken) and now >= max(own[0][0] for own in taken) + seconds:
                             return
 
         threads = [threading.Thread(target=read, args=(n,)) for n in range(loops)]
@@ -219,7 +218,7 @@ def served(
         began, ended = max(own[0][0] for own in taken), min(own[-1][0] for own in taken)
         counted = sum(count for own in taken for now, count in own if began < now <= ended)
         total = sum(count for own in taken for _, count in own)
-        return counted / (ended - began) if ended > began else 0.0, total
+        return counted / (ended - began), total
 
     return run
 
