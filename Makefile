@@ -31,7 +31,7 @@ LOOPS := hatch_build.py $(wildcard server/headrace/server/kernels/src/*)
 PROTO_FILES := headrace/v1/shard_service.proto
 CODE := proto storage server client converter docs/hooks tests examples hatch_build.py
 
-.PHONY: help demo test test-all chaos attack peers exam check docs format proto lock sbom dist clean python
+.PHONY: help demo test test-all chaos sanitize attack peers exam check docs format proto lock sbom dist clean python
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -53,6 +53,17 @@ test-all: .venv/.dev .venv-proto/.done ## Run all tests, the long ones too
 
 chaos: .venv/.dev ## Kill servers and trainers over a store that throttles, again and again, and prove the samples
 	PYTHONPATH=tests:examples $(BIN)/python -m chaos.storm --storms 5 --epochs 20
+
+SANITIZED := tests/server/kernels/test_loops.py tests/server/batch tests/server/images \
+  tests/server/cache tests/server/plan tests/server/steps tests/server/stream/test_batch_maker.py
+sanitize: .venv/.dev ## Run what the compiled loops do under GCC's address and undefined behaviour sanitizers
+	CFLAGS="-fsanitize=address,undefined -fno-sanitize=alignment -g" $(BIN)/python -m headrace.server.kernels
+	found=0; \
+	LD_PRELOAD="$$(cc -print-file-name=libasan.so) $$(cc -print-file-name=libubsan.so)" \
+	ASAN_OPTIONS=detect_leaks=0 UBSAN_OPTIONS=halt_on_error=1:print_stacktrace=1 \
+	$(BIN)/python -m pytest -m 'not long and not gpu' $(SANITIZED) || found=$$?; \
+	rm server/headrace/server/kernels/_loops.abi3.so; \
+	$(BIN)/python -m headrace.server.kernels; exit $$found
 
 attack: .venv/.dev ## Attack real servers in every way we know, and see what an honest caller sees meanwhile
 	HEADRACE_ATTACK_SECONDS=20 $(BIN)/python -m pytest tests/attacks
