@@ -22,6 +22,7 @@ If the code differs, the code is wrong.
 
 from __future__ import annotations
 
+import re
 import ssl
 import weakref
 from collections.abc import Mapping
@@ -45,6 +46,7 @@ from headrace.storage.store.s3_connection import (
 
 _MAX_ERROR_BYTES = 65536
 _MAX_OBJECT_BYTES = 1 << 31
+_NUMBER = re.compile(r"[0-9]{1,18}")
 
 
 class OtherAnswerError(Exception):
@@ -197,7 +199,7 @@ def _parsed(head: bytes) -> tuple[int, dict[str, str]]:
     first, *lines = head.decode("latin-1").split("\r\n")
     version, _, rest = first.partition(" ")
     status = rest[:3]
-    if version != "HTTP/1.1" or not status.isdigit():
+    if version != "HTTP/1.1" or not _NUMBER.fullmatch(status):
         raise OtherAnswerError(f"an answer that starts with {first[:50]!r}")
     pairs = (line.partition(":") for line in lines)
     return int(status), {name.strip().lower(): value.strip() for name, _, value in pairs}
@@ -205,7 +207,7 @@ def _parsed(head: bytes) -> tuple[int, dict[str, str]]:
 
 def _length(status: int, headers: Mapping[str, str], most_bytes: int) -> int:
     stated = headers.get("content-length", "")
-    is_known = stated.isdigit() and "transfer-encoding" not in headers
+    is_known = _NUMBER.fullmatch(stated) and "transfer-encoding" not in headers
     most = _MAX_ERROR_BYTES
     if status == HTTPStatus.PARTIAL_CONTENT:
         most = most_bytes
