@@ -72,7 +72,7 @@ peers: .venv/.dev ## Read the same samples by headrace and by others, a quarter 
 	PYTHONPATH=tests:examples $(BIN)/python -m benchmarks.peers --json docs/performance/peers.json
 	PYTHONPATH=tests:examples $(BIN)/python -m benchmarks.peers.page docs/performance/peers.json
 
-exam: .venv/.dev ## Ask headrace and other loaders what they do when things go wrong, about 40 minutes
+exam: .venv/.dev ## Ask headrace and other loaders what they do when things go wrong, half an hour
 	PYTHONPATH=tests:examples $(BIN)/python -m exam --json docs/exam/answers.json
 	for kind in rows tokens images; do \
 	  EXAM_KIND=$$kind PYTHONPATH=tests:examples $(BIN)/python -m exam.waits --minutes 4 --json docs/exam/waits.json; done
