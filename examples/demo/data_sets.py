@@ -94,11 +94,9 @@ def fetch_digits(folder: Path) -> Path:
     """
     images = folder / "digits"
     if not (images / "test").exists():
-        unfinished = folder / "digits.unfinished"
-        shutil.rmtree(unfinished, ignore_errors=True)
         table = gzip.decompress(_fetch(_SCIKIT_LEARN, folder)[_DIGITS_FILE])
-        _write_images(table, unfinished)
-        unfinished.rename(images)
+        with _unfinished(images) as scratch:
+            _write_images(table, scratch)
     return images
 
 
@@ -113,12 +111,10 @@ def fetch_photos(folder: Path) -> Path:
     """
     pieces = folder / "photos"
     if not pieces.exists():
-        unfinished = folder / "photos.unfinished"
-        shutil.rmtree(unfinished, ignore_errors=True)
         _fetch(_SCIKIT_LEARN, folder)
-        for member in _PHOTO_FILES:
-            cut(folder / Path(member).name, unfinished, pieces=_PIECES, size=_PIECE_SIZE)
-        unfinished.rename(pieces)
+        with _unfinished(pieces) as scratch:
+            for member in _PHOTO_FILES:
+                cut(folder / Path(member).name, scratch, pieces=_PIECES, size=_PIECE_SIZE)
     return pieces
 
 
@@ -133,12 +129,19 @@ def fetch_flights(folder: Path) -> Path:
     """
     table = folder / "flights.csv"
     if not table.exists():
-        unfinished = folder / "flights.csv.unfinished"
         content = _fetch(_FLIGHTS, folder)[_FLIGHTS_FILE]
-        with zipfile.ZipFile(io.BytesIO(content)) as archive:
-            unfinished.write_bytes(archive.read("flights.csv"))
-        unfinished.rename(table)
+        with zipfile.ZipFile(io.BytesIO(content)) as archive, _unfinished(table) as scratch:
+            scratch.write_bytes(archive.read("flights.csv"))
     return table
+
+
+@contextmanager
+def _unfinished(path: Path) -> Iterator[Path]:
+    """Make a file or a folder under another name, so that what has its name is whole."""
+    scratch = path.with_name(f"{path.name}.unfinished")
+    shutil.rmtree(scratch, ignore_errors=True)
+    yield scratch
+    scratch.rename(path)
 
 
 def _write_images(table: bytes, folder: Path) -> None:

@@ -23,6 +23,7 @@ import socket
 import ssl
 import struct
 import time
+from collections.abc import Callable
 from typing import Protocol
 
 from botocore.httpsession import create_urllib3_context
@@ -93,12 +94,7 @@ class PlainConnection:
         self._read_timeout_s = read_timeout_s
 
     def send(self, request: bytes) -> None:
-        try:
-            self._socket.sendall(request)
-        except BlockingIOError:
-            raise
-        except OSError as error:
-            raise StaleError from error
+        _send(self._socket.sendall, request)
 
     def head(self) -> bytes:
         receive = self._socket.recv
@@ -173,12 +169,7 @@ class TlsConnection:
         self._reader = io.BufferedReader(self._plain, _PEEKED_BYTES)
 
     def send(self, request: bytes) -> None:
-        try:
-            self._plain.send(request)
-        except BlockingIOError:
-            raise
-        except OSError as error:
-            raise StaleError from error
+        _send(self._plain.send, request)
 
     def head(self) -> bytes:
         self._plain.deadline = _deadline(self._read_timeout_s, _MAX_HEAD_BYTES)
@@ -310,6 +301,16 @@ def _connected(
     connected.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, timeout)
     connected.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, timeout)
     return connected
+
+
+def _send(send: Callable[[bytes], None], request: bytes) -> None:
+    """Send a request; a connection that takes none was closed by the store."""
+    try:
+        send(request)
+    except BlockingIOError:
+        raise
+    except OSError as error:
+        raise StaleError from error
 
 
 def _deadline(read_timeout_s: float, length: int) -> float:
