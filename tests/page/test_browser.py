@@ -128,7 +128,7 @@ def test_hostile_samples_run_no_script(tab: Page, shown: Paged) -> None:
 
         assert tab.title().endswith("headrace"), what
         assert 1 == tab.locator("script").count()
-    # A file that is opened by itself is not a page either.
+    # A file opened on its own is not a page either.
     for number in range(7):
         answer = tab.goto(f"{shown.url}/d/hostile/file/{number}/1")
         assert answer is not None

@@ -143,7 +143,7 @@ def test_a_dataset_that_is_dropped_ends_its_stream(address: str) -> None:
 
 
 def test_a_forked_process_opens_a_stream_of_its_own(address: str) -> None:
-    """It has no thread that reads on; the next epoch begins anew, with the same batches."""
+    """It has no thread that reads on; the next epoch opens a new stream, with the same batches."""
     program = (
         "import os, sys\nfrom headrace.client import NumpyDataset\n"
         f"def make(): return NumpyDataset({address!r}, 'mixed', batch_size=16, seed=3, epochs=2)\n"

@@ -34,7 +34,7 @@ class Store(Protocol):
     """What starts a store."""
 
     def __call__(self, *connections: Sequence[bytes]) -> AbstractContextManager[Wire]:
-        """Start one that takes so many connections, answers so over each, and closes it."""
+        """Start a server that sends its answers over each connection, one after another."""
 
 
 @pytest.fixture(params=["plain", "tls"])

@@ -7,7 +7,7 @@ together.
 
 Contract:
 
-1. Each block of a run is verified and decoded on its own. A damaged one is read again by itself;
+1. Each block of a run is verified and decoded on its own. A damaged one is read again, alone;
    the others are kept.
 2. If a range cannot be read, each of its blocks gets the error.
 3. A range lies in one shard, and is longer than `MAX_RANGE_BYTES` only if a single block is.

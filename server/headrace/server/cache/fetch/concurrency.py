@@ -18,7 +18,7 @@ Contract:
 If the code differs, the code is wrong.
 
 Source: hill climbing as in "Netflix/concurrency-limits", but with throughput in place of latency,
-because the latency of a store varies by itself; the immediate decrease is that of TCP.
+because a store's latency also varies without load; the immediate decrease is that of TCP.
 """
 
 from __future__ import annotations
