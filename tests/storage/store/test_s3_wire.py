@@ -49,13 +49,14 @@ def _store(
     host: str,
     timeout_s: float = 10,
     pause_s: float = 0.0,
+    at_once: int = 0,
     is_silent: bool = False,
     in_clear: bytes = b"none",
 ) -> Iterator[Wire]:
     """A store that is certified as a host, if that has a name.
 
-    It sends byte by byte if there is to be a pause between them; if it is silent, it leaves the end
-    of a connection to others; and what is to be in clear it sends without TLS.
+    It sends byte by byte after the first ones if there is to be a pause between them; if it is
+    silent, it leaves the end of a connection to others; what is to be in clear goes without TLS.
     """
     with socket.create_server(("127.0.0.1", 0)) as listener:
         listener.settimeout(30)
@@ -69,7 +70,8 @@ def _store(
                         if answer == in_clear:
                             socket.socket.sendall(secured, answer)
                         elif pause_s:
-                            for byte in answer:
+                            secured.sendall(answer[:at_once])
+                            for byte in answer[at_once:]:
                                 secured.sendall(bytes([byte]))
                                 time.sleep(pause_s)
                         else:
@@ -230,13 +232,15 @@ def test_a_silent_store_is_given_up(host: str, sent: bytes) -> None:
 
 
 @pytest.mark.parametrize("host", ["", "127.0.0.1"])
-def test_a_store_that_trickles_is_given_up(host: str) -> None:
-    """Each byte comes in time, and all of them would take too long."""
+@pytest.mark.parametrize("at_once", [0, 61])
+def test_a_store_that_trickles_is_given_up(host: str, at_once: int) -> None:
+    """Each byte comes in time; headers would take 12 s, of 4.5, and a body 8, of half a second."""
+    answer = b"HTTP/1.1 206 Partial Content\r\nETag: x\r\nContent-Length: 40\r\n\r\n" + b"x" * 40
     with (
-        _store([_HELLO], host=host, timeout_s=0.5, pause_s=0.2) as wire,
+        _store([answer], host=host, timeout_s=0.5, pause_s=0.2, at_once=at_once) as wire,
         pytest.raises(ReadTimeoutError),
     ):
-        _get(wire)
+        wire.get("/flowers/x", {"host": "store", "range": "bytes=0-39"}, most_bytes=40)
 
 
 def test_a_store_that_does_not_shake_hands_is_given_up() -> None:

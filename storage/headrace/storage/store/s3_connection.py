@@ -106,12 +106,15 @@ class PlainConnection:
             raise StaleError from error
         if not seen:
             raise StaleError
+        deadline = _deadline(self._read_timeout_s, _MAX_HEAD_BYTES)
         before = b""
         while (end := (before + seen).find(_HEAD_END)) < 0:
             before += receive(len(seen), socket.MSG_WAITALL)
             seen = receive(_PEEKED_BYTES, socket.MSG_PEEK)
             if not seen or len(before) > _MAX_HEAD_BYTES:
                 raise EndlessHeadError
+            if time.monotonic() > deadline:
+                raise BlockingIOError(f"the headers take too long: {len(before)} bytes so far")
         head = before + receive(end + len(_HEAD_END) - len(before), socket.MSG_WAITALL)
         return head[:end]
 
