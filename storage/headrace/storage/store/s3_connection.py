@@ -50,7 +50,7 @@ class StaleError(Exception):
 
 
 class EndlessHeadError(Exception):
-    """An answer whose headers do not end."""
+    """An answer whose headers are too long."""
 
 
 class Connection(Protocol):
@@ -64,7 +64,8 @@ class Connection(Protocol):
 
         Raises:
             StaleError: There is no answer.
-            EndlessHeadError: It breaks off, or is too long.
+            EOFError: It breaks off.
+            EndlessHeadError: It is too long.
         """
 
     def body(self, length: int) -> bytes:
@@ -111,7 +112,9 @@ class PlainConnection:
         while (end := (before + seen).find(_HEAD_END)) < 0:
             before += receive(len(seen), socket.MSG_WAITALL)
             seen = receive(_PEEKED_BYTES, socket.MSG_PEEK)
-            if not seen or len(before) > _MAX_HEAD_BYTES:
+            if not seen:
+                raise EOFError("the headers break off")
+            if len(before) > _MAX_HEAD_BYTES:
                 raise EndlessHeadError
             if time.monotonic() > deadline:
                 raise BlockingIOError(f"the headers take too long: {len(before)} bytes so far")
@@ -187,7 +190,9 @@ class TlsConnection:
         while not head.endswith(_HEAD_END):
             line = self._reader.readline(_MAX_HEAD_BYTES)
             head += line
-            if not line or len(head) > _MAX_HEAD_BYTES:
+            if not line:
+                raise EOFError("the headers break off")
+            if len(head) > _MAX_HEAD_BYTES:
                 raise EndlessHeadError
         return head.removesuffix(_HEAD_END)
 
