@@ -50,8 +50,8 @@ def _number(place: Place) -> int:
     return epoch * (SAMPLES // BATCH) + position // BATCH
 
 
-def _interrupted(address: str, rounds: int, seed: int) -> None:
-    job = [sys.executable, str(JOB), address, str(rounds), str(seed)]
+def _interrupted(address: str, rounds: int, seed: int, kind: str) -> None:
+    job = [sys.executable, str(JOB), address, str(rounds), str(seed), kind]
     ended = subprocess.run(job, check=False, capture_output=True, text=True, timeout=300)
     assert 0 == ended.returncode, ended.stderr[-2000:]
     found = json.loads(ended.stdout)
@@ -69,19 +69,27 @@ def _interrupted(address: str, rounds: int, seed: int) -> None:
 
 
 @pytest.mark.parametrize(
-    "address", [pytest.param("grpc", marks=pytest.mark.long), "ring"], indirect=True
+    ("address", "kind"),
+    [
+        pytest.param("grpc", "torch", marks=pytest.mark.long),
+        ("ring", "torch"),
+        ("grpc", "numpy"),
+        pytest.param("ring", "numpy", marks=pytest.mark.long),
+    ],
+    indirect=["address"],
 )
-def test_two_interrupts_are_a_keyboard_interrupt(address: str) -> None:
+def test_two_interrupts_are_a_keyboard_interrupt(address: str, kind: str) -> None:
     """However close they come: no batch is lost or comes twice, and no thread stays."""
-    _interrupted(address, 8, 1)
+    _interrupted(address, 8, 1, kind)
 
 
 @pytest.mark.long
 @pytest.mark.parametrize("address", ["grpc", "ring"], indirect=True)
+@pytest.mark.parametrize("kind", ["torch", "numpy"])
 @pytest.mark.parametrize("seed", range(2, 8))
-def test_many_interrupts(address: str, seed: int) -> None:
+def test_many_interrupts(address: str, seed: int, kind: str) -> None:
     """The same, 100 times a stream."""
-    _interrupted(address, 100, seed)
+    _interrupted(address, 100, seed, kind)
 
 
 def _token(url: str, **numbers: int) -> bytes:

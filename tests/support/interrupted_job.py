@@ -1,6 +1,7 @@
 """A loop that is interrupted over and over, by two signals that come close after each other.
 
-Run as a program with the address of a server and a number of rounds. It writes as JSON what came of
+Run as a program with the address of a server, a number of rounds, a seed, and the kind of dataset,
+``torch`` or ``numpy``. It writes as JSON what came of
 each: the name of the error, the place of the state, and the place of the batch that came next.
 Python drops what a signal raises in a finaliser, be it of another library: such are counted, and
 the signal comes again.
@@ -16,8 +17,9 @@ import sys
 import threading
 import time
 import traceback
+from typing import Any
 
-from headrace.client import Deadlines, RemoteDataset, Transport
+from headrace.client import Deadlines, NumpyDataset, RemoteDataset, Transport
 from headrace.order import decode_token
 
 BATCH = 4
@@ -50,7 +52,7 @@ def _note_dropped(dropped: sys.UnraisableHookArgs) -> None:
     _dropped.append(f"{dropped.exc_value!r} in {where[-1].filename if where else '?'}")
 
 
-def _position(dataset: RemoteDataset) -> tuple[int, int]:
+def _position(dataset: RemoteDataset | NumpyDataset) -> tuple[int, int]:
     token = dataset._progress.place.token
     if token is None:
         return 0, 0
@@ -58,14 +60,26 @@ def _position(dataset: RemoteDataset) -> tuple[int, int]:
     return content.epoch, content.position
 
 
-def _round(dataset: RemoteDataset, seen: list[tuple[int, int]], pair: threading.Thread) -> str:
+def _place(dataset: RemoteDataset | NumpyDataset, batch: Any) -> tuple[int, int]:
+    """Return the epoch and position of a batch that the loop has just got."""
+    if isinstance(dataset, RemoteDataset):
+        return batch.epoch, batch.position
+    # In storage order; the place after the last batch of an epoch is in the next one.
+    epoch, position = _position(dataset)
+    start = int(batch["x"][0])
+    return epoch - (position <= start), start
+
+
+def _round(
+    dataset: RemoteDataset | NumpyDataset, seen: list[tuple[int, int]], pair: threading.Thread
+) -> str:
     """Loop until interrupted; return the error's name."""
     error = ""
     try:
         pair.start()
         while True:
             for batch in dataset:
-                place = batch.epoch, batch.position
+                place = _place(dataset, batch)
                 seen.append(place)
     except BaseException as found:  # noqa: BLE001 - which it is, is the question
         error = type(found).__name__
@@ -94,8 +108,14 @@ def main() -> None:
     sys.unraisablehook = _note_dropped
     # Who starts a program in the background of a script has it ignore the signal.
     signal.signal(signal.SIGINT, signal.default_int_handler)
-    dataset = RemoteDataset(
-        address, "d", batch_size=BATCH, transport=Transport(prefetch_bytes=1 << 12), deadlines=QUICK
+    kind: Any = {"torch": RemoteDataset, "numpy": NumpyDataset}[sys.argv[4]]
+    dataset = kind(
+        address,
+        "d",
+        batch_size=BATCH,
+        shuffle=kind is RemoteDataset,
+        transport=Transport(prefetch_bytes=1 << 12),
+        deadlines=QUICK,
     )
     found = []
     for _ in range(rounds):
@@ -106,7 +126,7 @@ def main() -> None:
         error = _round(dataset, seen, pair)
         state = _position(dataset)
         batch = next(iter(dataset))
-        found.append((error, seen, state, (batch.epoch, batch.position)))
+        found.append((error, seen, state, _place(dataset, batch)))
     dataset.close()
     until = time.monotonic() + 30
     while (names := [thread.name for thread in threading.enumerate()]) != ["MainThread"]:

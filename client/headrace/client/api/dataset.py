@@ -5,13 +5,15 @@ from __future__ import annotations
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from multiprocessing.context import get_spawning_popen
-from typing import TYPE_CHECKING, Any, Final, Literal, NoReturn, Self, cast
+from typing import TYPE_CHECKING, Any, Literal, NoReturn, Self, cast
 
 import torch
 from torch.utils.data import IterableDataset
 
 from headrace.arguments import flag, instance_or_none, whole
+from headrace.client.api.epoch_loops import EpochLoops
 from headrace.client.api.live_stream import LiveStream
 from headrace.client.api.missing_methods import raise_missing
 from headrace.client.api.stats import ClientStats
@@ -22,14 +24,14 @@ from headrace.client.batch.handover import register_owner
 from headrace.client.batch.results import Carried, on_batches_of
 from headrace.client.batch.transformed import TransformedEvent, called
 from headrace.client.device.cuda_copy import checked_device
+from headrace.client.device.device_ring import ring_to
 from headrace.client.feeds.feed import Event
 from headrace.client.feeds.open_feed import RingFeeds
 from headrace.client.feeds.transport import Landing
-from headrace.client.loader.loop_turns import Loop, LoopTurns
 from headrace.client.loader.parent_watch import end_with_main_process
 from headrace.client.loader.prepared import refuse_prepared
-from headrace.client.loader.progress import LoopProgress
-from headrace.client.loader.worker_plan import Begin, WorkerPart, share_of_worker
+from headrace.client.loader.progress import LoopStart
+from headrace.client.loader.worker_plan import WorkerPart, share_of_worker
 from headrace.client.loader.worker_share import ShareSource, WorkerSide, results_are_opened
 from headrace.client.options.access import Access, access_of, was_forked_after_use
 from headrace.client.options.addresses import addresses_of
@@ -68,14 +70,10 @@ from headrace.client.state.state import (
     refuse_worker_state,
 )
 from headrace.client.state.subject import mixture_in, skips_in, subject_of, where_in
-from headrace.client.state.token_places import moved, place_after
 from headrace.client.wire.assembler import BatchEvent
 from headrace.errors import BadArgumentError
 from headrace.order import NUMBER_LIMIT, EpochPlan, decode_token
 from headrace.v1 import shard_service_pb2 as pb
-
-_END: Final = object()
-"""In place of a batch, of which a transformation may have made None."""
 
 
 class RemoteDataset(IterableDataset[Batch]):
@@ -254,14 +252,12 @@ class RemoteDataset(IterableDataset[Batch]):
         self._restart, self._deadlines = flag("restart", restart), deadlines
         self._hedge = instance_or_none("hedge", hedge, Hedge, wanted="a Hedge(…), or None")
         self._on_batches = on_batches_of(transform, self._reading.group_count)
-        self._live = LiveStream(
-            self._transport.prefetch_bytes,
-            None if device is None else checked_device(device),
-            self._on_batches if device is None else None,
-        )
+        self._device = None if device is None else checked_device(device)
+        self._live = self._live_stream()
         self._may_skip, self._reporter = may_skip(self._reading.steps), reporter_of(stats_log)
         self._has_log = self._reporter is not None
-        self._progress, self._turns = LoopProgress(), LoopTurns()
+        self._loops = EpochLoops(self._live)
+        self._progress, self._turns = self._loops.progress, self._loops.turns
         self._key = uuid.uuid4().hex
         self._side = WorkerSide(self._key)
         register_owner(self._key, self)
@@ -286,59 +282,26 @@ class RemoteDataset(IterableDataset[Batch]):
     def _rest_of_epoch(self) -> Iterator[Batch]:
         if self._restart:
             self.seek(self._progress.first_epoch)
-        loop = Loop(self._progress.place.epoch, self._progress.moves)
-        self._turns.begin(loop)
-        progress = self._progress
-        while True:
-            unread = progress.unread
-            try:
-                found = self._next_result(loop)
-            except BaseException:
-                # Ctrl-C may come between any two instructions: what was taken for this loop, and
-                # did not reach it, comes again. Nothing is called here, for it may come twice.
-                if self._turns.newest is loop:
-                    self._live.is_broken = True
-                    progress.unread = unread
-                raise
-            if found is _END:
-                return
-            yield cast("Batch", found)
-            if self._reporter is not None:
-                self._reporter.note(progress.unread, self.stats)
+        note = None if self._reporter is None else self._note_in_log
+        yield from self._loops.rest_of_epoch(self._make_reader, self._result_of, note)
 
-    def _next_result(self, loop: Loop) -> object:
-        """Hand the next batch, or its result, over to a loop; `_END` after its epoch."""
-        self._turns.take(loop)
-        try:
-            progress = self._progress
-            if loop.moves != progress.moves:
-                loop.epoch, loop.moves = progress.place.epoch, progress.moves
-            while (event := self._live.next_event(self._make_reader)) is not None:
-                if isinstance(event, BatchEvent):
-                    found = (
-                        Batch(event, group_count=self._reading.group_count)
-                        if self._on_batches is None
-                        else self._transformed(event)
-                    )
-                    progress.unread = event.mark
-                    if self._may_skip:
-                        self._live.note_damaged(len(event.header.damaged_sample_ids))
-                    return found
-                # An older epoch ended while nobody looked: its last batch was the last one handed
-                # over before a `break`.
-                if event.epoch >= loop.epoch:
-                    progress.place = place_after(event.resume_token)
-                    return _END
-            return _END
-        finally:
-            self._turns.end()
+    def _result_of(self, event: BatchEvent) -> Any:
+        """Return the batch as the loop gets it, or what the function makes of it."""
+        result: object
+        if self._on_batches is None:
+            result = Batch(event, group_count=self._reading.group_count)
+        elif isinstance(event, TransformedEvent):
+            result = event.result
+        else:
+            # On a device: what the function starts there must be on the loop's stream.
+            result = called(self._on_batches, event)
+        if self._may_skip:
+            self._live.note_damaged(len(event.header.damaged_sample_ids))
+        return result
 
-    def _transformed(self, event: BatchEvent) -> object:
-        if isinstance(event, TransformedEvent):
-            return event.result
-        # On a device: what the function starts there must be on the loop's stream.
-        assert self._on_batches is not None
-        return called(self._on_batches, event)
+    def _note_in_log(self) -> None:
+        assert self._reporter is not None
+        self._reporter.note(self._progress.unread, self.stats)
 
     def _share_of_epoch(self, share: WorkerPart) -> Iterator[Batch | Carried]:
         self._refuse_in_worker()
@@ -350,12 +313,12 @@ class RemoteDataset(IterableDataset[Batch]):
             group_count=self._reading.group_count,
             restart=self._restart,
         )
-        return self._side.iterate(share, self._progress.begin(), source)
+        return self._side.iterate(share, self._progress.start(), source)
 
     def _refuse_in_worker(self) -> None:
-        if self._live.device is not None:
+        if self._device is not None:
             raise BadArgumentError(
-                f"device={str(self._live.device)!r} inside a DataLoader worker, whose batches are "
+                f"device={str(self._device)!r} inside a DataLoader worker, whose batches are "
                 "sent between processes; expected device=None there, or no workers",
                 field="device",
             )
@@ -452,7 +415,7 @@ class RemoteDataset(IterableDataset[Batch]):
         try:
             self.close()
             self._progress.first_epoch = epoch
-            self._move(moved(self._progress.place, epoch, position))
+            self._move(self._progress.place.moved(epoch, position))
         finally:
             self._turns.end()
 
@@ -485,12 +448,12 @@ class RemoteDataset(IterableDataset[Batch]):
 
     def note_look(self, token: bytes, *, moves: int) -> None:
         """Note that the loop got a worker's batch; the batch itself calls this."""
-        begin = Begin(place_after(token), moves, self._progress.first_epoch)
-        if moves == self._progress.moves and begin.is_after(self._progress.begin()):
+        start = LoopStart(Place.after(token), moves, self._progress.first_epoch)
+        if moves == self._progress.moves and start.is_after(self._progress.start()):
             # What was read ahead here is behind now.
             self.close()
-            self._progress.place = begin.place
-            self._side.shared.publish(begin)
+            self._progress.place = start.place
+            self._side.shared.publish(start)
 
     def __getstate__(self) -> dict[str, object]:
         """Unpickle in a worker as the same dataset, and anywhere else as a copy."""
@@ -529,11 +492,19 @@ class RemoteDataset(IterableDataset[Batch]):
     def __exit__(self, *exc: object) -> None:
         self.close()
 
+    def _live_stream(self) -> LiveStream:
+        if self._device is None:
+            return LiveStream(self._transport, self._on_batches)
+        idle_bytes = self._transport.prefetch_bytes
+        return LiveStream(
+            self._transport, make_mover=partial(ring_to, self._device, idle_bytes=idle_bytes)
+        )
+
     def _move(self, place: Place) -> None:
         self._progress.place = place
         if share_of_worker() is None:
             self._progress.moves += 1
-            self._side.shared.publish(self._progress.begin())
+            self._side.shared.publish(self._progress.start())
 
     def _plan(self, position: int) -> EpochPlan:
         self._reading.known_global_batch_size()
@@ -552,7 +523,6 @@ class RemoteDataset(IterableDataset[Batch]):
         if self._hedge is not None:
             # Which watches each batch.
             landing = replace(landing, takes_runs=False)
-        landing = replace(landing, max_batch_bytes=self._transport.max_batch_bytes)
         return BatchReader(
             self._endpoints,
             options,

@@ -6,19 +6,34 @@ import os
 import weakref
 from collections import deque
 from collections.abc import Callable
+from dataclasses import replace
+from typing import Protocol
 
-import torch
+import numpy as np
+from numpy.typing import NDArray
 
 from headrace.client.api.stats import ClientStats
 from headrace.client.batch.transformed import Transformation, TransformingReader
-from headrace.client.device.cuda_copy import copies_to
-from headrace.client.device.device_ring import DeviceRing, MovingReader
 from headrace.client.feeds.feed import Event
 from headrace.client.feeds.transport import Landing, TransportState
+from headrace.client.options.transport import Transport
 from headrace.client.reader.prefetch import Prefetcher, Reader
 from headrace.client.reader.reader import BatchReader
 from headrace.client.wire.assembler import BatchEvent
 from headrace.client.wire.buffers import BufferPool
+
+
+class Mover(Protocol):
+    """Buffers that payloads pass on their way to a device."""
+
+    def take(self, size: int) -> NDArray[np.uint8]:
+        """Return a buffer to receive ``size`` bytes into."""
+
+    def adopt(self, memory: NDArray[np.uint8]) -> None:
+        """Note memory that a server writes payloads to."""
+
+    def moving(self, reader: Reader) -> Reader:
+        """Return a reader of the same batches, on the device."""
 
 
 class LiveStream:
@@ -26,25 +41,24 @@ class LiveStream:
 
     def __init__(
         self,
-        prefetch_bytes: int,
-        device: torch.device | None = None,
+        transport: Transport,
         transformation: Transformation | None = None,
+        make_mover: Callable[[], Mover] | None = None,
     ) -> None:
         """Make it with nothing running.
 
         Args:
-            prefetch_bytes: Most payload bytes to hold ready; as many may idle for reuse.
-            device: Where batches go; None to leave them in the memory they are received in.
+            transport: How many payload bytes to hold ready, at most; as many may idle for reuse.
             transformation: Is called with each batch in the thread that reads ahead. None to hand
                 batches over as they are.
+            make_mover: Returns what moves batches to a device, once a process; None to leave them
+                in the memory they are received in. Not with a transformation.
         """
-        self.device = device
-        self._transformation = transformation
-        self._prefetch_bytes = prefetch_bytes
+        self._wanted, self._transformation, self._make_mover = transport, transformation, make_mover
         self._process = _process
         self._ready: deque[BatchEvent] = deque()
-        self._pool = BufferPool(idle_bytes=prefetch_bytes)
-        self._ring: DeviceRing | None = None
+        self._pool = BufferPool(idle_bytes=transport.prefetch_bytes)
+        self._mover: Mover | None = None
         self._transport = TransportState()
         self._running: Prefetcher | None = None
         self.is_broken = False
@@ -53,9 +67,11 @@ class LiveStream:
 
     def __reduce__(
         self,
-    ) -> tuple[type[LiveStream], tuple[int, torch.device | None, Transformation | None]]:
+    ) -> tuple[
+        type[LiveStream], tuple[Transport, Transformation | None, Callable[[], Mover] | None]
+    ]:
         """Arrive elsewhere with nothing running."""
-        return LiveStream, (self._prefetch_bytes, self.device, self._transformation)
+        return LiveStream, (self._wanted, self._transformation, self._make_mover)
 
     def next_event(self, make_reader: Callable[[Landing], BatchReader]) -> Event | None:
         """Take the next event, or None at the end; start to read if nothing runs.
@@ -76,10 +92,10 @@ class LiveStream:
         if self._running is None:
             self._transport = TransportState()
             # A server runs ahead into its ring; transfers and transformations run ahead only here.
-            is_plain = self.device is None and self._transformation is None
+            is_plain = self._make_mover is None and self._transformation is None
             self._running = Prefetcher(
                 self._reader(make_reader),
-                budget_bytes=self._prefetch_bytes,
+                budget_bytes=self._wanted.prefetch_bytes,
                 limit=self._transport.ready_bytes,
                 is_ahead=self._transport.has_ring if is_plain else None,
                 loop_may_lead=self._transformation is None,
@@ -103,15 +119,15 @@ class LiveStream:
         return event
 
     def _reader(self, make_reader: Callable[[Landing], BatchReader]) -> Reader:
+        most = self._wanted.max_batch_bytes
+        landing = Landing(self._pool.take, None, self._transport, max_batch_bytes=most)
         if self._transformation is not None:
-            reader = make_reader(Landing(self._pool.take, None, self._transport))
-            return TransformingReader(reader, self._transformation)
-        if self.device is None:
-            return make_reader(Landing(self._pool.take, None, self._transport, takes_runs=True))
-        if self._ring is None:
-            self._ring = DeviceRing(copies_to(self.device), idle_bytes=self._prefetch_bytes)
-        landing = Landing(self._ring.take, self._ring.adopt, self._transport, keep=None)
-        return MovingReader(make_reader(landing), self._ring)
+            return TransformingReader(make_reader(landing), self._transformation)
+        if self._make_mover is None:
+            return make_reader(replace(landing, takes_runs=True))
+        mover = self._mover = self._mover or self._make_mover()
+        moved = replace(landing, allocate=mover.take, adopt=mover.adopt, keep=None)
+        return mover.moving(make_reader(moved))
 
     def close(self) -> None:
         """Stop reading and drop what was prefetched; also finishes a close that was interrupted."""

@@ -2,26 +2,22 @@
 
 from __future__ import annotations
 
-import os
-import weakref
 from collections.abc import Callable, Generator, Iterator, Sequence
+from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from headrace.arguments import flag, whole
+from headrace.client.api.epoch_loops import EpochLoops
+from headrace.client.api.live_stream import LiveStream
 from headrace.client.api.missing_methods import raise_missing
 from headrace.client.batch.classes import Classes
-from headrace.client.batch.transformed import (
-    TransformedEvent,
-    TransformingReader,
-    transform_of,
-)
-from headrace.client.feeds.feed import Event
+from headrace.client.batch.transformed import TransformedEvent, transform_of
 from headrace.client.feeds.open_feed import RingFeeds
 from headrace.client.feeds.transport import Landing, TransportState
-from headrace.client.loader.loop_turns import Loop, overtaken
 from headrace.client.options.access import Access, access_of
 from headrace.client.options.addresses import addresses_of
 from headrace.client.options.arguments import (
@@ -43,15 +39,13 @@ from headrace.client.options.settings import (
 from headrace.client.options.steps import Step, steps_of
 from headrace.client.options.transport import Transport, transport_of
 from headrace.client.options.where import where_of
-from headrace.client.reader.prefetch import Prefetcher, Reader
 from headrace.client.reader.reader import BatchReader, Place
 from headrace.client.servers.endpoints import PrivateEndpoints, fixed_endpoints
 from headrace.client.servers.private_server import name_of_source, private_server
 from headrace.client.servers.replicas import seat_of
 from headrace.client.servers.unary import fetch_from_any
-from headrace.client.state.token_places import place_after
 from headrace.client.wire.assembler import BatchEvent
-from headrace.client.wire.buffers import BufferPool
+from headrace.client.wire.buffers import aligned
 from headrace.client.wire.payload_layout import ColumnView
 from headrace.errors import BadArgumentError
 from headrace.order import decode_token
@@ -71,7 +65,7 @@ class NumpyDataset:
     the last batch handed over. Columns of numbers are ``(samples, *shape)``; strings, bytes and
     ragged columns are object arrays of `str`, `bytes` and arrays, with `None` for null. A column of
     numbers that may hold nulls has a second entry ``name.valid``. The loop owns the memory of a
-    batch for as long as it keeps one of its arrays. Between two epochs the stream stays open and
+    batch for as long as it keeps one of its arrays. Between two loops the stream stays open and
     reads ahead, until `close` or the end of the ``with`` block.
 
     Examples:
@@ -145,7 +139,7 @@ class NumpyDataset:
         batch_size = whole("batch_size", batch_size, low=1, high=_COUNT_LIMIT)
         world_size = whole("world_size", world_size, low=1, high=_COUNT_LIMIT)
         rank = whole("rank", rank, low=0, high=world_size)
-        self._wanted_transport = transport_of(transport)
+        self._transport = transport_of(transport)
         addresses, own = addresses_of(target, dataset=dataset), private_of(private)
         dataset = dataset_name(dataset, is_private=addresses is None)
         name = name_of_source(dataset) if addresses is None else dataset
@@ -182,15 +176,15 @@ class NumpyDataset:
         )
         self._deadlines = deadlines_of(deadlines)
         self._transform = transform_of(transform)
-        self._transport = TransportState()
-        self._loop: Loop | None = None
-        self._running: Prefetcher | None = None
-        # The stream that ended the last epoch, and the process that it belongs to.
-        self._kept: tuple[int, Prefetcher] | None = None
-        self._finalizer: weakref.finalize[[], NumpyDataset] | None = None
+        self._live = LiveStream(
+            self._transport,
+            None if self._transform is None else partial(_transformed, self._transform),
+        )
+        self._loops = EpochLoops(self._live)
+        self._progress = self._loops.progress
         self._classes: Classes | None = None
-        begin = token_bytes(token)
-        self._place = Place() if begin is None else place_after(begin)
+        if (begin := token_bytes(token)) is not None:
+            self._progress.place = Place.after(begin)
 
     if not TYPE_CHECKING:
 
@@ -200,7 +194,7 @@ class NumpyDataset:
     @property
     def token(self) -> bytes | None:
         """The resume token after the last batch handed over; None before the first."""
-        return self._place.token
+        return self._progress.place.token
 
     @property
     def transform(self) -> Callable[[Arrays], Any] | None:
@@ -210,12 +204,12 @@ class NumpyDataset:
     @property
     def transport(self) -> str:
         """How batches arrive: ``ring`` or ``grpc``; empty before the first stream."""
-        return self._transport.name
+        return self._live.stats().transport
 
     @property
     def transport_reason(self) -> str:
         """Why there is no ring, or why it is smaller than requested; otherwise empty."""
-        return self._transport.reason
+        return self._live.stats().transport_reason
 
     @property
     def classes(self) -> Classes:
@@ -228,7 +222,7 @@ class NumpyDataset:
         Raises:
             HeadraceError: No server answers, or it has no such dataset.
         """
-        token = self._place.token
+        token = self.token
         version = "" if token is None else decode_token(token).fingerprint
         name = self._options.dataset
         known = self._classes
@@ -244,9 +238,7 @@ class NumpyDataset:
         Raises:
             HeadraceError: No further batch can be read; the next ``for`` tries again from there.
         """
-        if self._transform is not None:
-            return self._rest_of_epoch(_result_of)
-        return (arrays_of(columns) for columns in self.views())
+        return self._rest_of_epoch(_arrays_of if self._transform is None else _result_of)
 
     def views(self) -> Generator[dict[str, ColumnView], None, None]:
         """Yield batches as views of their memory, with strings and bytes undecoded.
@@ -263,78 +255,19 @@ class NumpyDataset:
         return self._rest_of_epoch(_columns_of)
 
     def _rest_of_epoch(self, value_of: Callable[[BatchEvent], _T]) -> Generator[_T, None, None]:
-        if self._is_over:
+        if self._has_ended():
             return
-        loop = self._loop = Loop(self._place.epoch, 0)
-        prefetcher = self._stream()
-        is_kept = False
-        try:
-            while (event := prefetcher.get()) is not None:
-                found = [value_of(event)] if isinstance(event, BatchEvent) else []
-                place = place_after(_token_of(event))
-                # From here to the `yield` nothing is called, so that nothing comes between, neither
-                # another loop nor Ctrl-C.
-                if self._loop is not loop:
-                    raise overtaken()
-                self._place = place
-                if not found:
-                    is_kept = self._keep(prefetcher)
-                    return
-                yield found.pop()
-        finally:
-            if not is_kept:
-                self._end(prefetcher)
+        yield from self._loops.rest_of_epoch(self._make_reader, value_of)
+        if self._has_ended():
+            self.close()
 
-    @property
-    def _is_over(self) -> bool:
+    def _has_ended(self) -> bool:
         end = self._options.end_epoch
-        return end is not None and self._place.epoch >= end
-
-    def _stream(self) -> Prefetcher:
-        """Return the stream that ended the last epoch, or a new one."""
-        kept, self._kept = self._kept, None
-        # A process that was forked has no thread that reads.
-        if kept is not None and kept[0] == os.getpid():
-            return kept[1]
-        transport = self._transport = TransportState()
-        prefetcher = self._running = self._prefetcher(transport)
-        if self._finalizer is not None:
-            self._finalizer.detach()
-        self._finalizer = weakref.finalize(self, prefetcher.close)
-        return prefetcher
-
-    def _keep(self, prefetcher: Prefetcher) -> bool:
-        """Keep a stream for the next epoch, if there is one; return whether it is kept."""
-        if self._is_over or self._running is not prefetcher:
-            return False
-        self._kept = os.getpid(), prefetcher
-        return True
-
-    def _end(self, prefetcher: Prefetcher) -> None:
-        if self._running is prefetcher and self._finalizer is not None:
-            self._finalizer.detach()
-        prefetcher.close()
-
-    def _prefetcher(self, transport: TransportState) -> Prefetcher:
-        reader: Reader = self._open(self._wanted_transport, transport)
-        transform = self._transform
-        if transform is not None:
-            reader = TransformingReader(reader, lambda event: transform(arrays_of(event.columns)))
-        return Prefetcher(
-            reader,
-            budget_bytes=self._wanted_transport.prefetch_bytes,
-            limit=transport.ready_bytes,
-            is_ahead=transport.has_ring if transform is None else None,
-            loop_may_lead=transform is None,
-        )
+        return end is not None and self._progress.place.epoch >= end
 
     def close(self) -> None:
         """Drop the connection and the prefetched batches; the next ``for`` still continues."""
-        running, self._running, self._kept = self._running, None, None
-        if running is not None:
-            if self._finalizer is not None:
-                self._finalizer.detach()
-            running.close()
+        self._live.close()
 
     def __enter__(self) -> Self:
         return self
@@ -345,27 +278,25 @@ class NumpyDataset:
     def peek(self) -> dict[str, ColumnView]:
         """Return the columns of the next batch, which stays the next; empty after the last."""
         # One batch is not worth a ring.
-        reader = self._open(Transport("grpc"), TransportState())
+        wanted = replace(self._transport, kind="grpc")
+        landing = Landing(aligned, None, TransportState(), max_batch_bytes=wanted.max_batch_bytes)
+        reader = self._make_reader(landing, wanted)
         try:
             event = next(reader.events(), None)
         finally:
             reader.close()
         return event.columns if isinstance(event, BatchEvent) else {}
 
-    def _open(self, wanted: Transport, transport: TransportState) -> BatchReader:
-        landing = Landing(
-            BufferPool(idle_bytes=self._wanted_transport.prefetch_bytes).take,
-            None,
-            transport,
-            max_batch_bytes=wanted.max_batch_bytes,
-        )
+    def _make_reader(self, landing: Landing, wanted: Transport | None = None) -> BatchReader:
         return BatchReader(
             self._endpoints,
             self._options,
-            place=self._place,
+            place=self._progress.place,
             deadlines=self._deadlines,
             allocate=landing.allocate,
-            open_feed=RingFeeds(wanted, landing, silence_s=self._deadlines.silence_s),
+            open_feed=RingFeeds(
+                wanted or self._transport, landing, silence_s=self._deadlines.silence_s
+            ),
         )
 
 
@@ -378,8 +309,12 @@ def _result_of(event: BatchEvent) -> Any:
     return event.result
 
 
-def _token_of(event: Event) -> bytes:
-    return event.header.resume_token if isinstance(event, BatchEvent) else event.resume_token
+def _arrays_of(event: BatchEvent) -> Arrays:
+    return arrays_of(event.columns)
+
+
+def _transformed(function: Callable[[Arrays], Any], event: BatchEvent) -> object:
+    return function(arrays_of(event.columns))
 
 
 def arrays_of(columns: dict[str, ColumnView]) -> Arrays:

@@ -21,9 +21,10 @@ from collections.abc import Generator
 from dataclasses import dataclass
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
-from headrace.client.device.cuda_copy import Copies, Copy
+from headrace.client.device.cuda_copy import Copies, Copy, copies_to
 from headrace.client.feeds.feed import Event
 from headrace.client.reader.prefetch import Reader, ReaderAround
 from headrace.client.wire.assembler import BatchEvent
@@ -88,6 +89,14 @@ class DeviceRing:
         self._flying.append((payload, copy))
         return MovedEvent(event.header, kept, np.empty(0, np.uint8), copy, spans)
 
+    def moving(self, reader: Reader) -> MovingReader:
+        """Return a reader of the same batches, on the device.
+
+        Args:
+            reader: Its payloads come from `take`, or lie in memory that was adopted.
+        """
+        return MovingReader(reader, self)
+
     def close(self) -> None:
         """Wait for the copies under way and let go of their buffers."""
         while self._flying:
@@ -98,6 +107,11 @@ class DeviceRing:
         # Copies of one stream end in the order in which they began.
         while self._flying and self._flying[0][1].has_ended():
             self._flying.popleft()
+
+
+def ring_to(device: torch.device, *, idle_bytes: int) -> DeviceRing:
+    """Return a ring to a device, with at most ``idle_bytes`` of buffers kept for reuse."""
+    return DeviceRing(copies_to(device), idle_bytes=idle_bytes)
 
 
 class MovingReader(ReaderAround):

@@ -2,10 +2,30 @@
 
 from __future__ import annotations
 
-from headrace.client.loader.worker_plan import Begin
+from dataclasses import dataclass
+
 from headrace.client.reader.reader import Place
-from headrace.client.state.token_places import place_after
 from headrace.client.wire.assembler import Mark, header_of
+
+
+@dataclass(frozen=True, slots=True)
+class LoopStart:
+    """Where an iteration starts.
+
+    Attributes:
+        place: The first batch comes after it; with workers, that of worker 0.
+        moves: How often the dataset was moved by hand before.
+        first_epoch: The epoch that ``restart=True`` goes back to.
+    """
+
+    place: Place
+    moves: int
+    first_epoch: int
+
+    def is_after(self, other: LoopStart) -> bool:
+        """Return whether this is the later of two states of one dataset."""
+        mine = (self.moves, self.place.epoch, self.place.position)
+        return mine > (other.moves, other.place.epoch, other.place.position)
 
 
 class LoopProgress:
@@ -18,7 +38,7 @@ class LoopProgress:
     """
 
     def __init__(self) -> None:
-        """Begin at the first epoch's begin."""
+        """Start with the first batch of the first epoch."""
         self.first_epoch = 0
         self.moves = 0
         self._known = Place()
@@ -34,7 +54,7 @@ class LoopProgress:
         if mark is None:
             return self._known
         if read is None or read[0] is not mark:
-            read = self._read = mark, place_after(header_of(mark).resume_token)
+            read = self._read = mark, Place.after(header_of(mark).resume_token)
         return read[1]
 
     @place.setter
@@ -42,6 +62,6 @@ class LoopProgress:
         self._known = place
         self.unread = self._read = None
 
-    def begin(self) -> Begin:
-        """Return where an iteration begins now."""
-        return Begin(self.place, self.moves, self.first_epoch)
+    def start(self) -> LoopStart:
+        """Return where an iteration would start now."""
+        return LoopStart(self.place, self.moves, self.first_epoch)

@@ -25,17 +25,18 @@ import torch
 import xxhash
 from torch.utils.data import get_worker_info
 
+from headrace.client.loader.progress import LoopStart
 from headrace.client.reader.reader import Place
 from headrace.errors import InternalError
 
 _SLOT_BYTES = 2048
 """A token takes at most 300 bytes, twice that in hexadecimal digits; the rest is arbitrary."""
 _HEAD_BYTES = 16
-_PLACE, _LOADED, _FIRST_BEGIN = range(3)
-_BEGINS = 8
-"""Slots for begins. A pool's slowest worker may be one iteration behind the fastest, so two would
-do for one pool; the rest is for several loaders over one dataset."""
-_FLAGS = (_FIRST_BEGIN + _BEGINS) * _SLOT_BYTES
+_PLACE, _LOADED, _FIRST_START = range(3)
+_STARTS = 8
+"""Slots for the starts of iterations. A pool's slowest worker may be one iteration behind the
+fastest, so two would do for one pool; the rest is for several loaders over one dataset."""
+_FLAGS = (_FIRST_START + _STARTS) * _SLOT_BYTES
 MOST_WORKERS = 4096
 _WAIT_S = 60.0
 """Worker 0 starts before all others; spawned, it imports torch first. Arbitrary beyond that."""
@@ -64,26 +65,6 @@ def share_of_worker() -> WorkerPart | None:
     return WorkerPart(worker.id, worker.num_workers, worker.seed - worker.id)
 
 
-@dataclass(frozen=True, slots=True)
-class Begin:
-    """Where an iteration begins.
-
-    Attributes:
-        place: The first batch of worker 0 comes after it.
-        moves: How often the dataset was moved by hand before.
-        first_epoch: The epoch that ``restart=True`` goes back to.
-    """
-
-    place: Place
-    moves: int
-    first_epoch: int
-
-    def is_after(self, other: Begin) -> bool:
-        """Return whether this is the later of two states of one dataset."""
-        mine = (self.moves, self.place.epoch, self.place.position)
-        return mine > (other.moves, other.place.epoch, other.place.position)
-
-
 class SharedPlace:
     """A few places in shared memory; forked and spawned processes share the same memory.
 
@@ -94,12 +75,12 @@ class SharedPlace:
         self._memory = torch.zeros(_FLAGS + MOST_WORKERS, dtype=torch.uint8)
         self._memory.share_memory_()  # type: ignore[no-untyped-call] # torch leaves it so
 
-    def publish(self, begin: Begin) -> None:
+    def publish(self, start: LoopStart) -> None:
         """Tell later iterations where to begin; only the main process may call this."""
-        self._write(_PLACE, begin, key="")
+        self._write(_PLACE, start, key="")
 
-    def agree(self, share: WorkerPart, number: int, own: Begin) -> Begin:
-        """Return where all workers of an iteration begin.
+    def agree(self, share: WorkerPart, number: int, own: LoopStart) -> LoopStart:
+        """Return where all workers of an iteration start.
 
         Args:
             share: This worker's.
@@ -110,11 +91,11 @@ class SharedPlace:
             InternalError: Worker 0 wrote nothing for a minute.
         """
         key = f"{share.seed}/{number}"
-        slot = _FIRST_BEGIN + (share.seed + number) % _BEGINS
+        slot = _FIRST_START + (share.seed + number) % _STARTS
         if share.index == 0:
-            begin = self._latest(share, own)
-            self._write(slot, begin, key=key)
-            return begin
+            start = self._latest(share, own)
+            self._write(slot, start, key=key)
+            return start
         deadline = time.monotonic() + _WAIT_S
         while time.monotonic() < deadline:
             found = self._read(slot, key=key)
@@ -125,44 +106,44 @@ class SharedPlace:
             f"worker 0 of {share.count} did not say within {_WAIT_S:.0f} s where to start"
         )
 
-    def note_finished(self, share: WorkerPart, begin: Begin | None) -> None:
+    def note_finished(self, share: WorkerPart, start: LoopStart | None) -> None:
         """Note that a state loaded into a worker left it no batch of its epoch.
 
         If all of a pool's did, the next iteration begins with the epoch after it.
 
         Args:
             share: The worker's.
-            begin: The beginning of that epoch, if this worker had read the last batch before it.
+            start: The beginning of that epoch, if this worker had read the last batch before it.
         """
-        if begin is not None:
-            self._write(_LOADED, begin, key="")
+        if start is not None:
+            self._write(_LOADED, start, key="")
         self._finished[share.index] = 1
 
     @property
     def _finished(self) -> np.ndarray[tuple[int, ...], np.dtype[np.uint8]]:
         return self._memory.numpy()[_FLAGS:]
 
-    def _latest(self, share: WorkerPart, own: Begin) -> Begin:
+    def _latest(self, share: WorkerPart, own: LoopStart) -> LoopStart:
         known = [own, self._read(_PLACE, key="")]
         if self._finished[: share.count].all():
             known.append(self._read(_LOADED, key=""))
         self._finished[:] = 0
         latest = own
-        for begin in known:
-            if begin is not None and begin.is_after(latest):
-                latest = begin
+        for start in known:
+            if start is not None and start.is_after(latest):
+                latest = start
         return latest
 
     def _slot(self, slot: int) -> np.ndarray[tuple[int, ...], np.dtype[np.uint8]]:
         return self._memory.numpy()[slot * _SLOT_BYTES : (slot + 1) * _SLOT_BYTES]
 
-    def _write(self, slot: int, begin: Begin, *, key: str) -> None:
-        place = begin.place
+    def _write(self, slot: int, start: LoopStart, *, key: str) -> None:
+        place = start.place
         content = json.dumps(
             {
                 "key": key,
-                "moves": begin.moves,
-                "first_epoch": begin.first_epoch,
+                "moves": start.moves,
+                "first_epoch": start.first_epoch,
                 "epoch": place.epoch,
                 "position": place.position,
                 "token": None if place.token is None else place.token.hex(),
@@ -172,7 +153,7 @@ class SharedPlace:
         framed = head.tobytes() + content
         self._slot(slot)[: len(framed)] = np.frombuffer(framed, dtype=np.uint8)
 
-    def _read(self, slot: int, *, key: str) -> Begin | None:
+    def _read(self, slot: int, *, key: str) -> LoopStart | None:
         framed = self._slot(slot).tobytes()
         size, checksum = np.frombuffer(framed, dtype=np.uint64, count=2).tolist()
         content = framed[_HEAD_BYTES : _HEAD_BYTES + size]
@@ -183,4 +164,4 @@ class SharedPlace:
             return None
         token = None if found["token"] is None else bytes.fromhex(found["token"])
         place = Place(found["epoch"], found["position"], token)
-        return Begin(place, found["moves"], found["first_epoch"])
+        return LoopStart(place, found["moves"], found["first_epoch"])

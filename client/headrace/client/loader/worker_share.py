@@ -10,9 +10,9 @@ from headrace.client.batch.handover import Origin
 from headrace.client.batch.results import Carried
 from headrace.client.batch.transformed import TransformedEvent
 from headrace.client.feeds.feed import Event
-from headrace.client.loader.worker_plan import Begin, SharedPlace, WorkerPart
+from headrace.client.loader.progress import LoopStart
+from headrace.client.loader.worker_plan import SharedPlace, WorkerPart
 from headrace.client.reader.reader import Place
-from headrace.client.state.token_places import moved, place_after
 from headrace.client.wire.assembler import BatchEvent
 from headrace.errors import TokenSpecChangedError
 
@@ -53,7 +53,7 @@ class WorkerSide:
         self._has_loaded = False
 
     def iterate(
-        self, share: WorkerPart, own: Begin, source: ShareSource
+        self, share: WorkerPart, own: LoopStart, source: ShareSource
     ) -> Iterator[Batch | Carried]:
         """Yield this worker's batches of the rest of an epoch.
 
@@ -103,8 +103,8 @@ class WorkerSide:
             self._has_ended = bool(state["ended"])
             self.place = replace(place, offset=int(state["offset"]))
 
-    def _agreed(self, share: WorkerPart, begin: Begin, source: ShareSource) -> Place:
-        place = moved(begin.place, begin.first_epoch, 0) if source.restart else begin.place
+    def _agreed(self, share: WorkerPart, start: LoopStart, source: ShareSource) -> Place:
+        place = start.place.moved(start.first_epoch, 0) if source.restart else start.place
         was = self.place
         goes_on = self._has_ended and was is not None and not source.restart
         if was is None or not goes_on or (place.epoch, place.position) != (was.epoch, 0):
@@ -119,7 +119,7 @@ class WorkerSide:
         while (event := source.next_event(self.place, share)) is not None:
             if isinstance(event, BatchEvent):
                 count += 1
-                after = place_after(event.header.resume_token)
+                after = Place.after(event.header.resume_token)
                 offset = share.count - 1 if after.epoch == epoch else share.index
                 self.place = replace(after, offset=offset)
                 self._has_ended = after.epoch > epoch
@@ -128,7 +128,7 @@ class WorkerSide:
                 else:
                     yield Batch(event, group_count=source.group_count, origin=origin)
             elif event.epoch >= epoch:
-                self.place = replace(place_after(event.resume_token), offset=share.index)
+                self.place = replace(Place.after(event.resume_token), offset=share.index)
                 # An empty rest of an epoch hands nothing over that the main process could note:
                 # it would come again and again.
                 if count or not begin or source.batch_count(begin):

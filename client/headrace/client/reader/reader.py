@@ -23,7 +23,7 @@ import threading
 import time
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from headrace.client.feeds.feed import Event, Feed, OpenFeed
 from headrace.client.feeds.grpc_feed import WireFeeds
@@ -40,7 +40,7 @@ from headrace.client.servers.wrong_protocol import explained
 from headrace.client.wire.assembler import Allocate, BatchEvent, EpochEndEvent
 from headrace.client.wire.buffers import aligned
 from headrace.errors import HeadraceError, StoreUnavailableError
-from headrace.order import decode_token
+from headrace.order import decode_token, encode_token
 from headrace.v1 import shard_service_pb2 as pb
 
 GROUP_BYTES = (2 << 20) + (64 << 10)
@@ -64,6 +64,19 @@ class Place:
     position: int = 0
     token: bytes | None = None
     offset: int | None = None
+
+    @classmethod
+    def after(cls, token: bytes) -> Place:
+        """Return the place that a token names."""
+        content = decode_token(token)
+        return Place(content.epoch, content.position, token)
+
+    def moved(self, epoch: int, position: int) -> Place:
+        """Return another place of the same run; its token keeps what the run has counted so far."""
+        token = self.token
+        if token is not None:
+            token = encode_token(replace(decode_token(token), epoch=epoch, position=position))
+        return Place(epoch, position, token)
 
 
 class BatchReader:
