@@ -40,9 +40,9 @@ from headrace.client.options.steps import Step, steps_of
 from headrace.client.options.transport import Transport, transport_of
 from headrace.client.options.where import where_of
 from headrace.client.reader.reader import BatchReader, Place
-from headrace.client.servers.endpoints import PrivateEndpoints, fixed_endpoints
-from headrace.client.servers.private_server import name_of_source, private_server
+from headrace.client.servers.private_server import name_of_source
 from headrace.client.servers.replicas import seat_of
+from headrace.client.servers.targets import choose_endpoints
 from headrace.client.servers.unary import fetch_from_any
 from headrace.client.wire.assembler import BatchEvent
 from headrace.client.wire.buffers import aligned
@@ -140,7 +140,7 @@ class NumpyDataset:
         world_size = whole("world_size", world_size, low=1, high=_COUNT_LIMIT)
         rank = whole("rank", rank, low=0, high=world_size)
         self._transport = transport_of(transport)
-        addresses, own = addresses_of(target, dataset=dataset), private_of(private)
+        addresses = addresses_of(target, dataset=dataset)
         dataset = dataset_name(dataset, is_private=addresses is None)
         name = name_of_source(dataset) if addresses is None else dataset
         self._options = ReadOptions(
@@ -158,23 +158,16 @@ class NumpyDataset:
             where=where_of(where),
             buckets=buckets_of(buckets),
         )
-        self._endpoints = (
-            PrivateEndpoints(
-                private_server(
-                    {name: dataset},
-                    cache_bytes=own.cache_bytes,
-                    store=own.store,
-                    tokenizers=own.tokenizers,
-                )
-            )
-            if addresses is None
-            else fixed_endpoints(
-                addresses,
-                access_of(access),
-                seat=seat_of(rank=rank, world_size=world_size, seed=self._options.order.seed),
-            )
-        )
         self._deadlines = deadlines_of(deadlines)
+        self._endpoints = choose_endpoints(
+            addresses,
+            {name: dataset},
+            access_of(access),
+            fallback=None,
+            deadlines=self._deadlines,
+            private=private_of(private),
+            seat=seat_of(rank=rank, world_size=world_size, seed=self._options.order.seed),
+        )
         self._transform = transform_of(transform)
         self._live = LiveStream(
             self._transport,

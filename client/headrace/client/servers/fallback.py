@@ -20,6 +20,7 @@ import random
 import threading
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 
 import grpc
 
@@ -61,7 +62,8 @@ class FallbackEndpoints:
 
     def __reduce__(self) -> tuple[Callable[..., FallbackEndpoints], tuple[object, ...]]:
         """Unpickle in another process without any call in progress."""
-        return _make, (self._servers, self._private, self._after_s)
+        make = partial(FallbackEndpoints, after_s=self._after_s)
+        return make, (self._servers, self._private)
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -211,7 +213,3 @@ class _Search:
         self._known = 0
         # Jittered, so that the ranks of a job do not all come back at one moment.
         self._next = time.monotonic() + self._probe_s * random.uniform(0.5, 1.5)
-
-
-def _make(servers: FixedEndpoints, private: PrivateEndpoints, after_s: float) -> FallbackEndpoints:
-    return FallbackEndpoints(servers, private, after_s=after_s)
