@@ -66,7 +66,6 @@ _ENTRY_POINTS = {
     "converter/headrace/converter/api/convert_files.py: convert_files",
     "converter/headrace/converter/api/make_converter.py: make_converter",
     "converter/headrace/converter/api/write_shards.py: write_shards",
-    "storage/headrace/storage/open/packed.py: index_packing",
 }
 
 

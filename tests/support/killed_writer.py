@@ -116,9 +116,9 @@ class _MortalStore:
         self._clock.tick()
         return self._store.read_entry(entry, offset=offset, length=length)
 
-    def list_unfinished(self, prefix: str = "") -> Iterator[Unfinished]:
+    def list_unfinished(self) -> Iterator[Unfinished]:
         self._clock.tick()
-        return self._store.list_unfinished(prefix)
+        return self._store.list_unfinished()
 
     def discard(self, unfinished: Unfinished) -> None:
         self._clock.tick()

@@ -16,7 +16,6 @@ from headrace.storage import (
     Dataset,
     OpenDataset,
     Store,
-    StoreOptions,
     open_dataset,
     open_store,
 )
@@ -93,26 +92,23 @@ class StoreDiagnosis:
     verdict: str
 
 
-def diagnose_store(
-    url: str, need: StoreNeed, *, seconds: float, options: StoreOptions | None = None
-) -> StoreDiagnosis:
+def diagnose_store(url: str, need: StoreNeed, *, seconds: float) -> StoreDiagnosis:
     """Read random parts of a dataset as a server would, and compare the rates with the need.
 
     Args:
         url: The url of the dataset.
         need: What the job needs.
         seconds: The duration of the measurement for each number of simultaneous reads.
-        options: The options of the store.
 
     Raises:
         HeadraceError: The dataset cannot be read.
     """
-    with open_dataset(url, options=options) as dataset:
+    with open_dataset(url) as dataset:
         spec = OrderSpec(
             seed=0, run_bytes=need.run_bytes, shuffle_bytes=need.shuffle_bytes, unit=256
         )
         order = Order(spec, table_of(dataset.stretches()))
-        store = open_store(url, options=options)
+        store = open_store(url)
         try:
             parts = _parts(dataset, store, need.run_bytes)
             first_byte = _first_bytes(store, parts)

@@ -62,8 +62,8 @@ class _Mortal:
     def read_entry(self, entry: ObjectEntry, *, offset: int, length: int) -> bytes:
         return self._store.read_entry(entry, offset=offset, length=length)
 
-    def list_unfinished(self, prefix: str = "") -> Iterator[Unfinished]:
-        return self._store.list_unfinished(prefix)
+    def list_unfinished(self) -> Iterator[Unfinished]:
+        return self._store.list_unfinished()
 
     def discard(self, unfinished: Unfinished) -> None:
         self._store.discard(unfinished)

@@ -33,18 +33,17 @@ class Evenness:
     longest: float
 
 
-def measure(epoch_labels: Labels, *, skip: int = 0) -> Evenness:
+def measure(epoch_labels: Labels) -> Evenness:
     """Measure one epoch.
 
     Args:
         epoch_labels: ``(samples,) int64``, the label at each position, from 0 on without gaps.
-        skip: Number of positions to leave out at the start.
     """
     count, labels = len(epoch_labels), int(epoch_labels.max()) + 1
     shares = np.bincount(epoch_labels, minlength=labels) / count
     variances, distinct = [], float("nan")
     for size in BATCH_SIZES:
-        variance, own = _batches(epoch_labels[skip:], shares, size)
+        variance, own = _batches(epoch_labels, shares, size)
         variances.append(variance)
         if size == BATCH_SIZES[1]:
             distinct = own

@@ -74,17 +74,17 @@ class Histogram:
     others: int
 
 
-def spread_part(dataset: OpenDataset, *, most_bytes: int = MOST_BYTES) -> Part:
-    """Return evenly spaced blocks with at most a given size in total, but at least one."""
+def spread_part(dataset: OpenDataset) -> Part:
+    """Return evenly spaced blocks of at most `MOST_BYTES` in total, but at least one."""
     count = dataset.block_count
     if not count:
         return Part((), 0, 0)
     mean = max(dataset.raw_bytes, dataset.stored_bytes, 1) / count
-    wanted = min(max(int(most_bytes // mean), 1), count, _MOST_BLOCKS)
+    wanted = min(max(int(MOST_BYTES // mean), 1), count, _MOST_BLOCKS)
     chosen = np.unique(np.linspace(0, count - 1, wanted).astype(np.int64))
     ends = np.cumsum(dataset.block_raw_bytes(chosen))
     # Sizes differ, so a mean is not a limit: as many as fit are kept, spread as before.
-    while len(chosen) > 1 and ends[-1] > most_bytes:
+    while len(chosen) > 1 and ends[-1] > MOST_BYTES:
         chosen = chosen[np.linspace(0, len(chosen) - 1, len(chosen) * 3 // 4).astype(np.int64)]
         ends = np.cumsum(dataset.block_raw_bytes(chosen))
     return Part(tuple(chosen.tolist()), count, int(ends[-1]))

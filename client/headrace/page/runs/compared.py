@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from typing import Final
 
@@ -56,12 +56,7 @@ def differences(one: Token, other: Token) -> list[str]:
     return [*found, *(f"{name}: {was} and {now}" for name, was, now in specs if was != now)]
 
 
-def compare(
-    one: tuple[Token, RunOrder | None],
-    other: tuple[Token, RunOrder | None],
-    *,
-    now: Callable[[], float] = time.monotonic,
-) -> Comparison:
+def compare(one: tuple[Token, RunOrder | None], other: tuple[Token, RunOrder | None]) -> Comparison:
     """Compare two runs from their starts, for at most two seconds.
 
     Samples are the same if they have the same id in datasets of the same name.
@@ -69,7 +64,6 @@ def compare(
     Args:
         one: The token of a run, and its order if known.
         other: The same for another run.
-        now: Seconds of a clock that never goes back.
     """
     (first, run), (second, other_run) = one, other
     reasons = differences(first, second)
@@ -81,18 +75,18 @@ def compare(
     if sizes[0] != sizes[1]:
         # Batches of different sizes differ from the first on.
         return Comparison(reasons, 0, 1, is_proven=True)
-    size, deadline = sizes[0], now() + _LOOK_S
+    size, deadline = sizes[0], time.monotonic() + _LOOK_S
     batches = [made.order.sample_count // max(size, 1) for made in (run, other_run)]
     if not all(batches):
         return Comparison(reasons, None, 0, is_proven=False)
     step = 0
-    while step < _MOST_STEPS and now() < deadline:
+    while step < _MOST_STEPS and time.monotonic() < deadline:
         places = [divmod(step, count) for count in batches]
         for start in range(0, size, _MOST_TOGETHER):
             stop = min(start + _MOST_TOGETHER, size)
             if not _are_equal(run, other_run, places, size=size, span=(start, stop)):
                 return Comparison(reasons, step, step + 1, is_proven=True)
-            if now() >= deadline:
+            if time.monotonic() >= deadline:
                 break
         else:
             step += 1

@@ -25,14 +25,10 @@ _NOT_SERVING = health_pb2.HealthCheckResponse.NOT_SERVING
 
 
 class Health:
-    """The health of a server and its services; thread-safe.
+    """The health of a server and its services; thread-safe."""
 
-    Args:
-        most_watchers: The most concurrent calls of Watch.
-    """
-
-    def __init__(self, *, most_watchers: int = MOST_WATCHERS) -> None:
-        self._most_watchers = most_watchers
+    def __init__(self) -> None:
+        self._most_watchers = MOST_WATCHERS
         self._lock = threading.Lock()
         self._statuses: dict[str, health_pb2.HealthCheckResponse.ServingStatus] = {"": _NOT_SERVING}
         self._watchers: set[_Watcher] = set()

@@ -97,9 +97,7 @@ def stream_contents(
     return _contents(stream_spec(request, served, registered), served, request.steps, registered)
 
 
-def batch_contents(
-    request: pb.GetBatchRequest, served: Served, registered: Registered = NOTHING_REGISTERED
-) -> Contents:
+def batch_contents(request: pb.GetBatchRequest, served: Served, registered: Registered) -> Contents:
     """Return the contents for only the first batch of a stream.
 
     Raises:
@@ -116,7 +114,7 @@ def batch_contents(
 
 
 def samples_contents(
-    request: pb.GetSamplesRequest, served: Served, registered: Registered = NOTHING_REGISTERED
+    request: pb.GetSamplesRequest, served: Served, registered: Registered
 ) -> Contents:
     """Return the contents for samples as one batch.
 

@@ -47,7 +47,6 @@ def store_index(
     source_url: str,
     url: str,
     *,
-    options: StoreOptions | None = None,
     source_options: SourceOptions | None = None,
     progress: Progress | None = None,
 ) -> IndexPointer:
@@ -56,7 +55,6 @@ def store_index(
     Args:
         source_url: An MDS dataset, Parquet files, a Delta table, or WebDataset tars.
         url: Where to store the index; may be the same URL.
-        options: How to reach both URLs.
         source_options: The layout of the source, and the version of a table.
         progress: Called with the number of Parquet or tar files read, and with their total number.
 
@@ -69,15 +67,15 @@ def store_index(
             that is not the source.
         CommitConflictError: Another writer came in between.
     """
-    chosen, asked = options or StoreOptions(), source_options or SourceOptions()
+    asked = source_options or SourceOptions()
     target = _absolute(source_url)
-    store = open_store(url, options=chosen)
+    store = open_store(url)
     try:
         _refuse_unreachable(target, store.url)
         replaced = _replaced(store)
         if not _is_same_place(target, url):
             refuse_other_kinds(store, POINTER_NAME)
-        indexed = _index_of(target, chosen, asked, progress)
+        indexed = _index_of(target, asked, progress)
         name = f"{table_stem(indexed.fingerprint)}.index"
         pointer = IndexPointer(
             source=indexed.source,
@@ -159,19 +157,17 @@ class _Indexed:
     content: bytes
 
 
-def _index_of(
-    target: str, options: StoreOptions, asked: SourceOptions, progress: Progress | None
-) -> _Indexed:
+def _index_of(target: str, asked: SourceOptions, progress: Progress | None) -> _Indexed:
     # Sources are imported where they are used, so that others cost nothing.
     from headrace.storage import parquet, webdataset  # noqa: PLC0415
     from headrace.storage.mds import source as mds  # noqa: PLC0415
 
-    place = Place(target, open_store(target, options=options), options)
+    place = Place(target, open_store(target), StoreOptions())
     try:
         if asked.source in {None, "mds"} and mds.detect(place):
             return _index_mds(place)
         if asked.source in {None, "parquet"} and parquet.detect(place):
-            return _index_parquet(target, options, asked, progress)
+            return _index_parquet(target, asked, progress)
         if asked.source in {None, "webdataset"} and webdataset.detect(place):
             return _index_webdataset(place, progress)
     finally:
@@ -201,14 +197,10 @@ def _index_webdataset(place: Place, progress: Progress | None) -> _Indexed:
         return _Indexed("webdataset", dataset.fingerprint, dataset.sample_count, content)
 
 
-def _index_parquet(
-    target: str, options: StoreOptions, asked: SourceOptions, progress: Progress | None
-) -> _Indexed:
+def _index_parquet(target: str, asked: SourceOptions, progress: Progress | None) -> _Indexed:
     from headrace.storage.parquet import encode_index, open_parquet  # noqa: PLC0415
 
-    with open_parquet(
-        target, options=options, table_version=asked.table_version, progress=progress
-    ) as dataset:
+    with open_parquet(target, table_version=asked.table_version, progress=progress) as dataset:
         content = encode_index(dataset.index)
         return _Indexed("parquet", dataset.fingerprint, dataset.sample_count, content)
 

@@ -23,7 +23,6 @@ from headrace.storage.packing.pointer import PackingPointer, RowOptions
 from headrace.storage.packing.stored import read_packing
 from headrace.storage.shard.shard_writer import ShardEntry
 from headrace.storage.source.source import SourceOptions
-from headrace.storage.store.options import StoreOptions
 from headrace.storage.store.store import Store, open_store
 from headrace.storage.tokenizer.tokenizer import Tokenizer
 
@@ -36,7 +35,6 @@ def index_packing(
     columns: Sequence[str] = (),
     refuse_longer: bool = False,
     tokenizer: Tokenizer | None = None,
-    store_options: StoreOptions | None = None,
     source_options: SourceOptions | None = None,
     progress: Progress = lambda _done, _total: None,
 ) -> PackingPointer:
@@ -52,7 +50,6 @@ def index_packing(
         refuse_longer: Whether a document longer than a row is an error.
         tokenizer: Tokenizes a column of text, whose lengths in tokens are then stored; None for a
             column of lists.
-        store_options: How to reach the store.
         source_options: The source to use, and what each source may do.
         progress: Called with the number of blocks read or groups counted, and their total number.
 
@@ -66,9 +63,9 @@ def index_packing(
             tokenized, or the rows of two columns have different lengths.
         CommitConflictError: Another writer came in between.
     """
-    store = open_store(url, options=store_options or StoreOptions())
+    store = open_store(url)
     try:
-        with open_dataset(url, options=store_options, source_options=source_options) as dataset:
+        with open_dataset(url, source_options=source_options) as dataset:
             wanted: Sequence[str | None] = columns or [None]
             is_text = tokenizer is not None
             if is_text and len(wanted) > 1:

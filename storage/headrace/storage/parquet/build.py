@@ -58,20 +58,13 @@ class _OpenedFile:
     table: RowGroupTable
 
 
-def build_index(
-    files: Store,
-    layout: Layout,
-    *,
-    progress: Progress | None = None,
-    threads: int = FOOTER_THREADS,
-) -> ParquetIndex:
+def build_index(files: Store, layout: Layout, *, progress: Progress | None = None) -> ParquetIndex:
     """Read the footers of a dataset's files.
 
     Args:
         files: The store.
         layout: The files.
         progress: Called as footers arrive.
-        threads: The number of footers read at once.
 
     Raises:
         ShardCorruptError: A file is damaged, or changes while it is read.
@@ -79,7 +72,7 @@ def build_index(
         ConfigurationError: A file is encrypted or has row groups that are too large.
     """
     opened = []
-    for file in _read_footers(files, layout.entries, threads):
+    for file in _read_footers(files, layout.entries):
         opened.append(file)
         if progress is not None:
             progress(len(opened), len(layout.entries))
@@ -116,9 +109,7 @@ def build_index(
     )
 
 
-def _read_footers(
-    files: Store, entries: Sequence[ObjectEntry], threads: int
-) -> Iterator[_OpenedFile]:
+def _read_footers(files: Store, entries: Sequence[ObjectEntry]) -> Iterator[_OpenedFile]:
     """Yield the facts of each footer, in order; the pool ends with the generator."""
     known: dict[tuple[object, ...], FileSchema] = {}
 
@@ -132,7 +123,7 @@ def _read_footers(
         columns = known.setdefault(key, FileSchema(entry.name, schema, table.null_free, classes))
         return _OpenedFile(entry, len(footer.content), footer.digest, columns, table)
 
-    pool = ThreadPoolExecutor(min(threads, max(1, len(entries))), "headrace-footer")
+    pool = ThreadPoolExecutor(min(FOOTER_THREADS, max(1, len(entries))), "headrace-footer")
     try:
         yield from pool.map(read, entries)
     finally:

@@ -140,8 +140,7 @@ class FsspecStore:
             return read_unchanged(self, entry, offset=offset, length=length)
         return content
 
-    def list_unfinished(self, prefix: str = "") -> Iterator[Unfinished]:
-        del prefix
+    def list_unfinished(self) -> Iterator[Unfinished]:
         return iter(())  # fsspec cannot list unfinished uploads
 
     def discard(self, unfinished: Unfinished) -> None:

@@ -123,8 +123,8 @@ class LocalStore:
     def read_entry(self, entry: ObjectEntry, *, offset: int, length: int) -> bytes:
         return read_unchanged(self, entry, offset=offset, length=length)
 
-    def list_unfinished(self, prefix: str = "") -> Iterator[Unfinished]:
-        for path, name in self._files(prefix):
+    def list_unfinished(self) -> Iterator[Unfinished]:
+        for path, name in self._files(""):
             hidden = _HIDDEN.fullmatch(path.name)
             if hidden is not None:
                 with contextlib.suppress(FileNotFoundError):

@@ -131,10 +131,10 @@ class S3Store:
         check_length(answer.content, entry, url=self.url, offset=offset, length=length)
         return answer.content
 
-    def list_unfinished(self, prefix: str = "") -> Iterator[Unfinished]:
+    def list_unfinished(self) -> Iterator[Unfinished]:
         key = upload = ""
         while True:
-            page = self._uploads_page(self._root + prefix, key, upload)
+            page = self._uploads_page(key, upload)
             for item in page.get("Uploads", []):
                 name = item["Key"].removeprefix(self._root)
                 yield Unfinished(name, item["UploadId"], 0, item["Initiated"].timestamp())
@@ -192,17 +192,15 @@ class S3Store:
             if not token:
                 return
 
-    def _uploads_page(
-        self, prefix: str, key: str, upload: str
-    ) -> ListMultipartUploadsOutputTypeDef:
+    def _uploads_page(self, key: str, upload: str) -> ListMultipartUploadsOutputTypeDef:
         def ask(client: S3Client) -> ListMultipartUploadsOutputTypeDef:
             if key:
                 return client.list_multipart_uploads(
-                    Bucket=self._bucket, Prefix=prefix, KeyMarker=key, UploadIdMarker=upload
+                    Bucket=self._bucket, Prefix=self._root, KeyMarker=key, UploadIdMarker=upload
                 )
-            return client.list_multipart_uploads(Bucket=self._bucket, Prefix=prefix)
+            return client.list_multipart_uploads(Bucket=self._bucket, Prefix=self._root)
 
-        return self._requests.send(ask, place=f"s3://{self._bucket}/{prefix}")
+        return self._requests.send(ask, place=f"s3://{self._bucket}/{self._root}")
 
     def _list_page(self, prefix: str, token: str) -> ListObjectsV2OutputTypeDef:
         def ask(client: S3Client) -> ListObjectsV2OutputTypeDef:

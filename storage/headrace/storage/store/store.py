@@ -166,8 +166,8 @@ class Store(Protocol):
             ShardCorruptError: It has another version than ``entry``, or is too short.
         """
 
-    def list_unfinished(self, prefix: str = "") -> Iterator[Unfinished]:
-        """Yield the unfinished uploads under ``prefix``, of dead and living writers."""
+    def list_unfinished(self) -> Iterator[Unfinished]:
+        """Yield the unfinished uploads, of dead and living writers."""
 
     def discard(self, unfinished: Unfinished) -> None:
         """Discard an unfinished upload; does nothing if it is gone."""
