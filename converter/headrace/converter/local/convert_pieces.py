@@ -11,6 +11,7 @@ is started, and pieces in progress are waited for.
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
 import threading
 from collections.abc import Callable, Mapping
@@ -111,19 +112,37 @@ def _write(
             prepare()
         return _run(task, tally, pieces.count, threads)
 
-    def merge(groups: tuple[ShardGroup, ...]) -> list[Mapping[str, Any]]:
-        merging = MergeTask(replace(task, count=None), groups)
-        with ThreadPoolExecutor(threads, thread_name_prefix="headrace-merge") as pool:
-            made = pool.map(partial(_merged, merging), range(len(groups)))
-            return [row for rows in made for row in rows]
-
+    merge = MergeInThreads(replace(task, count=None), threads)
     # Files without samples are usually a mistake.
     return write_task(task, run, merge=merge, mode=wanted.mode, least_samples=1)
 
 
-def _merged(merging: MergeTask, number: int) -> list[Mapping[str, Any]]:
-    # The attempt is not 0, which pieces use.
-    return [row for batch in merging.rows(number, attempt=1) for row in batch.to_pylist()]
+class MergeInThreads:
+    """Merge groups of small shards in threads.
+
+    Groups are numbered from 0 in every call, so each call is an attempt of its own: otherwise its
+    shards would have the names of those of the call before.
+
+    Args:
+        task: The task that wrote the shards.
+        threads: The number of groups to merge at once.
+    """
+
+    def __init__(self, task: ShardTask, threads: int) -> None:
+        self._task = task
+        self._threads = threads
+        self._attempts = itertools.count(1)  # pieces use 0
+
+    def __call__(self, groups: tuple[ShardGroup, ...]) -> list[Mapping[str, Any]]:
+        """Return the rows that `MergeTask` yields for the groups."""
+        merging, attempt = MergeTask(self._task, groups), next(self._attempts)
+
+        def merged(number: int) -> list[Mapping[str, Any]]:
+            made = merging.rows(number, attempt=attempt)
+            return [row for batch in made for row in batch.to_pylist()]
+
+        with ThreadPoolExecutor(self._threads, thread_name_prefix="headrace-merge") as pool:
+            return [row for rows in pool.map(merged, range(len(groups))) for row in rows]
 
 
 def _tell_first_pass(
