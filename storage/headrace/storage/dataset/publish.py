@@ -17,6 +17,7 @@ from headrace.storage.dataset.pointer import (
     encode_pointer,
 )
 from headrace.storage.source.kinds import POINTER_NAME
+from headrace.storage.store.conditional import write_unless_changed
 from headrace.storage.store.store import Store, Version
 
 MANIFEST_FOLDER = "manifests"
@@ -83,12 +84,4 @@ def write_pointer(
     Raises:
         CommitConflictError: It has changed.
     """
-    content = encode_pointer(pointer)
-    try:
-        if replaced is None:
-            store.write_if_absent(POINTER_NAME, content)
-        else:
-            store.write_if_unchanged(POINTER_NAME, content, replaced)
-    except CommitConflictError:
-        if store.read(POINTER_NAME) != content:
-            raise
+    write_unless_changed(store, POINTER_NAME, encode_pointer(pointer), replaced=replaced)

@@ -6,6 +6,8 @@ Contract:
    removed.
 2. Conflict: if another commit was first, it stays, and the caller gets an error.
 3. Failure or crash before the last write: the dataset is unchanged.
+4. If the answer to the last write was lost, the index is read back: if it is ours, the write has
+   succeeded.
 """
 
 from __future__ import annotations
@@ -25,6 +27,7 @@ from headrace.storage.mds.json import shard_objects
 from headrace.storage.mds.writer import MdsShardEntry
 from headrace.storage.source.kinds import MDS_INDEX_NAME
 from headrace.storage.source.other_kinds import has_object, refuse_other_kinds
+from headrace.storage.store.conditional import write_unless_changed
 from headrace.storage.store.store import Store, Version
 
 Mode = Literal["error", "overwrite", "append"]
@@ -97,12 +100,12 @@ def _read(store: Store) -> tuple[bytes, Version] | None:
 
 
 def _write(store: Store, content: bytes, before: tuple[bytes, Version] | None) -> None:
-    if before is not None:
-        store.write_if_unchanged(MDS_INDEX_NAME, content, before[1])
-        return
+    replaced = None if before is None else before[1]
     try:
-        store.write_if_absent(MDS_INDEX_NAME, content)
+        write_unless_changed(store, MDS_INDEX_NAME, content, replaced=replaced)
     except CommitConflictError as error:
+        if before is not None:
+            raise
         raise _exists(store) from error
 
 
