@@ -6,7 +6,7 @@ Contract of `commit_splits`:
    already exists, and shards that have disappeared.
 2. Each split's commit is all or nothing. If one fails after others were committed, those stay, and
    the error says which.
-3. A commit whose answer was lost keeps its shards: it may have happened.
+3. A commit whose answer was lost, or that was interrupted, keeps its shards: it may have happened.
 """
 
 from __future__ import annotations
@@ -116,6 +116,9 @@ def commit_splits(
             raise _with_others(error, commits) from error
         except HeadraceError as error:
             raise _with_others(error, commits) from error
+        except BaseException:  # such as an interrupt, which may have come after the last write
+            commits.maybe.add(split)
+            raise
         if lengths is not None:
             manifest = cast("Manifest", commits.written[split])
             _store_lengths(store, manifest, cast("Sequence[ShardEntry]", shards[split]), lengths)

@@ -6,7 +6,8 @@ Contract of `write_task`:
 2. Failure, conflict or interrupt before the commit: no dataset has changed, and the shards of this
    job are removed as far as they can be found.
 3. Killed driver: as 2, but the shards stay until they are swept; no manifest names them.
-4. A commit whose answer was lost keeps its shards, because it may have happened.
+4. A commit whose answer was lost, or that was interrupted, keeps its shards, because it may have
+   happened.
 5. Splits are committed separately, one after another, when all have been written.
 6. Small neighbouring shards are merged before the commits (`tasks/merge.py`). If that fails, the
    job fails.
