@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import socket
 import stat
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -12,6 +13,7 @@ import grpc
 
 from headrace.errors import ConfigurationError
 from headrace.server.front.wire_server import WireServer
+from headrace.server.rpc.ports import Place, free_places
 from headrace.server.settings.server_config import split_address
 
 GRPC_OPTIONS = (
@@ -55,15 +57,16 @@ class Reservation:
 
     Attributes:
         address: ``host:port`` with the actual port.
-        held: A socket that is bound to the port but does not listen.
+        held: Sockets that are bound to the port, one at each address, but do not listen.
     """
 
     address: str
-    held: socket.socket
+    held: tuple[socket.socket, ...]
 
     def close(self) -> None:
         """Release the port."""
-        self.held.close()
+        for each in self.held:
+            each.close()
 
 
 def reserve(address: str) -> Reservation:
@@ -77,18 +80,14 @@ def reserve(address: str) -> Reservation:
     """
     host, port = split_address(address)
     try:
-        family, _, _, _, place = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
-        with socket.socket(family) as probe:
-            # Without SO_REUSEPORT, to detect another server on the port.
-            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            probe.bind(place)
-            place = probe.getsockname()
-        held = socket.socket(family)
-        held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
-        held.bind(place)
+        places = free_places(host, port)
+        with ExitStack() as stack:
+            held = tuple(_held(place, stack) for place in places)
+            stack.pop_all()
     except OSError as error:
         raise _refusal(address) from error
-    return Reservation(f"{address.rpartition(':')[0]}:{place[1]}", held)
+    _, (_, found, *_) = places[0]
+    return Reservation(f"{address.rpartition(':')[0]}:{found}", held)
 
 
 def bind(
@@ -97,6 +96,7 @@ def bind(
     *,
     tls: grpc.ServerCredentials | None = None,
     unix_mode: int = 0o600,
+    is_shared: bool = False,
 ) -> str:
     """Bind a server to one address and return the address that clients use.
 
@@ -105,19 +105,31 @@ def bind(
         address: ``host:port`` (port 0 picks a free one) or ``unix:/path``.
         tls: Credentials for TLS on TCP addresses; None for no TLS.
         unix_mode: Permissions of a unix socket.
+        is_shared: Whether the port is reserved for several processes, of which this is one.
 
     Raises:
         ConfigurationError: The address is in use, or does not belong to this machine.
     """
+    found = address
     if address.startswith("unix:"):
         _make_way(address.removeprefix("unix:"))
-    port = _add_port(server, address, tls, unix_mode)
-    if not port:
+    elif not is_shared:
+        try:
+            _, (_, port, *_) = free_places(*split_address(address))[0]
+        except OSError as error:
+            raise _refusal(address) from error
+        found = f"{address.rpartition(':')[0]}:{port}"
+    if not _add_port(server, found, tls, unix_mode):
         raise _refusal(address)
-    if address.startswith("unix:"):
-        return address
-    host, wanted = address.rpartition(":")[0], split_address(address)[1]
-    return f"{host}:{wanted or port}"
+    return found
+
+
+def _held(place: Place, stack: ExitStack) -> socket.socket:
+    family, address = place
+    held = stack.enter_context(socket.socket(family, socket.SOCK_STREAM))
+    held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+    held.bind(address)
+    return held
 
 
 def _add_port(

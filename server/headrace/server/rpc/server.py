@@ -45,7 +45,7 @@ from headrace.server.front.waiting import Waiting
 from headrace.server.front.wire_server import WireServer
 from headrace.server.kernels.loader import log_loops
 from headrace.server.ring.rings import Rings
-from headrace.server.rpc.listen import GRPC_OPTIONS, bind
+from headrace.server.rpc.listen import GRPC_OPTIONS, SHARED_PORT_OPTIONS, bind
 from headrace.server.rpc.roster import Roster
 from headrace.server.rpc.shard_service import SERVICE, ShardService
 from headrace.server.settings.server_config import ServerConfig, fixed_settings
@@ -106,6 +106,7 @@ class Server:
             tracing=tracing,
         )
         places = DatasetPlaces()
+        self._is_port_shared = options is SHARED_PORT_OPTIONS
         self._grpc = WireServer(
             arrivals_of(self._methods(), self._desk(access, metrics, places)),
             (*options, ("grpc.max_allowed_incoming_connections", connections)),
@@ -184,7 +185,13 @@ class Server:
         self._roster.open_all()
         tls = tls_credentials(config.tls_cert, config.tls_key, config.tls_client_ca)
         self.addresses = tuple(
-            bind(self._grpc, address, tls=tls, unix_mode=config.unix_mode)
+            bind(
+                self._grpc,
+                address,
+                tls=tls,
+                unix_mode=config.unix_mode,
+                is_shared=self._is_port_shared,
+            )
             for address in config.addresses
         )
         self._rings.listen(self.addresses)
