@@ -116,6 +116,7 @@ def test_a_step_ends_with_its_caller(urls: dict[str, str]) -> None:
 _HOLDS = pb.BatchStep(transform=pb.Transform(name="holds"))
 
 
+@pytest.mark.alone
 @pytest.mark.parametrize("workers", [0, pytest.param(2, marks=pytest.mark.long)])
 def test_no_process_outlives_its_drain(
     urls: dict[str, str], workers: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
