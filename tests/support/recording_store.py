@@ -17,6 +17,9 @@ FAST_RETRY = RetryPolicy(attempts=4, base_s=0.001)
 CUT = 1206
 """In place of a status: 206, and a body that breaks off."""
 
+CUT_ERROR = 1403
+"""In place of a status: 403, and a body in chunks that breaks off."""
+
 
 class _Recording(BaseHTTPRequestHandler):
     """Keeps the headers of each request and answers with the server's next status."""
@@ -30,12 +33,22 @@ class _Recording(BaseHTTPRequestHandler):
         headers = {key.lower(): value for key, value in self.headers.items()}
         self.requests.append({**headers, ":path": self.path})
         status = self.statuses.pop(0) if self.statuses else 200
+        if status == CUT_ERROR:
+            self._refuse_in_part()
+            return
         body = b"hello" if status == 200 else b""
         self.send_response(206 if status == CUT else status)
         self.send_header("Content-Length", "5" if status == CUT else str(len(body)))
         self.end_headers()
         self.wfile.write(body)
         self.close_connection = status == CUT
+
+    def _refuse_in_part(self) -> None:
+        self.send_response(403)
+        self.send_header("Transfer-Encoding", "chunked")
+        self.end_headers()
+        self.wfile.write(b"100\r\n<Error>")
+        self.close_connection = True
 
     def log_message(self, *args: object) -> None:
         """Say nothing."""

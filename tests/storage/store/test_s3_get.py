@@ -28,7 +28,7 @@ from headrace.errors import (
 )
 from headrace.storage import StoreOptions, open_store
 from headrace.storage.store.sigv4 import SigningKeys, SigningScope, signed_get_headers
-from support.recording_store import CUT, FAST_RETRY, RecordingStore, recording_store
+from support.recording_store import CUT, CUT_ERROR, FAST_RETRY, RecordingStore, recording_store
 from support.s3 import S3
 
 _KEYS = {"access_key": "AKIAFLOWERS", "secret_key": "thorns"}
@@ -178,6 +178,51 @@ def test_renewed_credentials_are_used(server: RecordingStore, tmp_path: Path) ->
 
     used = [re.search(r"Credential=(\w+)/", sent["authorization"]) for sent in server.requests]
     assert 3 == len({found[1] for found in used if found})
+
+
+_FAILING = """\
+import pathlib
+down = pathlib.Path(__file__).with_name("down")
+if down.exists():
+    left = int(down.read_text())
+    down.write_text(str(left - 1))
+    if left > 0:
+        raise SystemExit("the service of credentials is down")
+"""
+
+
+@pytest.mark.parametrize(("failures", "is_read"), [(2, True), (100, False)])
+def test_credentials_that_cannot_be_renewed_are_asked_for_again(
+    server: RecordingStore, tmp_path: Path, *, failures: int, is_read: bool
+) -> None:
+    """A service of credentials that is down for a moment is like a store that is."""
+    (tmp_path / "brief.py").write_text(_FAILING + _BRIEF)
+    (tmp_path / "config").write_text(
+        f"[profile brief]\ncredential_process = {sys.executable} {tmp_path}/brief.py\n"
+    )
+    store = server.store(profile="brief")
+    store.read("y")
+    (tmp_path / "down").write_text(str(failures))
+
+    if is_read:
+        assert store.read("y") == b"hello"
+    else:
+        with pytest.raises(StoreUnavailableError, match="no credentials for s3://flowers/x/y"):
+            store.read("y")
+
+
+@pytest.mark.parametrize("first", ["", "y"], ids=["first", "later"])
+def test_an_error_that_breaks_off_is_trouble_that_passes(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, first: str
+) -> None:
+    """A refusal in chunks that never end is tried again, in the first read and in later ones."""
+    with recording_store(monkeypatch, tmp_path) as server:
+        store = server.store(**_KEYS)
+        if first:
+            store.read(first)
+        server.statuses.extend([CUT_ERROR, CUT_ERROR])
+
+        assert store.read("y") == b"hello"
 
 
 def test_many_threads_read_at_once(s3: S3) -> None:

@@ -13,6 +13,7 @@ from botocore.config import Config
 from botocore.exceptions import BotoCoreError, ClientError
 from botocore.loaders import Loader, create_loader
 from botocore.session import Session
+from urllib3.exceptions import HTTPError
 
 from headrace.errors import BadArgumentError, ConfigurationError
 from headrace.storage.store.options import StoreOptions, options_with_environment
@@ -59,7 +60,7 @@ class S3Requests:
         def attempt() -> _T:
             try:
                 return request(self.client)
-            except (BotoCoreError, ClientError) as error:
+            except (BotoCoreError, ClientError, HTTPError) as error:
                 raise translate(error, place=place, credential=self._credential()) from error
 
         return call_with_retries(attempt, self._options.retry)
@@ -101,11 +102,15 @@ class S3Requests:
             return "anonymous access"
         try:
             found = self._session.get_credentials()
-        except (AttributeError, BotoCoreError):
+            # Asking for the key may renew credentials, and fail.
+            key = "" if found is None else found.access_key
+        except (AttributeError, BotoCoreError, ClientError):
+            if self._options.profile is None:
+                return "credentials that cannot be renewed"
             return f"profile {self._options.profile!r}"
         if found is None:
             return "no credentials"
-        return f"access key {found.access_key} (from {found.method})"
+        return f"access key {key} (from {found.method})"
 
 
 @cache

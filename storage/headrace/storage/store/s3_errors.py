@@ -7,8 +7,10 @@ from http import HTTPStatus
 from botocore.exceptions import (
     BotoCoreError,
     ClientError,
+    CredentialRetrievalError,
     HTTPClientError,
     IncompleteReadError,
+    MetadataRetrievalError,
     NoCredentialsError,
     PartialCredentialsError,
     ProfileNotFound,
@@ -17,6 +19,7 @@ from botocore.exceptions import (
 from botocore.exceptions import (
     ConnectionError as NoConnectionError,
 )
+from urllib3.exceptions import HTTPError
 
 from headrace.errors import (
     CommitConflictError,
@@ -50,11 +53,14 @@ _DAMAGED = {"BadDigest", "IncompleteBody", "XAmzContentChecksumMismatch"}
 _CHANGED = {"PreconditionFailed", "ConditionalRequestConflict"}
 
 
-def translate(error: BotoCoreError | ClientError, *, place: str, credential: str) -> HeadraceError:
+def translate(
+    error: BotoCoreError | ClientError | HTTPError, *, place: str, credential: str
+) -> HeadraceError:
     """Return our error for one of boto3's.
 
     Args:
-        error: The error of boto3.
+        error: The error of boto3, or of urllib3, which boto3 lets through while it reads the body
+            of an error.
         place: URL of the object.
         credential: A description of the credentials, without the secret.
     """
@@ -72,11 +78,12 @@ def translate(error: BotoCoreError | ClientError, *, place: str, credential: str
             "its certificate authority as the option ca_bundle or in AWS_CA_BUNDLE",
             url=place,
         )
-    if isinstance(error, HTTPClientError | NoConnectionError | IncompleteReadError):
+    if isinstance(error, CredentialRetrievalError | MetadataRetrievalError):
+        return StoreUnavailableError(f"no credentials for {place}: {error}", url=place)
+    if isinstance(error, HTTPClientError | NoConnectionError | IncompleteReadError | HTTPError):
         return StoreUnavailableError(f"{place} could not be reached: {error}", url=place)
-    if isinstance(error, ProfileNotFound):
-        return ConfigurationError(f"{error}", url=place)
-    return ConfigurationError(f"boto3 cannot request {place}: {error}", url=place)
+    before = "" if isinstance(error, ProfileNotFound) else f"boto3 cannot request {place}: "
+    return ConfigurationError(f"{before}{error}", url=place)
 
 
 def _translate_answer(error: ClientError, place: str, credential: str) -> HeadraceError:
