@@ -153,7 +153,6 @@ def test_long_headers_are_read(store: Store, padding: int) -> None:
         _HELLO.replace(b"1.1 206", b"1.1 \xb20\xb2"),
         _HELLO.replace(b"1.1 206", b"1.0 206"),
         _HELLO.replace(b"206 Partial", b"100 Continue"),
-        _HELLO.replace(b"206 Partial", b"503 Busy").replace(b"Length: 5", b"Length: 99999"),
         b"SSH-2.0-OpenSSH_9\r\n\r\n",
         b"x" * 100_000 + b"\r\n\r\n",
     ],
@@ -165,6 +164,30 @@ def test_other_answers_are_left_to_others(store: Store, answer: bytes) -> None:
             _get(wire)
 
         assert not wire.is_understood
+
+
+_CHUNKED = b"Transfer-Encoding: chunked\r\n\r\n4\r\nbusy\r\n0\r\n\r\n"
+
+
+@pytest.mark.parametrize("status", [429, 500, 503])
+@pytest.mark.parametrize("rest", [_CHUNKED, b"Connection: close\r\n\r\nbusy"])
+def test_trouble_of_unknown_length_changes_nothing(store: Store, status: int, rest: bytes) -> None:
+    """S3 throttles in chunks: the status is told, and later requests are made here as before."""
+    with store([b"HTTP/1.1 %d Slow Down\r\n" % status + rest], [_HELLO]) as wire:
+        assert (status, b"") == ((refused := _get(wire)).status, refused.content)
+        assert wire.is_understood
+        assert _REPLY == _get(wire)
+
+
+@pytest.mark.parametrize("rest", [_CHUNKED, b"Content-Length: 99999\r\n\r\n"])
+def test_a_refusal_of_another_kind_is_left_to_others_alone(store: Store, rest: bytes) -> None:
+    """S3 refuses in chunks: others are to read the reason, and later requests are made here."""
+    with store([b"HTTP/1.1 404 Not Found\r\n" + rest], [_HELLO]) as wire:
+        with pytest.raises(OtherAnswerError):
+            _get(wire)
+
+        assert wire.is_understood
+        assert _REPLY == _get(wire)
 
 
 @pytest.mark.parametrize("missing", [1, 5, 7, 26, len(_HELLO) - 1])

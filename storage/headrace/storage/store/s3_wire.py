@@ -16,6 +16,9 @@ Contract of `Wire.get`:
 4. An answer of another kind, or a certificate that is not trusted: `OtherAnswerError`, and the
    connection is closed; this request and all later ones (`is_understood`) are to be made in another
    way.
+5. An error of another kind, such as one of unknown length, which S3 itself sends, says nothing
+   about later answers. If it may pass, its status is the answer. Otherwise `OtherAnswerError`: this
+   request alone is to be made in another way, which reads the reason.
 
 If the code differs, the code is wrong.
 """
@@ -72,7 +75,7 @@ class Wire:
     """Connections to one store; thread-safe.
 
     Attributes:
-        is_understood: Whether all answers so far were of the supported kind.
+        is_understood: Whether all answers so far, except errors, were of the supported kind.
 
     Args:
         url: The URL of the store, for errors.
@@ -154,15 +157,19 @@ class Wire:
             raise EndpointConnectionError(endpoint_url=self._url, error=error) from error
 
     def _ask(self, connection: Connection, request: bytes, most_bytes: int) -> Reply:
-        is_kept = False
+        is_kept = is_error = False
         try:
             connection.send(request)
             status, headers = _parsed(connection.head())
+            is_error = status >= HTTPStatus.BAD_REQUEST
+            if _may_pass(status) and not _is_length_known(headers):
+                return Reply(status, headers, b"")
             length = _length(status, headers, most_bytes)
             reply = Reply(status, headers, connection.body(length))
             is_kept = "close" not in headers.get("connection", "").lower()
         except (OtherAnswerError, EndlessHeadError) as error:
-            self.is_understood = False
+            if not is_error:
+                self.is_understood = False
             raise OtherAnswerError(str(error)) from error
         except BlockingIOError as error:
             raise ReadTimeoutError(endpoint_url=self._url, error=error) from error
@@ -205,14 +212,23 @@ def _parsed(head: bytes) -> tuple[int, dict[str, str]]:
     return int(status), {name.strip().lower(): value.strip() for name, _, value in pairs}
 
 
+def _may_pass(status: int) -> bool:
+    """Return whether a status alone says that the request is worth a retry."""
+    return status == HTTPStatus.TOO_MANY_REQUESTS or status >= HTTPStatus.INTERNAL_SERVER_ERROR
+
+
+def _is_length_known(headers: Mapping[str, str]) -> bool:
+    stated = headers.get("content-length", "")
+    return bool(_NUMBER.fullmatch(stated)) and "transfer-encoding" not in headers
+
+
 def _length(status: int, headers: Mapping[str, str], most_bytes: int) -> int:
     stated = headers.get("content-length", "")
-    is_known = _NUMBER.fullmatch(stated) and "transfer-encoding" not in headers
     most = _MAX_ERROR_BYTES
     if status == HTTPStatus.PARTIAL_CONTENT:
         most = most_bytes
     elif status == HTTPStatus.OK:
         most = _MAX_OBJECT_BYTES
-    if not is_known or status < HTTPStatus.OK or int(stated) > most:
+    if not _is_length_known(headers) or status < HTTPStatus.OK or int(stated) > most:
         raise OtherAnswerError(f"an answer {status} of {stated or 'an unknown number of'} bytes")
     return int(stated)
