@@ -7,6 +7,7 @@ import ssl
 import threading
 import time
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, closing, contextmanager, suppress
 from functools import partial
 from typing import Protocol
@@ -207,6 +208,42 @@ def test_a_store_that_hangs_up_is_told(store: Store) -> None:
         _get(wire)
         with pytest.raises(ConnectionClosedError):
             _get(wire)
+
+
+@pytest.mark.parametrize("host", ["", "127.0.0.1"])
+def test_a_retry_uses_no_connection_that_was_idle_as_long(host: str) -> None:
+    """Two idle connections are forgotten on the way; after one time-out a fresh one is used."""
+    accepted: list[socket.socket] = []
+    both = threading.Barrier(2)
+
+    def serve(listener: socket.socket, answers: int) -> None:
+        connection, _ = listener.accept()
+        secured = _secured(connection, host)
+        accepted.append(secured)
+        secured.recv(65536)
+        if answers == 2:
+            both.wait(30)  # so that neither request can use the other's connection
+        secured.sendall(_HELLO)
+
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        listener.settimeout(30)
+        with (
+            closing(_wire(listener.getsockname(), host, timeout_s=1)) as wire,
+            ThreadPoolExecutor(4, thread_name_prefix="store") as pool,
+        ):
+            serving = [pool.submit(serve, listener, 2) for _ in range(2)]
+            asking = [pool.submit(_get, wire) for _ in range(2)]
+            assert [_REPLY] * 2 == [asked.result(30) for asked in asking]
+            for served in serving:
+                served.result(30)
+
+            with pytest.raises(ReadTimeoutError):
+                _get(wire)
+            fresh = pool.submit(serve, listener, 1)
+            assert _REPLY == _get(wire)
+            fresh.result(30)
+    for connection in accepted:
+        connection.close()
 
 
 def test_errors_come_with_their_text(store: Store) -> None:

@@ -12,7 +12,8 @@ Contract of `Wire.get`:
    and its length at a least rate: `ReadTimeoutError`. An answer that breaks off:
    `ConnectionClosedError`. The connection is closed.
 3. A connection that the store closed while it was idle costs nothing: the request goes over a fresh
-   one at once.
+   one at once. If the store is silent over one that was idle, the other idle ones are closed too,
+   because a gateway on the way may have forgotten them all; so a retry goes over a fresh one.
 4. An answer of another kind, or a certificate that is not trusted: `OtherAnswerError`, and the
    connection is closed; this request and all later ones (`is_understood`) are to be made in another
    way.
@@ -29,6 +30,7 @@ import re
 import ssl
 import weakref
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from http import HTTPStatus
 
@@ -120,10 +122,15 @@ class Wire:
             OtherAnswerError: See the contract.
         """
         request = _request(path, headers)
-        try:
-            return self._ask(self._idle.pop(), request, most_bytes)
-        except (IndexError, StaleError):
-            pass
+        kept = self._kept()
+        if kept is not None:
+            try:
+                return self._ask(kept, request, most_bytes)
+            except ReadTimeoutError:
+                _close_all(self._idle)
+                raise
+            except StaleError:
+                pass
         try:
             return self._ask(self._connect(), request, most_bytes)
         except StaleError as error:
@@ -132,6 +139,12 @@ class Wire:
     def close(self) -> None:
         """Close idle connections."""
         _close_all(self._idle)
+
+    def _kept(self) -> Connection | None:
+        try:
+            return self._idle.pop()
+        except IndexError:
+            return None
 
     def _connect(self) -> Connection:
         connect_timeout_s, read_timeout_s = self._connect_timeout_s, self._read_timeout_s
@@ -185,8 +198,9 @@ class Wire:
 
 
 def _close_all(connections: list[Connection]) -> None:
-    while connections:
-        connections.pop().close()
+    with suppress(IndexError):  # until others have taken the last one, too
+        while True:
+            connections.pop().close()
 
 
 def _request(path: str, headers: Mapping[str, str]) -> bytes:
