@@ -9,12 +9,15 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
+from typing import cast
 
 import grpc
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 
+from headrace.server.access.callers import ANYBODY
+from headrace.server.front.calls import Call, Streaming
 from headrace.v1 import shard_service_pb2 as pb
 from server.conftest import StartServer
 from support.command import serving
@@ -67,6 +70,44 @@ def test_streams_and_open_reflection_starve_no_other_call(start: StartServer) ->
 
     for _ in calls:
         held.put(None)
+
+
+class _GoneCall:
+    """A call whose client leaves while its stream is set up."""
+
+    caller = ANYBODY
+    peer = "ipv4:127.0.0.1:9"
+    metadata = ()
+    is_active = False
+
+    def __init__(self) -> None:
+        self.at_end: list[Callable[[], None]] = []
+
+    def on_end(self, callback: Callable[[], None]) -> bool:
+        if self.at_end:
+            return False
+        self.at_end.append(callback)
+        return True
+
+    def callers_changed(self) -> int:
+        return 0
+
+    def cancel(self) -> None:
+        pass
+
+
+def test_a_client_that_leaves_at_once_leaves_nothing_behind(start: StartServer) -> None:
+    """The cache keeps no part for a stream that was set up and whose messages nobody read."""
+    server = start().server
+    reading = server._service.methods()["/headrace.v1.ShardService/ReadBatches"]
+    assert isinstance(reading, Streaming)
+    call = _GoneCall()
+
+    assert [] == list(reading.messages(_endless(500), cast("Call", call)))
+    for callback in call.at_end:
+        callback()
+
+    assert (set(), {}) == (server._cache._streams, server._cache._jobs)
 
 
 def test_a_request_too_large_is_refused_and_harms_nobody(start: StartServer) -> None:

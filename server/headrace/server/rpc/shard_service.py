@@ -296,6 +296,8 @@ class ShardService:
         _log.log(opened.level, "stream opened", extra=event(**opened.fields))
         try:
             with (
+                # Its messages may never be read: the client may be gone by now.
+                closing(stream),
                 self._needs.held(opened.contents.need, dataset=served.name),
                 self._streams.track(stream, served.retirements),
                 self._bounded(opened, call, limits.lifetime_s),

@@ -18,7 +18,7 @@ Contract:
 5. Drain and rotation: `interrupt` ends a wait at once and a step between two rows; the generator
    raises the given error before its next batch.
 6. However it ends, the stream leaves no block pinned, and no fetch that only this stream needed
-   starts afterwards.
+   starts afterwards. `close` does this for a stream whose messages were never read.
 
 If the code differs, the code is wrong.
 """
@@ -159,6 +159,7 @@ class BatchStream:
         )
         self._waiter = blocks.waiter(contents.job)
         self._ending: HeadraceError | _CancelledError | None = None
+        self._is_closed = False
         self.batch_bytes = 0
         self._stepped = (
             None
@@ -213,9 +214,16 @@ class BatchStream:
         except (_CancelledError, ClientGoneError):
             return
         finally:
-            if self._stepped is not None:
-                self._stepped.close()
-            self._blocks.leave(self._waiter)
+            self.close()
+
+    def close(self) -> None:
+        """Leave the cache; nobody may be reading messages. Harmless after their end."""
+        if self._is_closed:
+            return
+        self._is_closed = True
+        if self._stepped is not None:
+            self._stepped.close()
+        self._blocks.leave(self._waiter)
 
     def _end(self, ending: HeadraceError | _CancelledError) -> None:
         if not isinstance(self._ending, _CancelledError):
