@@ -23,11 +23,11 @@ from headrace.errors import BadArgumentError
 class BatchLoader(DataLoader[Batch]):
     """Read a RemoteDataset in worker processes, in the same order as without workers.
 
-    Each ``for`` yields the rest of the current epoch, as the dataset itself does. The state is
-    that of the last batch handed over, whatever the workers have read ahead, and is loaded by any
-    number of workers and ranks, also by a dataset without a loader.
+    Each ``for`` yields the rest of the current epoch, as the dataset itself does. The state
+    describes the last batch handed over, whatever the workers have read ahead. Any number of
+    workers and ranks can load it, as can a dataset without a loader.
 
-    It is a context manager: leaving it ends the workers and closes the dataset's connection.
+    As a context manager, it ends the workers and closes the dataset's connection on leaving.
 
     Examples:
         >>> dataset = RemoteDataset(address, "numbers", batch_size=5, shuffle=False, epochs=1)
@@ -48,22 +48,22 @@ class BatchLoader(DataLoader[Batch]):
     ) -> None:
         """Prepare to read; workers start with the first ``for``.
 
-        The process that they are forked from starts now and imports torch beside the job, so that
-        the first ``for`` does not wait for that if something is done before it.
+        The process that they are forked from starts now and imports torch in parallel with the
+        job, so that the first ``for`` need not wait for it.
 
         Args:
             dataset: What to read; each worker prefetches up to its ``prefetch_bytes``.
-            num_workers: Worker processes, >= 0; with 0 it is the dataset itself that reads.
-            prefetch_factor: Batches that each worker hands over ahead, >= 1; None for torch's 2.
+            num_workers: Worker processes, >= 0; with 0 the dataset itself reads.
+            prefetch_factor: Batches that each worker prepares ahead, >= 1; None for torch's 2.
             persistent_workers: Keep the workers, and their streams, from epoch to epoch.
             pin_memory: Copy batches to pinned memory, in a thread of torch.
-            start_method: How workers start. The default forks them from a clean process, so it
-                is safe beside the threads and connections of this one; like ``spawn`` it needs
-                a script to start its work under ``if __name__ == "__main__"``. ``fork`` is
-                refused by the dataset once this process has asked a server.
+            start_method: How workers start. The default forks them from a clean process, so the
+                threads and connections of this process do no harm; like ``spawn``, it requires
+                a script to start its work under ``if __name__ == "__main__"``. The dataset
+                refuses ``fork`` once this process has called a server.
 
         Raises:
-            BadArgumentError: An argument is of another type, or out of range.
+            BadArgumentError: An argument has the wrong type, or is out of range.
         """
         wanted = "a RemoteDataset; other datasets are for torch's own DataLoader"
         instance("dataset", dataset, RemoteDataset, wanted=wanted)
@@ -99,11 +99,11 @@ class BatchLoader(DataLoader[Batch]):
             pin_memory=pin_memory,
             multiprocessing_context=start_method if num_workers else None,
             worker_init_fn=None if is_plain else expect_opened,
-            # Torch's own function would make tensors of the arrays that a function returns.
+            # Torch's own function would turn arrays that a function returns into tensors.
             collate_fn=None if is_plain else _as_it_is,
         )
         self._remote = dataset
-        # Accelerate leaves such a loader as it is: `headrace.client.loader.prepared` says why.
+        # Makes Accelerate leave this loader alone; `headrace.client.loader.prepared` says why.
         self._is_accelerate_prepared = True
 
     def __iter__(self) -> Iterator[Batch]:  # type: ignore[override] # torch says its private class
@@ -113,7 +113,7 @@ class BatchLoader(DataLoader[Batch]):
                 yield cast("Batch", batch.opened())
                 continue
             if isinstance(batch, Batch):
-                # Looking at the batch takes note of it, even if the loop never looks.
+                # Access marks the batch as taken, even if the loop never looks at it.
                 len(batch)
             yield cast("Batch", batch)
 
@@ -127,7 +127,7 @@ class BatchLoader(DataLoader[Batch]):
 
     def close(self) -> None:
         """End kept workers and drop the dataset's connection; the next ``for`` still continues."""
-        # Torch ends the workers of the iterator that it keeps as soon as nothing refers to it.
+        # Torch ends the workers of its iterator as soon as nothing refers to the iterator.
         self._iterator = None
         self._remote.close()
 

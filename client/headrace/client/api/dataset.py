@@ -147,14 +147,14 @@ class RemoteDataset(IterableDataset[Batch]):
                 on this machine for all processes of the job, which needs the ``[server]`` extra.
             dataset: Name of the dataset on the server, or its URL for a private server. For a
                 mixture, pairs of name and proportion, or a `Mixture`.
-            batch_size: Samples per batch of this rank, >= 1. The global batch has this many for
-                each rank with samples of its own.
+            batch_size: Samples per batch of this rank, >= 1. The global batch has this number
+                for each rank with samples of its own.
             global_batch_size: Samples per batch over all ranks instead, >= their number.
             seed: Seed of the order, >= 0.
             shuffle: False for storage order.
             columns: Names of the columns to read; empty for all.
-            rank: This rank. None for that of torch.distributed, then of the launcher's environment,
-                then 0.
+            rank: This rank. None for the rank in torch.distributed, then the one in the launcher's
+                environment, then 0.
             world_size: Number of ranks. None as for ``rank``, and finally 1.
             replication: Number of consecutive ranks that get the same samples; divides
                 ``world_size``.
@@ -167,17 +167,17 @@ class RemoteDataset(IterableDataset[Batch]):
             allow_new_skips: Whether a loaded state may have a shorter list, all of which is in
                 ``skips``.
             where: An expression that says which samples to read, such as
-                ``"label < 10 and lang = 'en'"``: an epoch has these alone (docs/client.md). None
+                ``"label < 10 and lang = 'en'"``: an epoch has only these (docs/client.md). None
                 for all, or for the expression of a loaded state.
             steps: What the server does with each batch before it sends it, in this order: `Cast`,
                 `Pad`, `Stack`, `DecodeImage`, `OneHot`, `MixUp`, `CutMix`, `Transform`.
-            allow_decoder_change: Whether a loaded state may be of images that other versions of
-                the server's image libraries decoded, whose pixels may differ.
+            allow_decoder_change: Whether to accept a state of images that other versions of the
+                server's image libraries decoded; pixels may differ.
             deal: ``balanced``, or a `Deal`, to deal the samples of each global batch so that every
-                rank has about as much to do; None for in order.
+                rank has about the same work; None to deal them in order.
             buckets: How many batches to sort by length together, such as 64, so that the samples
-                of each have like lengths, in shuffled order; None for none, or for those of a
-                loaded state. Needs the lengths that ``headrace index --pack-length`` stores.
+                of a batch have similar lengths; their order stays shuffled. None for none, or for
+                the loaded state's. Needs the lengths that ``headrace index --pack-length`` stores.
             transform: Function of a batch; the loop gets its result. It runs in the prefetching
                 thread or in the worker. With ``device=`` it runs in the loop's thread and stream,
                 when the loop takes the batch.
@@ -364,7 +364,7 @@ class RemoteDataset(IterableDataset[Batch]):
 
     @property
     def batches_left(self) -> int:
-        """Batches that the next ``for`` yields if it is not left early; asks the server once.
+        """Number of batches that the next ``for`` yields, if run to its end; asks the server once.
 
         Raises:
             HeadraceError: No server answers, or it has no such dataset.
@@ -407,7 +407,7 @@ class RemoteDataset(IterableDataset[Batch]):
             position: Number of its samples to skip, over all ranks, >= 0.
 
         Raises:
-            BadArgumentError: One of them is negative, or not a whole number.
+            BadArgumentError: One of the two is negative, or not a whole number.
         """
         epoch = whole("epoch", epoch, low=0, high=NUMBER_LIMIT)
         position = whole("position", position, low=0, high=NUMBER_LIMIT)
@@ -450,7 +450,7 @@ class RemoteDataset(IterableDataset[Batch]):
         """Note that the loop got a worker's batch; the batch itself calls this."""
         start = LoopStart(Place.after(token), moves, self._progress.first_epoch)
         if moves == self._progress.moves and start.is_after(self._progress.start()):
-            # What was read ahead here is behind now.
+            # What was prefetched here lies before that place.
             self.close()
             self._progress.place = start.place
             self._side.shared.publish(start)
@@ -463,7 +463,7 @@ class RemoteDataset(IterableDataset[Batch]):
             state["_side"] = None
         else:
             refuse_prepared()
-            # What it calls is of this process.
+            # The function that it calls belongs to this process.
             state["_reporter"] = None
         return state
 
@@ -515,13 +515,13 @@ class RemoteDataset(IterableDataset[Batch]):
         self, landing: Landing, *, place: Place | None = None, share: WorkerPart | None = None
     ) -> BatchReader:
         if self._reading.subject.mixture is not None:
-            # Its token holds no versions, so each request names them.
+            # Tokens of mixtures hold no versions, so each request names them.
             self._describe()
         options = self._options()
         if share is not None:
             options = replace(options, batch_stride=share.count, batch_offset=share.index)
         if self._hedge is not None:
-            # Which watches each batch.
+            # Hedging watches each batch.
             landing = replace(landing, takes_runs=False)
         return BatchReader(
             self._endpoints,

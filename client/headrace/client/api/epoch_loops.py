@@ -60,8 +60,8 @@ class EpochLoops:
             try:
                 found = self._next_result(loop, make_reader, result_of)
             except BaseException:
-                # Ctrl-C may come between any two instructions: what was taken for this loop, and
-                # did not reach it, comes again. Nothing is called here, for it may come twice.
+                # Ctrl-C may come between any two instructions: a batch that was taken for this loop
+                # and did not reach it comes again. Nothing is called here, as it may come twice.
                 if self.turns.newest is loop:
                     self._live.is_broken = True
                     progress.unread = unread
@@ -89,8 +89,7 @@ class EpochLoops:
                     found = result_of(event)
                     progress.unread = event.mark
                     return found
-                # An older epoch ended while nobody looked: its last batch was the last one handed
-                # over before a `break`.
+                # The end of an older epoch, whose last batch was handed over before a `break`.
                 if event.epoch >= loop.epoch:
                     progress.place = Place.after(event.resume_token)
                     return _END

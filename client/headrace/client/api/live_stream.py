@@ -1,4 +1,4 @@
-"""The running stream of a dataset, made on demand in the process that needs it."""
+"""The running stream of a dataset, opened on demand in the process that needs it."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Mover(Protocol):
 
 
 class LiveStream:
-    """Own the prefetcher of one process; threads and connections never move to another."""
+    """Owns the prefetcher of one process; threads and connections never move to another."""
 
     def __init__(
         self,
@@ -45,14 +45,14 @@ class LiveStream:
         transformation: Transformation | None = None,
         make_mover: Callable[[], Mover] | None = None,
     ) -> None:
-        """Make it with nothing running.
+        """Prepare; nothing runs yet.
 
         Args:
             transport: How many payload bytes to hold ready, at most; as many may idle for reuse.
-            transformation: Is called with each batch in the thread that reads ahead. None to hand
+            transformation: Called with each batch in the thread that reads ahead. None to hand
                 batches over as they are.
-            make_mover: Returns what moves batches to a device, once a process; None to leave them
-                in the memory they are received in. Not with a transformation.
+            make_mover: Makes what moves batches to a device; called once per process. None to leave
+                batches in the memory they are received in. Not with a transformation.
         """
         self._wanted, self._transformation, self._make_mover = transport, transformation, make_mover
         self._process = _process
@@ -70,7 +70,7 @@ class LiveStream:
     ) -> tuple[
         type[LiveStream], tuple[Transport, Transformation | None, Callable[[], Mover] | None]
     ]:
-        """Arrive elsewhere with nothing running."""
+        """Unpickle with nothing running."""
         return LiveStream, (self._wanted, self._transformation, self._make_mover)
 
     def next_event(self, make_reader: Callable[[Landing], BatchReader]) -> Event | None:
@@ -83,7 +83,7 @@ class LiveStream:
             HeadraceError: The reader gave up; the next call starts over.
         """
         if self._process is not _process:
-            # Forked: the parent's thread and connection did not come along, and are the parent's.
+            # Forked: thread and connection belong to the parent, and do not exist here.
             self.__init__(*self.__reduce__()[1])  # type: ignore[misc] # the same class, always
         if self.is_broken:
             self.close()
@@ -91,7 +91,7 @@ class LiveStream:
             return self._ready.popleft()
         if self._running is None:
             self._transport = TransportState()
-            # A server runs ahead into its ring; transfers and transformations run ahead only here.
+            # A server fills its ring ahead; transfers and transformations need this thread.
             is_plain = self._make_mover is None and self._transformation is None
             self._running = Prefetcher(
                 self._reader(make_reader),
@@ -104,14 +104,14 @@ class LiveStream:
         try:
             return self._first_of(self._running.get())
         except BaseException:
-            # Also Ctrl-C: what was interrupted in the middle of a message cannot go on. It may come
-            # again at once, so this is noted before anything is called.
+            # Ctrl-C too: a stream that was interrupted within a message cannot continue. Ctrl-C may
+            # come again at once, so this is noted before anything is called.
             self.is_broken = True
             self.close()
             raise
 
     def _first_of(self, event: Event | None) -> Event | None:
-        """Return the event, or the first of the batches that came with it; the others are next."""
+        """Return the event, or the first of the batches that came with it; the others follow."""
         if isinstance(event, BatchEvent) and event.ahead is not None:
             self._ready, event.ahead = event.ahead, None
             self._ready.append(event)
@@ -130,7 +130,7 @@ class LiveStream:
         return mover.moving(make_reader(moved))
 
     def close(self) -> None:
-        """Stop reading and drop what was prefetched; also finishes a close that was interrupted."""
+        """Stop reading and drop the prefetched batches; completes an interrupted close, too."""
         self.is_broken = True
         self._ready.clear()
         running = self._running
@@ -143,11 +143,11 @@ class LiveStream:
         self.is_broken = False
 
     def note_damaged(self, count: int) -> None:
-        """Count damaged samples that others stood in for."""
+        """Count damaged samples that were replaced by others."""
         self._past += ClientStats(damaged_count=count)
 
     def stats(self) -> ClientStats:
-        """Sum up all that ran in this process."""
+        """Return the sum over all streams of this process."""
         return self._past if self._running is None else self._past + self._stats_of(self._running)
 
     def _stats_of(self, running: Prefetcher) -> ClientStats:
@@ -164,7 +164,7 @@ class LiveStream:
         )
 
 
-# Asking for the process's id would cost each batch a call of the kernel.
+# Asking for the process id would cost a system call per batch.
 _process = object()
 
 

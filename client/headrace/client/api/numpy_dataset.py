@@ -102,38 +102,38 @@ class NumpyDataset:
         deadlines: Deadlines | None = None,
         private: PrivateServer | None = None,
     ) -> None:
-        """Describe what to read; no server is asked, or started, before the first batch.
+        """Describe what to read. No server is contacted or started before the first batch.
 
         Args:
             target: Address of a server, or several; None for a private one on this machine.
             dataset: The dataset's name on the server; its URL for a private server.
-            batch_size: Samples a batch of this rank, >= 1.
+            batch_size: Samples per batch of this rank, >= 1.
             seed: Seed of the order, >= 0.
             shuffle: False for storage order.
             columns: Names of the columns to read; empty for all.
             rank: This rank, in ``[0, world_size)``.
             world_size: Number of ranks.
-            epochs: Epochs of the run; None to continue without end.
+            epochs: Number of epochs; None to continue without end.
             end: What happens to an incomplete last batch, as for `RemoteDataset`.
             where: An expression that says which samples to read, as for `RemoteDataset`.
             steps: What the server does with each batch, as for `RemoteDataset`.
-            allow_decoder_change: Whether ``token`` may be of images that other versions of the
+            allow_decoder_change: Whether to accept a token of images that other versions of the
                 server's image libraries decoded, as for `RemoteDataset`.
             deal: How samples are dealt to ranks, as for `RemoteDataset`.
             buckets: How many batches to sort by length together, as for `RemoteDataset`.
-            transform: Called with each batch's arrays, in the thread that reads ahead; what it
-                returns is what the loop gets.
-            token: Where to begin: `token` of another dataset, or `Batch.token`.
+            transform: Called with each batch's arrays, in the thread that reads ahead; the loop
+                gets its result.
+            token: Where to start: `token` of another dataset, or `Batch.token`.
             order: How far samples are shuffled; None for `Order()`.
-            access: TLS and a bearer token; None for plain text without one.
-            transport: How batches come, and how much memory they may take; None for
+            access: TLS and a bearer token; None for plain text without a token.
+            transport: How batches travel, and how much memory they may use; None for
                 `Transport()`.
             deadlines: How long to wait; None for `Deadlines()`.
-            private: What a private server is started with; None for `PrivateServer()`.
+            private: Settings of a private server; None for `PrivateServer()`.
 
         Raises:
             BadArgumentError: An argument is out of range.
-            ConfigurationError: There is no folder in which a private server could be met.
+            ConfigurationError: There is no folder for the sockets of a private server.
             TokenMalformedError: ``token`` is damaged.
         """
         batch_size = whole("batch_size", batch_size, low=1, high=_COUNT_LIMIT)

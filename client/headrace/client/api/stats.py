@@ -15,19 +15,19 @@ class ClientStats:
     Attributes:
         waited_s: Seconds the loop waited for batches; compare it with the loop's own time to see
             how starved it was.
-        reconnect_count: How often the client tried to open the stream again; a server that is away
-            for a while costs several tries, so this is not the number of faults.
-        waited_on: The hops that ``waited_s`` went to; what is missing to the sum went to the
-            handover between threads.
+        reconnect_count: How often the client tried to reopen the stream; one fault may cost
+            several tries.
+        waited_on: The hops that the loop waited for; the rest of ``waited_s`` is the handover
+            between threads.
         transport: How batches arrive at the moment, or arrived last: ``ring``, shared memory with a
             server on this host, or ``grpc``; empty before the first stream.
         transport_reason: Why there is no ring, or why it is smaller than requested; otherwise
             empty.
         ring_batch_count: Batches that came through a ring.
         hedge_count: Late batches that a second server was asked for (``hedge=``).
-        hedge_won_count: Those that came from it first.
-        damaged_count: Samples whose image cannot be decoded, and which others stood in for
-            (``on_error="skip"``); `Batch.damaged_ids` has them.
+        hedge_won_count: Late batches that came from the second server first.
+        damaged_count: Samples whose image cannot be decoded and that were replaced by others
+            (``on_error="skip"``); `Batch.damaged_ids` has their ids.
     """
 
     waited_s: float = 0.0
@@ -107,5 +107,5 @@ def _seconds(value: float) -> str:
 
 
 def _printable(text: str) -> str:
-    # A server's words, which may hold what moves a terminal's cursor.
+    # The text comes from a server, and may contain control characters.
     return "".join(letter if letter.isprintable() else "?" for letter in text)

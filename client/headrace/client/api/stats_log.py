@@ -16,12 +16,12 @@ from headrace.errors import BadArgumentError
 _log = logging.getLogger(__name__)
 
 _EVERY_S = 30.0
-"""Where nothing is said. Arbitrary: some points a minute, and a call for hundreds of steps."""
+"""The default. Arbitrary: a few points per minute, and one call per some hundred steps."""
 
 
 @dataclass(frozen=True, slots=True)
 class StatsLog:
-    """Call a function with the statistics of a dataset, now and then.
+    """Call a function with the statistics of a dataset at intervals.
 
     The loop's thread calls it between two batches, with a dictionary of numbers whose names start
     with ``prefix/``. If it raises, the error is logged once, and training continues.
@@ -58,7 +58,7 @@ class StatsLog:
 
 
 def reporter_of(given: StatsLog | Callable[[dict[str, float]], Any] | None) -> Reporter | None:
-    """Return what calls the log given as ``stats_log=``; a function alone is called every 30 s.
+    """Return a reporter for the argument ``stats_log=``; a bare function is called every 30 s.
 
     Raises:
         BadArgumentError: The argument is neither.
@@ -89,7 +89,7 @@ class Reporter:
     """Counts batches, and calls a log when it is due."""
 
     def __init__(self, options: StatsLog, *, now: Callable[[], float] = time.monotonic) -> None:
-        """Begin before the first batch.
+        """Start before the first batch.
 
         Args:
             options: What to call, and when.
@@ -111,7 +111,7 @@ class Reporter:
         self._batches += 1
         since = self._since
         if since is None:
-            # Before there is one batch there is no rate.
+            # A rate needs an earlier batch.
             since = self._since = _Moment(now, self._batches, stats().waited_s)
         steps, seconds = self._options.every_steps, self._options.every_s
         is_due = steps is not None and self._batches - self._logged_batches >= steps

@@ -21,9 +21,8 @@ if TYPE_CHECKING:
 def tf_dataset(dataset: NumpyDataset) -> tf.data.Dataset:
     """Return a dataset of dictionaries of tensors, already batched and shuffled.
 
-    Each iteration is an epoch, the next one the next epoch. Strings and bytes are ``tf.string``,
-    empty for null; ragged columns are ragged tensors. The first batch is asked for at once,
-    because it says which types there are.
+    Each iteration is one epoch. Strings and bytes are ``tf.string``, empty for null; ragged
+    columns are ragged tensors. The first batch is requested at once, to learn the types.
 
     Args:
         dataset: What to read.

@@ -31,7 +31,7 @@ def jax_arrays(values: Mapping[str, Value]) -> dict[str, Any]:
 
     Raises:
         ConfigurationError: JAX is not installed.
-        BadArgumentError: JAX, set to 32 bits, would change an integer.
+        BadArgumentError: JAX is set to 32 bits, which would change an integer.
     """
     try:
         import jax  # noqa: PLC0415 - not every trainer has it
@@ -53,7 +53,7 @@ def jax_arrays(values: Mapping[str, Value]) -> dict[str, Any]:
 
 def _numbers(value: torch.Tensor) -> NDArray[Any]:
     if value.dtype is torch.bfloat16:
-        # NumPy has none.
+        # NumPy has no bfloat16.
         return value.view(torch.int16).numpy(force=True).view(np.uint16)
     return value.numpy(force=True)
 
@@ -66,7 +66,7 @@ def _objects(column: BytesColumn | StringColumn | RaggedColumn) -> NDArray[np.ob
 
 
 def _check_narrow(name: str, value: torch.Tensor) -> None:
-    # JAX cuts the upper half off without a word.
+    # JAX would silently cut off the upper half.
     limits = torch.iinfo(torch.int32)
     if value.numel() and (value.min() < limits.min or value.max() > limits.max):
         raise BadArgumentError(

@@ -43,7 +43,7 @@ _LATER = frozenset({"_made", "sample_ids", "_columns", "_payload"})
 def damaged_ids_of(
     header: pb.BatchHeader,
 ) -> tuple[int, ...] | tuple[tuple[int, int], ...]:
-    """Return the samples of a batch that others stand in for, since they are damaged."""
+    """Return the damaged samples of a batch, which others stand in for."""
     if header.damaged_dataset_indices:
         return tuple(zip(header.damaged_dataset_indices, header.damaged_sample_ids, strict=True))
     return tuple(header.damaged_sample_ids)
@@ -55,8 +55,8 @@ class Batch(MutableMapping[str, Value]):
     Columns of numbers are tensors ``(samples, *shape)`` in the dtype they were stored in; strings,
     bytes and ragged columns are lazy sequences. A column that may hold nulls has a second entry
     ``name.valid``, ``(samples,) bool``. The memory is writable, belongs to the batch and its
-    tensors, and no later batch changes it. With ``device=`` all tensors are there; strings and
-    bytes stay on the CPU.
+    tensors, and no later batch changes it. With ``device=``, all tensors are on the device; strings
+    and bytes stay on the CPU.
 
     Attributes:
         epoch: The epoch, from 0.
@@ -67,14 +67,15 @@ class Batch(MutableMapping[str, Value]):
         loss_scale: Factor that makes the mean over ranks of ``loss.mean() * loss_scale`` the mean
             over the global batch, also where ranks have unequal shares. Not for ranks without
             samples, whose mean is NaN, nor for means that count pads: see ``sum_scale``.
-        sum_scale: Factor that makes the mean over ranks of ``losses.sum() * sum_scale`` that mean,
-            the same on every rank. The sum over no samples is 0, so it holds for all batches.
+        sum_scale: Factor that makes the mean over ranks of ``losses.sum() * sum_scale`` the mean
+            over the global batch; the same on every rank. The sum over no samples is 0, so this
+            works for all batches.
         token: The resume token after this batch; the same on every rank.
-        sample_ids: ``(samples,) int64``, or None unless asked for with ``with_ids``. Of a mixture
-            pairs, ``(samples, 2)``.
+        sample_ids: ``(samples,) int64``, or None without ``with_ids``. Pairs for a mixture,
+            ``(samples, 2)``.
         substitute_count: Rows that stand in for skipped samples.
-        damaged_ids: Samples whose image cannot be decoded, and which other rows stand in for
-            (``on_error="skip"``); of a mixture, pairs of a dataset's index and an id in it.
+        damaged_ids: Samples whose image cannot be decoded and that other rows stand in for
+            (``on_error="skip"``); for a mixture, pairs of a dataset's index and an id in it.
     """
 
     epoch: int
@@ -102,7 +103,7 @@ class Batch(MutableMapping[str, Value]):
         Args:
             event: The batch; its memory passes to this object.
             group_count: World size divided by replication.
-            origin: Where to report to in the main process, if this is made in a worker.
+            origin: Where to report to in the main process, if this is a worker.
         """
         if origin is not None:
             self._origin = origin
@@ -180,7 +181,7 @@ class Batch(MutableMapping[str, Value]):
         return clone
 
     def __reduce__(self) -> tuple[Callable[..., Batch], tuple[_Packed]]:
-        """Pickle as one tensor; the receiver makes the columns from it again, as views."""
+        """Pickle as one tensor; the receiver makes the columns as views of it."""
         self._open()
         if self._device is not None:
             raise BadArgumentError(
@@ -204,8 +205,8 @@ class Batch(MutableMapping[str, Value]):
     if not TYPE_CHECKING:
 
         def __getattr__(self, name: str) -> object:
-            # Asked only for what is not there: what the header says, and the columns, until
-            # somebody looks; and in a batch that came from a worker, all of it.
+            # Called only for missing attributes: the header's fields and the columns before their
+            # first use, and all attributes of a batch from a worker.
             there = self.__dict__
             if "_packed" in there:
                 self._open()
@@ -222,7 +223,7 @@ class Batch(MutableMapping[str, Value]):
             return getattr(self, name)
 
     def _look(self) -> dict[str, Value]:
-        """Return the values, which are made at the first access."""
+        """Return the values, which are made on first access."""
         if self._values is None:
             if self._packed is not None:
                 self._open()
@@ -253,10 +254,10 @@ class Batch(MutableMapping[str, Value]):
     def to(self, device: str | torch.device, *, non_blocking: bool = False) -> Self:
         """Return the batch with its tensors on a device; strings and bytes stay on the CPU.
 
-        ``RemoteDataset(device=...)`` does so ahead of the loop, over pinned memory, and is faster.
+        ``RemoteDataset(device=...)`` is faster: it copies ahead of the loop, from pinned memory.
 
         Args:
-            device: The device, such as ``"cuda"``. Tensors that are on it already are not copied.
+            device: The device, such as ``"cuda"``. Tensors that are already there are not copied.
             non_blocking: Whether copies out of pinned memory may still run on return.
 
         Raises:
@@ -285,7 +286,7 @@ class Batch(MutableMapping[str, Value]):
         return moved
 
     def pin_memory(self) -> Self:
-        """Return the batch in pinned memory, as ``DataLoader(pin_memory=True)`` wants it.
+        """Return the batch in pinned memory, for ``DataLoader(pin_memory=True)``.
 
         Raises:
             ConfigurationError: This process sees no device to copy to.
@@ -325,7 +326,7 @@ class Batch(MutableMapping[str, Value]):
 
         JAX copies tensors on the CPU that do not start at a multiple of 64 bytes.
         Strings, bytes and ragged columns stay as they are; ``values`` and ``offsets`` of a ragged
-        one are tensors. With JAX's default of 32 bits, float64 becomes float32.
+        column are tensors. With JAX's default of 32 bits, float64 becomes float32.
 
         Raises:
             ConfigurationError: JAX is not installed.
@@ -404,5 +405,5 @@ def _refuse_collate(batch: object, *, collate_fn_map: object = None) -> NoReturn
     )
 
 
-# The documented way to tell torch's default_collate about a type of one's own.
+# The documented way to extend torch's default_collate.
 default_collate_fn_map[Batch] = _refuse_collate

@@ -11,15 +11,15 @@ from headrace.v1 import shard_service_pb2 as pb
 class Classes(Mapping[str, tuple[str, ...]]):
     """Names of classes by column: value i of the column means the i-th name.
 
-    For a mixture, the names on which its datasets agree: one of them may append classes to those of
-    another. It is an error to access a column in which they do not agree.
+    For a mixture, the names on which its datasets agree: one dataset may append classes to those
+    of another. Access to a column in which they disagree is an error.
 
     Attributes:
-        versions: Name and fingerprint of the datasets that were asked for.
+        versions: Name and fingerprint of each requested dataset.
     """
 
     def __init__(self, answers: Sequence[pb.GetDatasetResponse]) -> None:
-        """Take what servers said of the datasets, in their order."""
+        """Take the servers' descriptions of the datasets, in their order."""
         self.versions = [(answer.dataset.name, answer.dataset.fingerprint) for answer in answers]
         self._columns: dict[str, dict[str, pb.ColumnClasses]] = {}
         for answer in answers:
@@ -31,8 +31,8 @@ class Classes(Mapping[str, tuple[str, ...]]):
 
         Raises:
             KeyError: The column has no classes.
-            UnsupportedColumnError: There are too many for a server to send, or the datasets of a
-                mixture do not agree on them.
+            UnsupportedColumnError: There are too many classes for a server to send, or the datasets
+                of a mixture do not agree on them.
         """
         if column not in self._columns:
             known = ", ".join(sorted(self._columns)) or "none"

@@ -1,6 +1,6 @@
 """Views of columns that are not plain tensors.
 
-Nothing is decoded before it is touched.
+Items are decoded on access.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ _Text = TypeVar("_Text", bytes, str)
 _VIEWS = frozenset({"_values", "_offsets", "_valid"})
 
 _RUN = 256
-"""Items decoded at once for a loop over a column: a copy of all their bytes costs less than one for
-each, and a loop that is left early has decoded few for nothing."""
+"""Items decoded at once for a loop over a column: one copy of all their bytes costs less than one
+for each, and a loop that is left early has decoded few in vain."""
 
 
 class _Source(Protocol):
@@ -56,12 +56,12 @@ class _Lazy(ABC, Generic[_T]):
         """Return a column whose views are made on demand.
 
         Args:
-            source: Makes them; is kept for as long as the column.
-            name: The column's name there.
-            row_count: Rows.
+            source: Makes the views; kept alive by the column.
+            name: The column's name in the source.
+            row_count: Number of rows.
         """
         column = cls.__new__(cls)
-        # An initialiser that took either would take twice as long.
+        # An initialiser for both cases would take twice as long.
         column.__dict__.update(_source=source, _name=name, _row_count=row_count)
         return column
 
@@ -72,7 +72,7 @@ class _Lazy(ABC, Generic[_T]):
     if not TYPE_CHECKING:
 
         def __getattr__(self, name: str) -> object:
-            # Asked only for what is not there: the views, until somebody looks.
+            # Called only for missing attributes: the views before their first use.
             if name not in _VIEWS or self._source is None:
                 raise AttributeError(
                     f"{type(self).__name__!r} has no attribute {name!r}: {self._ADVICE}"
@@ -81,7 +81,7 @@ class _Lazy(ABC, Generic[_T]):
             return self.__dict__[name]
 
     def __getstate__(self) -> dict[str, object]:
-        # Travels, and is copied, with the views.
+        # Pickles and copies contain the views.
         self._values  # noqa: B018 - makes them
         return {k: v for k, v in self.__dict__.items() if k not in ("_source", "_name")}
 
@@ -137,7 +137,7 @@ class _Lazy(ABC, Generic[_T]):
 
     @abstractmethod
     def _decode(self, edges: list[int]) -> list[_T]:
-        """Make the items between each two edges, which are places in the values."""
+        """Decode the items between adjacent edges, which are offsets into the values."""
 
 
 class BytesColumn(_Lazy[bytes]):
@@ -160,7 +160,7 @@ class StringColumn(_Lazy[str]):
     def _decode(self, edges: list[int]) -> list[str]:
         whole = self._values[edges[0] : edges[-1]].tobytes()
         if whole.isascii():
-            # A character is a byte, so that places are those of the text.
+            # In ASCII, offsets of bytes are offsets of characters.
             return _cut(whole.decode("ascii"), edges)
         return [item.decode() for item in _cut(whole, edges)]
 
@@ -181,8 +181,8 @@ class RaggedColumn(_Lazy[torch.Tensor]):
         """Wrap a column.
 
         Args:
-            view: The column on the CPU; its values are not looked at if they were moved.
-            moved: Values and offsets on a device, if they were.
+            view: The column on the CPU; its values are not used if ``moved`` is given.
+            moved: Values and offsets on a device, if they were moved there.
         """
         super().__init__(view)
         self._moved = moved
@@ -211,15 +211,15 @@ class RaggedColumn(_Lazy[torch.Tensor]):
     def to_padded(
         self, *, fill: float = 0, length: int | None = None, multiple_of: int = 1
     ) -> torch.Tensor:
-        """Return ``(samples, length)``, short and null rows filled up, long ones cut.
+        """Return ``(samples, length)``, with short and null rows filled and long rows cut.
 
         Args:
-            fill: What to fill up with.
-            length: The length of each row, >= 0; None for that of the longest.
+            fill: The value to fill with.
+            length: The length of each row, >= 0; None for the longest row's.
             multiple_of: Round the length up to a multiple of this, >= 1, so that few shapes occur.
 
         Raises:
-            BadArgumentError: `multiple_of` is no whole number, or below 1.
+            BadArgumentError: `multiple_of` is not a whole number, or below 1.
         """
         step = whole("multiple_of", multiple_of, low=1, high=1 << 31)
         offsets, values = self.offsets, self.values
@@ -238,6 +238,6 @@ class RaggedColumn(_Lazy[torch.Tensor]):
 
 
 def _cut(whole: _Text, edges: list[int]) -> list[_Text]:
-    """Split the values between the first edge and the last at all edges in between."""
+    """Split the values from the first edge to the last at all edges in between."""
     first = edges[0]
     return [whole[begin - first : end - first] for begin, end in pairwise(edges)]

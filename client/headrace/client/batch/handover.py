@@ -1,8 +1,8 @@
 """Tell a dataset in the main process which of its workers' batches the loop has taken.
 
 A worker runs ahead of the loop, and so does the DataLoader: neither knows which batches the loop
-was given. A batch from a worker therefore stays packed until the loop looks at it, and then reports
-that here.
+has received. A batch from a worker therefore stays packed until the loop uses it, and then reports
+this here.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _OWNERS: weakref.WeakValueDictionary[str, _Owner] = weakref.WeakValueDictionary(
 
 
 def register_owner(key: str, owner: _Owner) -> None:
-    """Report its batches to a dataset for as long as it lives."""
+    """Report the batches with this key to a dataset, as long as it exists."""
     _OWNERS[key] = owner
 
 

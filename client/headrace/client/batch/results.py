@@ -19,7 +19,7 @@ class OnBatches:
     """Calls a function with batches as loops see them.
 
     Attributes:
-        function: The user's.
+        function: The user's function.
         group_count: World size divided by replication.
     """
 
@@ -27,7 +27,7 @@ class OnBatches:
     group_count: int
 
     def __call__(self, event: BatchEvent) -> object:
-        """Return what the function makes of a batch."""
+        """Return the function's result for a batch."""
         return self.function(Batch(event, group_count=self.group_count))
 
 
@@ -35,7 +35,7 @@ def on_batches_of(function: Callable[[Batch], Any] | None, group_count: int) -> 
     """Return a wrapper that calls the function given as ``transform=``.
 
     Args:
-        function: The user's.
+        function: The user's function.
         group_count: World size divided by replication.
 
     Raises:
@@ -47,11 +47,11 @@ def on_batches_of(function: Callable[[Batch], Any] | None, group_count: int) -> 
 
 @dataclass(frozen=True, slots=True)
 class Carried:
-    """A result that travels from a worker; alone, it does not tell which batch it came from.
+    """A result on its way from a worker, with the batch that it was made from.
 
     Attributes:
         result: What the function returned.
-        token: The batch's.
+        token: The resume token of the batch.
         origin: Where to report to in the main process.
     """
 
@@ -65,5 +65,5 @@ class Carried:
         return self.result
 
     def pin_memory(self) -> Self:
-        """Return it in pinned memory, as far as torch knows how to pin it."""
+        """Return the result in pinned memory, as far as torch can pin it."""
         return replace(self, result=pin_memory(self.result))  # type: ignore[no-untyped-call] # torch leaves it so

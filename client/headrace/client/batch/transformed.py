@@ -2,13 +2,13 @@
 
 Contract:
 
-1. The function gets each batch once, in order, and the loop gets what it returns, also None.
-2. Position: an event keeps the mark of its batch, whatever the function returned or changed, so a
+1. The function gets each batch once, in order, and the loop gets what it returns, None included.
+2. Position: an event keeps the mark of its batch, whatever the function returns or changes, so a
    state describes the last result that was handed over.
 3. Failure: anything that the function raises, even `StopIteration`, is raised after all earlier
    results, as a `StepFailedError` that names the batch; the next `for` starts with that batch.
-4. Memory: the parts of a batch that the function does not keep are freed when the next one is read.
-   Waiting results count as many bytes as their batches had.
+4. Memory: the parts of a batch that the function does not keep are freed when the next batch is
+   read. A waiting result counts as many bytes as its batch had.
 
 If the code differs, the code is wrong.
 """
@@ -29,14 +29,14 @@ from headrace.errors import BadArgumentError, StepFailedError
 from headrace.v1 import shard_service_pb2 as pb
 
 Transformation = Callable[[BatchEvent], object]
-"""Makes of a batch what the loop gets."""
+"""Turns a batch into what the loop gets."""
 
 
 class TransformedEvent(BatchEvent):
     """The result of a batch; the batch's memory is not kept.
 
     Attributes:
-        mark: The batch's.
+        mark: The mark of the batch.
         result: What the function returned.
     """
 
@@ -63,15 +63,15 @@ class TransformingReader(ReaderAround):
         """Apply a function to the batches of a reader.
 
         Args:
-            reader: Its batches come one by one.
-            transformation: Makes what the loop gets.
+            reader: Must not yield several batches as one event.
+            transformation: Turns a batch into what the loop gets.
         """
         super().__init__(reader)
         self._transformation = transformation
 
     def events(self) -> Generator[Event, None, None]:
-        """Yield the reader's events, batches transformed."""
-        # It is closed here: the traceback of a function's error would keep the stream open.
+        """Yield the reader's events, with transformed batches."""
+        # Closed here: the traceback of a function's error would keep the stream open.
         with closing(self._reader.events()) as source:
             for event in source:
                 yield self._transformed(event) if isinstance(event, BatchEvent) else event
@@ -88,7 +88,7 @@ class TransformingReader(ReaderAround):
 def called(
     transformation: Transformation, event: BatchEvent, header: pb.BatchHeader | None = None
 ) -> object:
-    """Return the result of a batch.
+    """Return the result for a batch.
 
     Raises:
         StepFailedError: The function raised an exception, which is the cause.
@@ -110,7 +110,7 @@ def called(
 
 
 def transform_of(function: Callable[..., Any] | None) -> Callable[..., Any] | None:
-    """Return what was given as ``transform=``.
+    """Check the argument ``transform=``.
 
     Raises:
         BadArgumentError: The argument is not callable.

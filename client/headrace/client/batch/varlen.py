@@ -9,7 +9,7 @@ from headrace.errors import BadArgumentError
 
 
 def cu_seqlens(boundaries: RaggedColumn) -> tuple[torch.Tensor, int]:
-    """Return where the pieces of a batch end, counted through all of its rows, and the longest.
+    """Return where the pieces of a batch end, over all of its rows, and the longest length.
 
     Args:
         boundaries: The column ``<column>.boundaries`` of packed rows.

@@ -49,10 +49,10 @@ class Copies(Protocol):
 
 
 def checked_device(name: str | torch.device) -> torch.device:
-    """Return the device of that name.
+    """Return the device with this name.
 
     Raises:
-        BadArgumentError: It is neither the CPU nor a CUDA device.
+        BadArgumentError: The device is neither the CPU nor a CUDA device.
     """
     instance("device", name, (str, torch.device), wanted="'cuda', 'cuda:N', 'cpu' or None")
     try:
@@ -86,7 +86,7 @@ def copies_to(device: torch.device) -> Copies:
 
 
 class HostCopies:
-    """The same path without CUDA: the copy is complete at once."""
+    """The same path without CUDA: copies end at once."""
 
     def make_buffer(self, size: int) -> NDArray[np.uint8]:
         """Return touched memory."""
@@ -95,7 +95,7 @@ class HostCopies:
         return buffer
 
     def adopt(self, memory: NDArray[np.uint8]) -> None:
-        """Copy from it as it is."""
+        """Do nothing: it can be copied from as it is."""
 
     def start(self, payload: NDArray[np.uint8]) -> Copy:
         """Copy at once."""
@@ -117,7 +117,7 @@ class _EndedCopy:
 
 
 class CudaCopies:
-    """Transfers on a stream of their own."""
+    """Transfers on a separate CUDA stream."""
 
     def __init__(self, device: torch.device) -> None:
         """Make the stream.
@@ -131,14 +131,14 @@ class CudaCopies:
 
     def make_buffer(self, size: int) -> NDArray[np.uint8]:
         """Return pinned, touched memory."""
-        # Pinning synchronises the device, so a little more than this batch needs is taken, for
-        # the next ones to fit: arbitrary, 1/8.
+        # Pinning synchronises the device, so this takes a little more than the batch needs, to
+        # fit later batches too: 1/8, arbitrary.
         pinned = torch.empty(size + size // 8, dtype=torch.uint8, pin_memory=True)
         pinned.zero_()
         return pinned.numpy()
 
     def adopt(self, memory: NDArray[np.uint8]) -> None:
-        """Pin it for as long as it is mapped, so that transfers read it directly."""
+        """Pin the memory as long as it is mapped, so that transfers read it directly."""
         address, cudart = memory.ctypes.data, torch.cuda.cudart()  # type: ignore[no-untyped-call] # likewise
         with torch.cuda.device(self._device):
             failed = int(cudart.cudaHostRegister(address, memory.nbytes, 0))
@@ -153,7 +153,7 @@ class CudaCopies:
         weakref.finalize(memory, _unpin, address, self._device).atexit = False
 
     def start(self, payload: NDArray[np.uint8]) -> Copy:
-        """Begin the transfer; the calling thread continues at once."""
+        """Start the transfer; the calling thread continues at once."""
         with torch.cuda.device(self._device), torch.cuda.stream(self._stream):
             target = torch.empty(payload.size, dtype=torch.uint8, device=self._device)
             target.copy_(torch.from_numpy(payload), non_blocking=True)

@@ -3,11 +3,11 @@
 Contract:
 
 1. Ring: payloads are received into buffers that are made once, touched once and, for CUDA, pinned
-   once. A steady run makes no more of them.
+   once. A steady run makes no new ones.
 2. Transfer: `DeviceRing.move` starts one asynchronous copy of the whole payload and does not wait
    for it. What must stay on the CPU (strings, bytes, offsets to index by) is copied out first.
-3. Ownership: a buffer returns to the ring when its copy has ended, never sooner, and whether or
-   not the batch lives. The payload on the device belongs to the batch.
+3. Ownership: a buffer returns to the ring when its copy has ended, never sooner, whether or not the
+   batch still exists. The payload on the device belongs to the batch.
 4. Handover: `Copy.hand_over` makes the loop's stream wait for the copy, not the loop.
 5. Close: waits for the copies under way, then drops the buffers.
 
@@ -38,8 +38,7 @@ from headrace.v1 import shard_service_pb2 as pb
 class MovedEvent(BatchEvent):
     """A batch whose payload is on a device, or on its way there.
 
-    ``columns`` holds, in host memory of its own, what is not read on the device; ``payload`` is
-    empty.
+    ``columns`` holds what is not read on the device, in separate host memory; ``payload`` is empty.
 
     Attributes:
         copy: The payload on the device.
@@ -53,7 +52,7 @@ class MovedEvent(BatchEvent):
 class DeviceRing:
     """The buffers that payloads pass on their way to one device.
 
-    `take`, `move` and `close` are for the one thread that reads.
+    Only the reading thread may call `take`, `move` and `close`.
     """
 
     def __init__(self, copies: Copies, *, idle_bytes: int) -> None:
@@ -77,10 +76,7 @@ class DeviceRing:
         self._copies.adopt(memory)
 
     def move(self, event: BatchEvent) -> MovedEvent:
-        """Start the transfer of a batch that was received into a buffer of this ring.
-
-        Or into memory that was adopted.
-        """
+        """Start the transfer of a batch in a buffer of this ring, or in adopted memory."""
         self._land()
         payload = event.payload
         spans = {name: span_of(view, payload) for name, view in event.columns.items()}
@@ -98,13 +94,13 @@ class DeviceRing:
         return MovingReader(reader, self)
 
     def close(self) -> None:
-        """Wait for the copies under way and let go of their buffers."""
+        """Wait for the copies under way, and release their buffers."""
         while self._flying:
             self._flying[0][1].wait()
             self._flying.popleft()
 
     def _land(self) -> None:
-        # Copies of one stream end in the order in which they began.
+        # Copies on one stream end in the order in which they started.
         while self._flying and self._flying[0][1].has_ended():
             self._flying.popleft()
 
@@ -128,7 +124,7 @@ class MovingReader(ReaderAround):
         self._ring = ring
 
     def events(self) -> Generator[Event, None, None]:
-        """Yield the reader's events, batches moved."""
+        """Yield the reader's events, with moved batches."""
         try:
             for event in self._reader.events():
                 yield self._moved(event) if isinstance(event, BatchEvent) else event

@@ -52,7 +52,7 @@ class WireFeeds:
     def __call__(
         self, endpoint: Endpoint, request: pb.ReadBatchesRequest, *, clock: HopClock
     ) -> Iterator[WireFeed]:
-        """Open a stream on a connection of its own, and close both at the end."""
+        """Open a stream on a new connection, and close both at the end."""
         keep_freed_memory()
         with endpoint.access.open_channel(endpoint.address) as channel:
             call = encoded_messages(channel, "ReadBatches", request, endpoint.access.metadata())
@@ -80,9 +80,9 @@ class WireFeed:
         """Take over a call that was just started.
 
         Args:
-            channel: Its connection, for this call alone.
-            call: Its responses.
-            assembler: What puts them together.
+            channel: The connection, used by this call alone.
+            call: The responses.
+            assembler: Makes batches of them.
             clock: Where the feed notes what it waits for.
             target: The address, for messages.
         """
@@ -114,11 +114,11 @@ class WireFeed:
         try:
             return next(self._responses, None)
         except grpc.RpcError as failure:
-            # A call is its own exception. With its traceback it would hold all frames up to the
-            # reader's, with the last batch, until garbage is collected.
+            # The call itself is the exception. Its traceback would keep all frames up to the
+            # reader's, and so the last batch, until garbage is collected.
             raise self._error(failure) from failure.with_traceback(None)
         finally:
-            # Time in which the caller works on an event, or rests, is not silence.
+            # Time between two waits of the caller is not silence.
             self._waiting_since = None
 
     def cancel(self) -> None:
@@ -126,11 +126,11 @@ class WireFeed:
         self._channel.close()
 
     def close(self) -> None:
-        """End the call and let gRPC free it, in the thread that reads."""
+        """End the call and let gRPC free it; for the reading thread."""
         end_call(self._channel, self._responses)
 
     def end_if_silent(self, silence_s: float) -> bool:
-        """Cancel the call if nothing came for so long; from another thread."""
+        """Cancel the call if nothing came for ``silence_s``; for another thread."""
         since = self._waiting_since
         if since is None or time.monotonic() - since < silence_s:
             return False
@@ -139,7 +139,7 @@ class WireFeed:
         return True
 
     def take(self, message: bytes) -> Event | None:
-        """Return the event that a message completes, if any; it holds no others."""
+        """Return the event that a message completes, if any; the message holds no others."""
         return self._take(read_frame(message))
 
     def _take(self, frame: MessageFrame) -> Event | None:
@@ -155,7 +155,7 @@ class WireFeed:
         return event
 
     def _blame_store(self, waiting_ms: int) -> None:
-        # Each heartbeat of one wait says how long the wait has lasted since its beginning.
+        # Each heartbeat of one wait says how long the wait has lasted so far.
         self._clock.blame_store(max(0, waiting_ms - self._blamed_ms) / 1000)
         self._blamed_ms = waiting_ms
 
@@ -175,7 +175,7 @@ def encoded_messages(
     request: pb.ReadBatchesRequest | pb.AttachRingRequest,
     metadata: tuple[tuple[str, str], ...],
 ) -> grpc.CallIterator[bytes]:
-    """Start a call whose responses stay serialised, so that protobuf copies no payload."""
+    """Start a call whose responses stay encoded, so that protobuf copies no payload."""
     begin = channel.unary_stream(
         f"/headrace.v1.ShardService/{method}",
         request_serializer=type(request).SerializeToString,
@@ -185,22 +185,22 @@ def encoded_messages(
 
 
 def end_call(channel: grpc.Channel, responses: Iterator[bytes]) -> None:
-    """End a call whose events arrive in this thread, and free its connection and all it holds.
+    """End a call whose events arrive in this thread, and free its connection and memory.
 
     gRPC frees such a call when its last event has been taken, but takes no more events after
     `cancel`: each cancelled stream would leave 0.3 MiB and a connection behind.
 
     Args:
-        channel: The channel of this call alone.
-        responses: The responses of the call; what is still under way is dropped.
+        channel: The channel, used by this call alone.
+        responses: The responses of the call; those under way are dropped.
     """
     channel.close()
     try:
         for _ in responses:
             pass
     except grpc.RpcError as ended:
-        # It is the call: its traceback, and that of what is handled meanwhile, would hold all
-        # frames up to the reader's, with the last batch.
+        # The exception is the call: its traceback, and that of its context, would keep all frames
+        # up to the reader's, and so the last batch.
         ended.__traceback__ = ended.__context__ = None
 
 
@@ -223,7 +223,7 @@ def watched(feed: WireFeed, *, silence_s: float) -> Iterator[None]:
         watchdog.start()
         yield
     finally:
-        # Without any call: Ctrl-C may come inside one, and the others would not run.
+        # A plain store: Ctrl-C may interrupt a call, and what follows would not run.
         is_open = False
         done.set()
         feed.close()

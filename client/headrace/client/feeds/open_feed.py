@@ -28,7 +28,7 @@ from headrace.ring import HELLO_BYTES, REFUSAL_MOST_BYTES, VERSION, read_hello, 
 from headrace.v1 import shard_service_pb2 as pb
 
 _ATTACH_S = 5.0
-"""Most seconds for each step on the ring's socket; the server waits for nothing there."""
+"""Most seconds for each step on the ring's socket, where the server answers at once."""
 
 _UNIX = "unix:"
 
@@ -40,7 +40,7 @@ class RingFeeds:
 
     Args:
         options: The options about rings.
-        landing: Where payloads go, and what is told how they arrive.
+        landing: Where payloads go, and where to note how they arrive.
         silence_s: Seconds without a sign of life after which a stream counts as dead.
     """
 
@@ -54,7 +54,7 @@ class RingFeeds:
     def __call__(
         self, endpoint: Endpoint, request: pb.ReadBatchesRequest, *, clock: HopClock
     ) -> Iterator[Feed]:
-        """Open a stream, and close all that belongs to it at the end.
+        """Open a stream, and close it with all its resources at the end.
 
         Raises:
             RingUnavailableError: A ring is required and cannot be opened.
@@ -133,7 +133,7 @@ class RingFeeds:
 
 
 def _offer_of(wire: WireFeed) -> pb.RingOffer:
-    """Return what the call starts with.
+    """Return the offer that the call starts with.
 
     Raises:
         RingUnavailableError: The server makes no rings, or rings of another layout.
@@ -171,14 +171,14 @@ def _attached(
     """Fetch the ring from the socket beside the server's, and release it at the end.
 
     Raises:
-        RingUnavailableError: The socket is not to be had from here, or the server refuses.
+        RingUnavailableError: The socket cannot be reached from here, or the server refuses.
     """
     path = ring_socket_of(address.removeprefix(_UNIX).removeprefix("//"))
     with closing(socket.socket(socket.AF_UNIX)) as connection:
         connection.settimeout(_ATTACH_S)
         try:
             connection.connect(path)
-            # A server that refuses at once says why, and closes.
+            # A server that refuses at once says why, and closes the connection.
             with suppress(BrokenPipeError):
                 connection.sendall(offer.ticket)
             said, fds, _, _ = socket.recv_fds(connection, HELLO_BYTES + REFUSAL_MOST_BYTES, 1)

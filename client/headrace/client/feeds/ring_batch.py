@@ -1,4 +1,4 @@
-"""A batch in a slot that is laid out like an earlier one, so that its parts are read on demand."""
+"""A batch in a slot with the layout of an earlier batch, so its parts are read on demand."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _UINT8 = np.dtype(np.uint8)
 class SlotEvent(BatchEvent):
     """A batch whose header and arrays are made on demand.
 
-    It owns its slot, as every array that it makes does through it.
+    It owns its slot, and every array that it makes keeps it alive.
     """
 
     __slots__ = ("__del__", "_mapping", "_opened", "layout", "mark", "sample_count")
@@ -29,7 +29,7 @@ class SlotEvent(BatchEvent):
     sample_count: int
 
     def __init__(self, mapping: Mapping, opened: OpenSlot, layout: SlotLayout) -> None:
-        """Take a slot.
+        """Take over a slot.
 
         Args:
             mapping: The ring.
@@ -44,7 +44,7 @@ class SlotEvent(BatchEvent):
         self.__del__ = partial(mapping.give_up, opened)
 
     def array(self, part: PayloadArray) -> SlotArray:
-        """Return an array of the slot, which keeps it."""
+        """Return an array of the slot, which keeps the slot alive."""
         _, _, buffer, shape, dtype = part
         _, _, lengths, begins = self.layout
         if not shape:
@@ -62,8 +62,7 @@ class SlotEvent(BatchEvent):
         )
 
     if not TYPE_CHECKING:
-        # These replace the fields. Arrays made here are not stored here: they keep this object
-        # alive.
+        # These replace the fields. They store no arrays, which would keep this object alive.
 
         @property
         def header(self) -> pb.BatchHeader:

@@ -1,7 +1,7 @@
 """The feed through shared memory, the ring. Only small messages go over sockets.
 
-The ring's socket says of each event where it is: in a slot of the ring, or in the next message of
-the gRPC call, whose status tells how the stream ended. ``docs/ring.md`` has the rules.
+The ring's socket says where each event is: in a slot of the ring, or in the next message of the
+gRPC call, whose status says how the stream ended. ``docs/ring.md`` has the rules.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from headrace.errors import (
 from headrace.ring import OpenSlot, RecordKind, RecordReader, kind_of, open_slot, record
 
 _RECEIVE_BYTES = 65536
-# A number compares in a third of the time that a member of an enumeration takes.
+# Comparing numbers takes a third of the time of comparing members of an enumeration.
 _SLOT = int(RecordKind.SLOT)
 
 _Said = tuple[int, int, int]
@@ -37,10 +37,10 @@ _Said = tuple[int, int, int]
 _TIMEVAL = struct.Struct("@ll")
 
 _RUN_BYTES = 16 << 20
-"""Batches that come together are handed over together up to that many bytes, as a server announces
-them: releases wait meanwhile. The first of a run costs as much as fifteen others."""
+"""Most bytes of batches that are handed over together if they come together, as in a server's
+announcements: releases wait meanwhile. The first of a run costs as much as fifteen others."""
 _RUN_SHARE = 8
-"""And up to this part of the ring."""
+"""The same bound as a part of the ring: the lower one holds."""
 
 
 class RingFeed:
@@ -64,13 +64,13 @@ class RingFeed:
             wire: The call, after its offer.
             memory: The ring.
             connection: A connection to the server.
-            assembler: What both kinds of batches go through.
+            assembler: Checks both kinds of batches.
             clock: Where the feed notes what it waits for.
             transport: Counts the batches in the ring.
-            silence_s: How long the server may say nothing.
+            silence_s: How long the server may be silent.
             takes_runs: Whether batches may come together.
         """
-        # The kernel's own time-out: Python's would ask the kernel twice for each wait, and would
+        # The kernel's own timeout: Python's would take two system calls for each wait, and would
         # make releases wait where they must not.
         connection.settimeout(None)
         whole_s, part_s = divmod(silence_s, 1)
@@ -126,7 +126,7 @@ class RingFeed:
             except BlockingIOError:
                 raise self._silent() from None
             except OSError:
-                # A server that was killed, or did not read our last releases.
+                # The server was killed, or did not read our last releases.
                 said = b""
             if not said:
                 return []
@@ -134,7 +134,7 @@ class RingFeed:
         return records
 
     def _events_of(self, records: Sequence[_Said]) -> Iterator[Event | None]:
-        """Yield what was announced; batches that follow each other as the last one of them."""
+        """Yield the announced events; a run of batches as its last one, with the others ahead."""
         mapping = self._memory.mapping
         for kind, begin, generation in records:
             if kind == _SLOT:
@@ -153,7 +153,7 @@ class RingFeed:
         yield from self._together()
 
     def _together(self) -> Iterator[BatchEvent]:
-        """Yield the batches opened by now, which are let go of here."""
+        """Yield the batches opened so far, and forget them."""
         run, self._run = self._run, deque()
         if run:
             self._count_alike()
@@ -203,7 +203,7 @@ class RingFeed:
         return SlotEvent(mapping, opened, layout)
 
     def _relaid(self, form: SlotForm, opened: OpenSlot) -> SlotLayout | None:
-        """Return the layout of a batch with another number; None if only its columns tell it."""
+        """Return the layout of a batch with another number; None if its columns must be read."""
         if not (form.ragged and opened.layout):
             return None
         layout = form.layout_of(opened.message, opened.payload_end - opened.payload_begin)
@@ -212,14 +212,14 @@ class RingFeed:
         return layout
 
     def _read(self, opened: OpenSlot, mapping: Mapping) -> BatchEvent:
-        """Read a batch's header, and take note of its layout."""
+        """Read a batch's header, and remember its layout."""
         self._count_alike()
         self._alike = None
         payload = Slot(mapping, opened).payload()
         header = header_of(opened.message)
         event = self._assembler.adopt(header, payload)
         number, self._number = self._number, opened.layout
-        # A reader that checks each payload needs each header; one that hands out arrays does not.
+        # Only a reader that checks payloads needs every header.
         if number and opened.layout and self._most_bytes and not header.payload_xxh3:
             form = SlotForm(event)
             # The second batch of a form is probably not the last.
@@ -228,7 +228,7 @@ class RingFeed:
         return event
 
     def _ask_for_more(self, number: int) -> None:
-        """Acknowledge this ``FULL``, after all slots that are free by now."""
+        """Acknowledge this ``FULL``, after releasing all free slots."""
         self._memory.flush()
         with contextlib.suppress(OSError):
             self._connection.sendall(record(RecordKind.HUNGRY, 0, number))

@@ -17,19 +17,19 @@ from headrace.v1 import shard_service_pb2 as pb
 
 _TENSOR = pb.COLUMN_KIND_TENSOR
 _OFFSET_SHIFT = 3
-"""Offsets have 8 bytes, and begin at multiples of them."""
+"""Offsets have 8 bytes, and start at multiples of 8."""
 
 _new = tuple.__new__
 _parsed = pb.ReadBatchesResponse.FromString
 
 
 class PayloadArray(NamedTuple):
-    """An array of a payload, which is one of its buffers.
+    """An array in a payload: one of its buffers.
 
     Attributes:
         name: The name of the column, or ``column.valid``.
-        kind: ``pb.ColumnKind`` of the column; a validity column has that of tensors.
-        buffer: Which buffer.
+        kind: ``pb.ColumnKind`` of the column; validity columns count as tensors.
+        buffer: The index of the buffer.
         shape: Its shape; empty for all the values that the buffer holds.
         dtype: The type of its items.
     """
@@ -66,9 +66,9 @@ class SlotLayout(NamedTuple):
 
 
 class SlotForm:
-    """Batches with equal counts of samples and rows, and columns, whose texts may have any lengths.
+    """What batches with the same columns and the same counts of samples and rows have in common.
 
-    Only the lengths of values of columns that are not tensors may differ.
+    Only the lengths of the values of columns that are not tensors may differ.
 
     Args:
         event: One such batch, whole.
@@ -76,8 +76,8 @@ class SlotForm:
     Attributes:
         sample_count: Samples of a batch.
         columns: The arrays of each column.
-        entries: The arrays that a batch's entries begin with, in their order.
-        has_ids: Whether one is that of the sample ids.
+        entries: The first array of each entry of a batch, in their order.
+        has_ids: Whether one of them holds the sample ids.
         ragged: For each column that is not a tensor: the buffer of its values, their size, and the
             buffer of its offsets.
     """
@@ -110,21 +110,21 @@ class SlotForm:
             for v, o, _ in self.columns.values()
             if o is not None
         )
-        # None where it is free.
+        # None where the length is free.
         self._wanted: list[int | None] = list(header.buffer_bytes)
         for values, _, _ in self.ragged:
             self._wanted[values] = None
-        # If only the last length may differ, all buffers begin where these do.
+        # If only the last length may differ, all buffers start where these do.
         self._lengths = self._wanted[:-1]
         self._begins: list[int] | None = None
         if self._wanted.count(None) == 1 and self._wanted[-1] is None:
             self._begins = self._walk(header.buffer_bytes[:])
-        # Where offsets fall; searching the bytes takes a tenth of NumPy's time.
+        # Where offsets decrease; searching bytes takes a tenth of NumPy's time.
         self._flags = bytearray(self.sample_count)
         self._falls: NDArray[np.bool_] = np.frombuffer(self._flags, np.bool_)
 
     def layout_of(self, message: bytes, payload_bytes: int) -> SlotLayout | None:
-        """Return where the buffers of a batch lie; None if it is not of this form.
+        """Return where the buffers of a batch lie; None if the batch has another form.
 
         Args:
             message: The message of its slot.

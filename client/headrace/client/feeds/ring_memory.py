@@ -5,8 +5,8 @@ Contract:
 1. A payload is a view of its slot. The slot is released when the last array in it is gone, and not
    earlier: keeping a tensor keeps the slot.
 2. Nothing is sent when an array is freed, which may happen in any thread. The reader of the ring
-   sends releases between two batches: `give_back` in groups of about ``_GROUP_BYTES``, and `flush`
-   all of them.
+   sends releases between two batches: `give_back` sends groups of about ``_GROUP_BYTES``, and
+   `flush` all of them.
 3. A forked process has views of the same memory. So slots in use at a fork are never released, and
    a child releases none.
 4. The mapping outlives the stream as long as a view exists.
@@ -31,10 +31,10 @@ from numpy.typing import NDArray
 
 from headrace.ring import OpenSlot, releases
 
-# Releases wait until so much would come free: one by one they would cost small batches as much as
-# all else. More would only make the server write where no cache reaches.
+# Releases wait until they free this much: one by one, they would cost small batches as much as
+# everything else. More would make the server write to memory that is in no cache.
 _GROUP_BYTES = 1 << 20
-# And of a small ring no more than this part.
+# The same bound for a small ring: this part of it.
 _SHARE = 4
 # A socket takes a record this small whole or not at all, so records are never torn.
 _MOST_RECORDS = 512
@@ -43,7 +43,7 @@ _UINT8 = np.dtype(np.uint8)
 
 
 class SlotArray(np.ndarray[Any, np.dtype[Any]]):
-    """An array in a slot, which it keeps alive: views of it have it as their base.
+    """An array in a slot, which keeps the slot alive; it is the base of its views.
 
     Attributes:
         owner: The object that lives as long as any array of the slot.
@@ -54,7 +54,7 @@ class SlotArray(np.ndarray[Any, np.dtype[Any]]):
 
 
 class Mapping:
-    """A mapped ring, for as long as a slot of it lives.
+    """A mapped ring, which exists as long as a slot of it is in use.
 
     Attributes:
         mapped: The memory.
@@ -62,9 +62,10 @@ class Mapping:
         bytes: The memory byte by byte.
         words: The memory as ``(size // 8,) int64``.
         numbers: The memory number by number.
-        gone: The slots that nobody has any more.
-        give_up: Adds one of them. Who has a slot calls this when it ends, by a ``__del__`` that is
-            no function of Python: in one Ctrl-C could come, and what is raised there is dropped.
+        gone: The slots that are no longer in use.
+        give_up: Adds a slot to them. The owner of a slot calls this at its end, by a ``__del__``
+            that is not a Python function: Ctrl-C could come in one, and Python drops what is raised
+            there.
     """
 
     __slots__ = ("array", "bytes", "give_up", "gone", "mapped", "numbers", "words")
@@ -93,37 +94,37 @@ class Mapping:
             dtype: The type of its items.
             owner: The object that it keeps alive.
         """
-        # In the mapping itself, not in an array: where all bases are arrays NumPy collapses them,
-        # and a view would keep the ring alive and not this one.
+        # Based on the mapping itself, not on an array: NumPy collapses chains of arrays, and a view
+        # would keep the ring alive, but not its slot.
         array = SlotArray(shape, dtype, self.mapped, begin)
         array.owner = owner
         return array
 
 
 class Slot:
-    """A slot that belongs to us until this object ends, in any thread and at any time."""
+    """A slot in use until this object is freed, in any thread and at any time."""
 
     __slots__ = ("__del__", "_mapping", "_opened")
 
     def __init__(self, mapping: Mapping, opened: OpenSlot) -> None:
         self._mapping = mapping
         self._opened = opened
-        # A weak reference with a callback does the same, and takes longer.
+        # A weak reference with a callback would do the same, but takes longer.
         self.__del__ = partial(mapping.give_up, opened)
 
     def payload(self) -> SlotArray:
-        """Return the payload, ``(payload_bytes,) uint8``, which keeps the slot."""
+        """Return the payload, ``(payload_bytes,) uint8``, which keeps the slot alive."""
         begin = self._opened.payload_begin
         return self._mapping.array_at(begin, (self._opened.payload_end - begin,), _UINT8, self)
 
 
 class RingMemory:
-    """One ring, mapped for reading and writing; slots may end in any thread.
+    """One ring, mapped for reading and writing; slots may be freed in any thread.
 
     Args:
         fd: A descriptor of the memory; the caller closes it.
         size: Bytes.
-        connection: To the server; does not become ours.
+        connection: A connection to the server; the caller owns it.
 
     Attributes:
         array: ``(size,) uint8``; empty once detached.
@@ -142,41 +143,41 @@ class RingMemory:
         self._newest = 0
         self._kept_up_to = 0
         self._kept_bytes = 0
-        # For forks, which come from any thread.
+        # For forks, which may happen in any thread.
         self._lock = threading.RLock()
         _OPEN.add(self)
 
     @property
     def is_spent(self) -> bool:
-        """Whether too many slots can never be released, so that a new ring is better."""
+        """Whether so many slots can never be released that a new ring is better."""
         return self._kept_bytes * 2 > self._size
 
     @property
     def mapping(self) -> Mapping:
-        """Where slots are; not once detached."""
+        """The mapping of the slots; not available after `detach`."""
         assert self._mapping is not None
         return self._mapping
 
     def note_lent(self, newest: int, size: int) -> None:
-        """Note that slots are out, before a loop may get them.
+        """Note that slots are in use, before a loop may get them.
 
         Args:
-            newest: The highest generation of them.
-            size: Their bytes.
+            newest: Their highest generation.
+            size: Their size in bytes.
         """
         with self._lock:
             self._newest = newest
             self._lent_bytes += size
 
     def give_back(self) -> None:
-        """Tell the server which slots may be written again, if there are many."""
+        """Release free slots to the server, if there are many."""
         if self._gone:
             self._collect()
             if self._waiting_bytes >= self._group_bytes:
                 self.flush()
 
     def flush(self) -> None:
-        """Tell the server of all slots that may be written again, without waiting."""
+        """Release all free slots to the server, without waiting."""
         self._collect()
         with self._lock:
             while (connection := self._connection) is not None and self._waiting:
@@ -186,7 +187,7 @@ class RingMemory:
                 try:
                     connection.send(releases(group), socket.MSG_DONTWAIT)
                 except OSError:
-                    # The server has more to read than it can use, or is gone.
+                    # The server has not read earlier releases, or is gone.
                     self._waiting.extendleft(reversed(group))
                     return
             self._waiting_bytes = 0
@@ -200,16 +201,16 @@ class RingMemory:
             self.array = np.empty(0, np.uint8)
 
     def keep_what_is_out(self) -> None:
-        """Never release the slots that are out now: a process that was forked sees them."""
+        """Never release the slots that are in use now: a forked process sees them."""
         with self._lock:
             self._collect()
             self._kept_up_to = self._newest
             self._kept_bytes = self._lent_bytes
 
     def forget_the_server(self) -> None:
-        """Stop releasing: this process was forked off."""
+        """Stop releasing: this is a forked process."""
         self._connection = None
-        # Another thread may have held it.
+        # Another thread of the parent may have held it.
         self._lock = threading.RLock()
 
     def _collect(self) -> None:

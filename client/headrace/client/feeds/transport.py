@@ -13,7 +13,7 @@ from headrace.client.wire.assembler import Allocate, Keep
 from headrace.client.wire.message_memory import memory_of
 
 Adopt = Callable[[NDArray[np.uint8]], None]
-"""Is given the memory of each new ring, ``(ring_bytes,) uint8``."""
+"""Takes the memory of each new ring, ``(ring_bytes,) uint8``."""
 
 
 @dataclass(slots=True)
@@ -37,17 +37,17 @@ class TransportState:
         return self.ring_bytes > 0
 
     def ready_bytes(self, wanted: int) -> int:
-        """Return how many bytes may be held ready: half of a ring, so that the other half flows."""
+        """Return how many bytes may wait: at most half of a ring, to leave the server the rest."""
         return min(wanted, self.ring_bytes // 2) if self.ring_bytes else wanted
 
 
 @dataclass(frozen=True, slots=True)
 class Landing:
-    """Where the payloads of a reader go, and what its feeds report to.
+    """Where the payloads of a reader go, and where its feeds report.
 
     Attributes:
         allocate: Returns memory for payloads that come in messages.
-        adopt: Is given the memory of each ring.
+        adopt: Takes the memory of each ring.
         transport: Records how batches arrive.
         keep: Makes a message memory of its batch; None where payloads must go to ``allocate``.
         takes_runs: Whether batches that lie in a ring may come together (`BatchEvent.ahead`).

@@ -3,9 +3,9 @@
 A reader is always in one phase, which is the hop that it waits for or works on. While a loop waits,
 the seconds of the phases are what it waits for.
 
-A reader does not guess at what it cannot see: a batch that starts late is the server's, apart from
-the part for which the server says that it waited for its store; one that continues late, a
-connection that is made, and the waits between two tries, are the network's.
+A reader does not guess. A wait for the start of a batch is put down to the server, except for the
+part in which the server, by its own account, waited for its store. Waits for the rest of a batch,
+for a connection, and between two tries are put down to the network.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 Hop = Literal["store", "server", "network", "client", "copy", "transform", "rest"]
-"""``rest`` is a reader that waits for the loop, or for nothing."""
+"""``rest`` means that the reader waits for the loop, or for nothing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +52,7 @@ class HopSeconds:
 
 
 class HopClock:
-    """Adds up a reader's phases for as long as a loop waits; used from any thread."""
+    """Adds up a reader's phases while a loop waits; thread-safe."""
 
     def __init__(self, now: Callable[[], float] = time.monotonic) -> None:
         """Start idle, with nobody waiting.
@@ -82,7 +82,7 @@ class HopClock:
         """Note how much of the wait for the server was a wait for its store.
 
         Args:
-            seconds: No more than the loop has waited for this hop counts, whatever a server says.
+            seconds: At most what the loop has waited for this hop counts, whatever a server says.
         """
         with self._lock:
             if self._is_awaited:
@@ -91,13 +91,13 @@ class HopClock:
                 self._since += seconds
 
     def begin_wait(self) -> float:
-        """Note that a loop waits from now on, and return the time."""
+        """Note that a loop starts to wait, and return the time."""
         with self._lock:
             self._is_awaited, self._since = True, self._now()
             return self._since
 
     def end_wait(self) -> float:
-        """Note that it no longer waits, and return the time."""
+        """Note that the loop stops waiting, and return the time."""
         with self._lock:
             now = self._now()
             self._waited[self._hop] += now - self._since
@@ -105,7 +105,7 @@ class HopClock:
             return now
 
     def waited(self) -> HopSeconds:
-        """Return what was waited for so far, by hop."""
+        """Return the seconds waited so far, by hop."""
         with self._lock:
             seconds = dict(self._waited)
             if self._is_awaited:

@@ -3,8 +3,8 @@
 Contract:
 
 1. Batches are taken in turns, and a turn belongs to one thread: a second thread is refused at once.
-2. A new loop ends the one before it, whichever thread that runs in: the old one gets no more
-   batches, and an error when it asks for one. So each batch goes to one loop.
+2. A new loop ends the one before it, in whichever thread that runs: the old loop gets an error when
+   it asks for another batch. So each batch goes to one loop.
 3. Moving the dataset (`seek`, `load_state_dict`) needs a turn too.
 
 If the code differs, the code is wrong.
@@ -46,11 +46,11 @@ class LoopTurns:
 
     def __init__(self) -> None:
         self.newest: Loop | None = None
-        # Re-entrant: a turn that Ctrl-C ended between two instructions stays its thread's.
+        # Re-entrant: a thread keeps a turn whose end Ctrl-C interrupted.
         self._lock = threading.RLock()
 
     def __reduce__(self) -> tuple[type[LoopTurns], tuple[()]]:
-        """Travel as nothing."""
+        """Unpickle without any turn."""
         return LoopTurns, ()
 
     def begin(self, loop: Loop) -> None:
@@ -64,13 +64,13 @@ class LoopTurns:
         self._lock.release()
 
     def take(self, loop: Loop | None = None) -> None:
-        """Begin a turn; the caller must call `end` after it.
+        """Start a turn; the caller must call `end` after it.
 
         Args:
             loop: The loop; None for a caller that moves the dataset.
 
         Raises:
-            BadArgumentError: Another thread has it, or another loop began since.
+            BadArgumentError: Another thread has the turn, or another loop has started since.
         """
         if not self._lock.acquire(blocking=False):
             raise BadArgumentError(
@@ -88,7 +88,7 @@ class LoopTurns:
 
 
 def overtaken() -> BadArgumentError:
-    """Return the error for a loop when another has begun."""
+    """Return the error for a loop after another one has started."""
     return BadArgumentError(
         f"another loop over this dataset started, so this one gets no more batches; {_ADVICE}",
         field="dataset",

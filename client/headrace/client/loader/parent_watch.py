@@ -1,7 +1,7 @@
 """End a DataLoader worker whose main process is gone.
 
-PyTorch's workers check whether their parent still lives. With ``forkserver`` their parent is the
-fork server, which in turn lives as long as any worker: after a SIGKILL of the main process they
+PyTorch's workers check whether their parent is still alive. With ``forkserver``, the parent is the
+fork server, which itself stays as long as any worker: after a SIGKILL of the main process, workers
 would stay forever, and a private server with them.
 """
 
@@ -15,14 +15,14 @@ import time
 from multiprocessing.connection import wait
 
 _IN_ORDER_S = 30.0
-"""Most seconds that ending in good order may take; nobody is left who would mind a hard end, but
-for its temporary files, and a busy machine takes long."""
+"""Most seconds for a clean exit, which removes temporary files; then the process ends at once. A
+busy machine takes long."""
 
 _watched_in: set[int] = set()
 
 
 def end_with_main_process() -> None:
-    """Let this process end when the one that started it is gone; does nothing in a main process."""
+    """End this process when the one that started it is gone; do nothing in a main process."""
     main = multiprocessing.parent_process()
     if main is None or os.getpid() in _watched_in:
         return
@@ -34,7 +34,7 @@ def end_with_main_process() -> None:
 
 def _end_after(sentinel: int) -> None:
     wait([sentinel])
-    # Like Ctrl-C, after which workers end in good order and remove their temporary files.
+    # Like Ctrl-C, on which workers exit cleanly and remove their temporary files.
     _thread.interrupt_main()
     time.sleep(_IN_ORDER_S)
     os._exit(1)

@@ -1,7 +1,7 @@
 """Refuse loaders prepared by Hugging Face Accelerate, which would give wrong samples.
 
-By default such a loader reads in the first process alone and splits its batches among all. It also
-reads one batch ahead of the loop, so that a state would be one batch too late.
+By default, such a loader reads in the first process only and splits its batches among all. It also
+reads one batch ahead of the loop, so a state would be one batch too late.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ _MODULE = "accelerate.data_loader"
 
 
 def refuse_prepared() -> None:
-    """Refuse to be read by such a loader.
+    """Refuse to be read by a prepared loader.
 
     Raises:
-        BadArgumentError: The caller is such a loader.
+        BadArgumentError: The caller is a prepared loader.
     """
     if _MODULE not in sys.modules:
         return

@@ -13,7 +13,7 @@ class LoopStart:
     """Where an iteration starts.
 
     Attributes:
-        place: The first batch comes after it; with workers, that of worker 0.
+        place: Where the first batch starts; with workers, the first batch of worker 0.
         moves: How often the dataset was moved by hand before.
         first_epoch: The epoch that ``restart=True`` goes back to.
     """
@@ -34,7 +34,7 @@ class LoopProgress:
     Attributes:
         first_epoch: The epoch that ``restart=True`` goes back to.
         moves: How often the place was moved by hand.
-        unread: The mark of the last batch handed over since the place was set, if there is one.
+        unread: The mark of the last batch handed over since the place was set; None without one.
     """
 
     def __init__(self) -> None:
@@ -43,13 +43,13 @@ class LoopProgress:
         self.moves = 0
         self._known = Place()
         self._read: tuple[Mark, Place] | None = None
-        # Set alone, by one store: between it and the `yield` that follows nothing may come.
+        # Set by a single store, which nothing may separate from the `yield` that follows.
         self.unread: Mark | None = None
 
     @property
     def place(self) -> Place:
-        """Where the next batch is; may be called from any thread."""
-        # The header of each batch is kept, and read only on demand.
+        """Where the next batch starts; may be read from any thread."""
+        # The mark of the last batch is kept, and decoded only on demand.
         mark, read = self.unread, self._read
         if mark is None:
             return self._known

@@ -1,15 +1,16 @@
 """Agree among the workers of a DataLoader on who reads which batches, and where to start.
 
-Worker w of N reads batches w, w + N, w + 2 N, … counted from the place where the iteration begins.
-A DataLoader takes one batch from each worker in turn, so the loop gets the order of no workers.
+Worker w of N reads batches w, w + N, w + 2 N, …, counted from the start of the iteration. A
+DataLoader takes one batch from each worker in turn, so the loop gets the same order as without
+workers.
 
 Contract:
 
-1. All workers of one iteration begin at one place: worker 0 writes it down under the iteration's
-   key, the others wait for that key.
-2. The place is the furthest that the main process handed to the loop, or moved to by `seek` or
-   `load_state_dict`, when worker 0 begins. No worker moves it.
-3. Each slot carries a checksum, so a reader never takes half of a write.
+1. All workers of one iteration start at the same place: worker 0 writes it down under the
+   iteration's key, and the others wait for that key.
+2. It is the place after the last batch that the main process handed to the loop, or the place that
+   `seek` or `load_state_dict` moved to, when worker 0 starts. No worker moves it.
+3. Each slot carries a checksum, so nobody reads half of a write.
 
 If the code differs, the code is wrong.
 """
@@ -49,7 +50,7 @@ class WorkerPart:
     Attributes:
         index: The worker, in [0, ``count``).
         count: Number of workers, >= 1.
-        seed: The same for all workers of one pool, and for no other pool.
+        seed: A number that the workers of one pool share, and no other pool has.
     """
 
     index: int
@@ -68,7 +69,7 @@ def share_of_worker() -> WorkerPart | None:
 class SharedPlace:
     """A few places in shared memory; forked and spawned processes share the same memory.
 
-    The memory has no name in the file system, and goes with the last process that holds it.
+    The memory has no name in the file system, and is freed with the last process that maps it.
     """
 
     def __init__(self) -> None:
@@ -76,16 +77,16 @@ class SharedPlace:
         self._memory.share_memory_()  # type: ignore[no-untyped-call] # torch leaves it so
 
     def publish(self, start: LoopStart) -> None:
-        """Tell later iterations where to begin; only the main process may call this."""
+        """Tell later iterations where to start; only the main process may call this."""
         self._write(_PLACE, start, key="")
 
     def agree(self, share: WorkerPart, number: int, own: LoopStart) -> LoopStart:
         """Return where all workers of an iteration start.
 
         Args:
-            share: This worker's.
-            number: How many iterations its pool has had before.
-            own: The place that this worker's copy of the dataset knows.
+            share: This worker's share.
+            number: The number of earlier iterations of its pool.
+            own: The place according to this worker's copy of the dataset.
 
         Raises:
             InternalError: Worker 0 wrote nothing for a minute.
@@ -109,11 +110,11 @@ class SharedPlace:
     def note_finished(self, share: WorkerPart, start: LoopStart | None) -> None:
         """Note that a state loaded into a worker left it no batch of its epoch.
 
-        If all of a pool's did, the next iteration begins with the epoch after it.
+        If that is so for all workers of a pool, the next iteration starts with the next epoch.
 
         Args:
-            share: The worker's.
-            start: The beginning of that epoch, if this worker had read the last batch before it.
+            share: The worker's share.
+            start: The start of the next epoch, if this worker has read the last batch before it.
         """
         if start is not None:
             self._write(_LOADED, start, key="")

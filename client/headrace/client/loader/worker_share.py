@@ -22,9 +22,9 @@ class ShareSource:
     """The parts of a dataset that its worker's side needs.
 
     Attributes:
-        next_event: Takes the next event of a share, read from a place on if nothing runs yet.
-        close: Drops what runs.
-        batch_count: Batches, of all workers, that an epoch has from a position on.
+        next_event: Takes the next event of a share; if no stream runs, opens one at a place.
+        close: Closes the stream.
+        batch_count: Number of batches, of all workers, in an epoch from a position on.
         group_count: World size divided by replication.
         restart: Whether each iteration starts the same epoch again.
     """
@@ -40,10 +40,10 @@ class WorkerSide:
     """The state of a worker's copy of a dataset between its iterations."""
 
     def __init__(self, key: str) -> None:
-        """Make it before the first iteration.
+        """Start before the first iteration.
 
         Args:
-            key: Names the dataset in all processes.
+            key: Identifies the dataset in all processes.
         """
         self.shared = SharedPlace()
         self.place: Place | None = None
@@ -57,7 +57,7 @@ class WorkerSide:
     ) -> Iterator[Batch | Carried]:
         """Yield this worker's batches of the rest of an epoch.
 
-        The place is agreed on before this returns.
+        When this returns, the workers have agreed on the place.
         """
         number, self._iterations = self._iterations, self._iterations + 1
         if self._has_loaded:
@@ -87,7 +87,7 @@ class WorkerSide:
         """Continue from another worker's state with the next iteration.
 
         Raises:
-            TokenSpecChangedError: It is of another number of workers.
+            TokenSpecChangedError: The state belongs to another number of workers.
         """
         self._has_loaded = True
         self._has_ended = False
@@ -129,8 +129,8 @@ class WorkerSide:
                     yield Batch(event, group_count=source.group_count, origin=origin)
             elif event.epoch >= epoch:
                 self.place = replace(Place.after(event.resume_token), offset=share.index)
-                # An empty rest of an epoch hands nothing over that the main process could note:
-                # it would come again and again.
+                # If the rest of an epoch is empty, the main process gets no batch to note, and
+                # would start there again and again.
                 if count or not begin or source.batch_count(begin):
                     break
                 epoch, begin = epoch + 1, 0
@@ -141,10 +141,10 @@ _results_are_opened = False
 
 
 def expect_opened(worker: int) -> None:
-    """Note, in a worker, that its loader opens what a transformation's results are carried in.
+    """Note, in a worker, that its loader unpacks the results of a function.
 
     Args:
-        worker: Its number, which DataLoader gives to what it calls first in a worker.
+        worker: Its number, which DataLoader passes to ``worker_init_fn``.
     """
     global _results_are_opened  # noqa: PLW0603 - a worker serves one loader
     del worker
@@ -152,5 +152,5 @@ def expect_opened(worker: int) -> None:
 
 
 def results_are_opened() -> bool:
-    """Return whether this worker's loader opens what results are carried in."""
+    """Return whether this worker's loader unpacks the results of a function."""
     return _results_are_opened

@@ -13,45 +13,45 @@ from headrace.arguments import instance_or_none
 from headrace.errors import BadArgumentError, ConfigurationError
 
 Auth = str | Callable[[], str]
-"""A bearer token, or what returns one; called again for each stream, so it may renew it."""
+"""A bearer token, or a function that returns one, which is called for each stream."""
 
 _CHANNEL_OPTIONS: list[tuple[str, int | str]] = [
-    # A stream's messages arrive in the thread that asks for them, not in one of gRPC's that hands
-    # them over: 8 to 15 microseconds less a message, and a thread less a stream. It is the name
-    # that grpc.experimental.ChannelOptions has for it.
+    # A stream's messages arrive in the thread that asks for them, without a thread of gRPC that
+    # hands them over: this saves 8 to 15 microseconds per message, and a thread per stream. The
+    # name is from grpc.experimental.ChannelOptions.
     ("SingleThreadedUnaryStream", 1),
-    # Each stream has a connection of its own, made when the stream is opened: a broken one leaves
-    # no back-off behind for the next, and a lost replica's streams spread over the others.
+    # Each stream has its own connection, made when the stream is opened: a broken connection causes
+    # no back-off for the next, and the streams of a lost replica spread over the others.
     ("grpc.use_local_subchannel_pool", 1),
     ("grpc.initial_reconnect_backoff_ms", 100),
-    # Despite its name: how long one connection may take to be made, handshakes and all. With 100 ms
-    # no server farther away than that could ever be reached.
+    # Despite its name, this is how long connecting may take, with all handshakes. With 100 ms, a
+    # server that is farther away could never be reached.
     ("grpc.min_reconnect_backoff_ms", 5000),
     ("grpc.max_reconnect_backoff_ms", 1000),
-    # Servers send at most 3 MiB of payload a message; stock limit of gRPC is 4 MiB. Kept.
+    # Servers send at most 3 MiB of payload per message; gRPC's default limit of 4 MiB is kept.
 ]
 
 
 _OPENED_IN: set[int] = set()
-"""Ids of the processes, this one and those it was forked from, that have opened a channel."""
+"""Ids of the processes that have opened a channel: this one and those it was forked from."""
 
 
 def was_forked_after_use() -> bool:
     """Return whether this process was forked from one that had opened a channel.
 
-    gRPC's locks may then be held by threads that did not come along: calls hang now and then.
+    gRPC's locks may then be held by threads that do not exist here, and calls may hang.
     """
     return bool(_OPENED_IN - {os.getpid()})
 
 
 @dataclass(frozen=True, slots=True)
 class TlsConfig:
-    """How to trust a server, and how it may trust this client: names of PEM files.
+    """How to verify a server, and how the server can verify this client: names of PEM files.
 
-    The files are read for each connection, so a renewed certificate is used from then on.
+    The files are read for each connection, so renewed certificates are picked up.
 
     Attributes:
-        ca: Certificates of the authorities that may vouch for the server; None for gRPC's own.
+        ca: Certificates of the authorities to trust; None for gRPC's own.
         cert: This client's certificate chain, for servers that ask for one; needs ``key``.
         key: The private key of ``cert``.
     """
@@ -61,7 +61,7 @@ class TlsConfig:
     key: str | Path | None = None
 
     def __post_init__(self) -> None:
-        """Refuse half of a pair."""
+        """Refuse a certificate without a key, or a key without a certificate."""
         for name in ("ca", "cert", "key"):
             instance_or_none(
                 f"tls.{name}", getattr(self, name), (str, Path), wanted="the name of a PEM file"
@@ -87,8 +87,8 @@ class Access:
         tls: How to encrypt; None for plain text, in which anyone can read a bearer token.
         auth: Bearer token for the server, or a function that returns one and is called for each
             stream; None for none. No representation and no message contains it.
-        authority: ``host:port`` that calls name and certificates are checked against, where the
-            address is another; empty for the address itself.
+        authority: ``host:port`` to name in calls and to check certificates against, if it is not
+            the address; empty for the address.
     """
 
     tls: TlsConfig | None = None
@@ -96,7 +96,7 @@ class Access:
     authority: str = ""
 
     def __post_init__(self) -> None:
-        """Refuse a token that cannot travel, before anything does."""
+        """Refuse a token that cannot be sent."""
         instance_or_none(
             "access.tls", self.tls, TlsConfig, wanted="TlsConfig(ca=…), or None for plain text"
         )
@@ -104,7 +104,7 @@ class Access:
             _check_token(self.auth)
 
     def open_channel(self, target: str) -> grpc.Channel:
-        """Return a channel of its own.
+        """Open a channel that shares no connection.
 
         Raises:
             ConfigurationError: A file of ``tls`` cannot be read.
@@ -112,7 +112,7 @@ class Access:
         _OPENED_IN.add(os.getpid())
         options = _CHANNEL_OPTIONS
         if self.authority:
-            # A service's own replicas, by number: no proxy of the environment is meant.
+            # A service's own replicas, by IP address: the environment's proxy is not for them.
             options = [
                 *options,
                 ("grpc.default_authority", self.authority),
@@ -128,11 +128,11 @@ class Access:
         return grpc.secure_channel(target, credentials, options=options)
 
     def metadata(self) -> tuple[tuple[str, str], ...]:
-        """Return what goes with each call.
+        """Return the metadata of each call.
 
         Raises:
             ConfigurationError: ``auth`` failed.
-            BadArgumentError: It returned no token.
+            BadArgumentError: ``auth`` returned no token.
         """
         if self.auth is None:
             return ()
@@ -155,7 +155,7 @@ def _token(auth: Auth) -> str:
 
 
 def _check_token(token: object) -> None:
-    # Visible ASCII alone may stand in a header; the token itself stands in no message.
+    # A header may hold only visible ASCII. No message contains the token itself.
     if not isinstance(token, str) or not token or not all("!" <= c <= "~" for c in token):
         found = f"{len(token)} characters" if isinstance(token, str) else type(token).__name__
         raise BadArgumentError(

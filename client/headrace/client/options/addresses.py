@@ -15,16 +15,16 @@ from headrace.arguments import text, texts
 from headrace.errors import BadArgumentError
 
 DEFAULT_PORT = 50051
-"""That `headrace serve` listens on."""
+"""The port that `headrace serve` listens on by default."""
 
 _WANTED = (
     "'host:port', 'dns:///name:port', 'unix:/path', a list of such addresses, or None for a "
     "private server of the URL that is given as dataset"
 )
-# Their names are gRPC's business, except for ports.
+# gRPC checks these names, except for ports.
 _OTHER_NAMES = ("unix:", "unix-abstract:", "vsock:", "xds:", "ipv4:", "ipv6:")
 _DNS = "dns:"
-# Of URLs that hold the address of a server.
+# Schemes of URLs that contain the address of a server.
 _WEB_SCHEMES = ("http", "https", "grpc", "grpcs", "tcp", "h2", "h2c")
 _HOST_PORT = re.compile(r"(?P<host>\[[^\[\]]+\]|[^\[\]:/\s]+):(?P<port>\d+)")
 _MOST_PORT = 65535
@@ -36,12 +36,12 @@ def addresses_of(
     """Return the addresses of servers; None for a private one.
 
     Args:
-        target: What the user gave.
-        dataset: What the user gave beside it, in which an address may stand by mistake.
+        target: The user's argument.
+        dataset: The user's argument for the dataset, which may contain an address by mistake.
 
     Raises:
-        BadArgumentError: One is not an address, such as the URL of a web page or of a dataset, or a
-            host without a port.
+        BadArgumentError: An address is not one, such as the URL of a web page or of a dataset, or
+            a host without a port.
     """
     if target is None:
         return None

@@ -1,7 +1,7 @@
-"""Check the arguments of datasets, before anything travels.
+"""Check the arguments of datasets before anything is sent.
 
-Each function returns the argument as the rest of the client works with it, or raises
-`BadArgumentError`, which names it.
+Each function returns the argument in the form that the rest of the client uses, or raises
+`BadArgumentError`, which names the argument.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ _MOST_COUNT = 1 << 62
 
 
 def end_mode(name: str) -> EndMode:
-    """Return what happens to an incomplete last batch.
+    """Return how an incomplete last batch is treated.
 
     Raises:
         BadArgumentError: There is no such mode.
@@ -28,10 +28,10 @@ def end_mode(name: str) -> EndMode:
 def batch_sizes(
     batch_size: int | None, global_batch_size: int | None
 ) -> tuple[int | None, int | None]:
-    """Return the samples of a batch, of this rank and over all of them.
+    """Return the samples per batch, for this rank and over all ranks.
 
     Raises:
-        BadArgumentError: One is out of range, or both are given.
+        BadArgumentError: A size is out of range, or both are given.
     """
     own = whole_or_none("batch_size", batch_size, low=1, high=_MOST_COUNT)
     whole_batch = whole_or_none("global_batch_size", global_batch_size, low=1, high=_MOST_COUNT)
@@ -44,15 +44,15 @@ def batch_sizes(
 
 
 def epoch_limit(epochs: int | None) -> int | None:
-    """Return how many epochs a run has; None for no end."""
+    """Return the number of epochs; None for no end."""
     return whole_or_none("epochs", epochs, low=0, high=_MOST_COUNT)
 
 
 def column_names(columns: Iterable[str]) -> tuple[str, ...]:
-    """Return the names of columns, each of them once.
+    """Return the names of columns, each once.
 
     Raises:
-        BadArgumentError: They are one string, not strings, or contain a name twice.
+        BadArgumentError: The argument is a single string, holds other types, or repeats a name.
     """
     names = texts("columns", columns, wanted="a list of column names")
     twice = next((name for name in names if names.count(name) > 1), None)
@@ -67,7 +67,7 @@ def dataset_name(dataset: str, *, is_private: bool) -> str:
     """Return the name of a dataset, or its URL.
 
     Raises:
-        BadArgumentError: It is empty, or of another type.
+        BadArgumentError: The argument is empty, or not a string.
     """
     if is_private:
         return text("dataset", dataset, wanted="the URL of a dataset, or a folder")
@@ -94,7 +94,7 @@ def sample_ids_of(skips: object) -> list[int]:
             field="skips",
         )
     tolist = getattr(skips, "tolist", None)
-    # An array's own way is faster, and has plain numbers.
+    # An array's own method is faster, and returns plain numbers.
     ids = tolist() if callable(tolist) else list(skips)
     plain = [each for each in ids if type(each) is int and 0 <= each < _MOST_COUNT]
     if len(plain) == len(ids):

@@ -8,14 +8,14 @@ from headrace.order import LEAST_BUCKETS, MOST_BUCKETS
 
 
 def buckets_of(buckets: int | None, *, is_mixture: bool = False) -> int:
-    """Return what an argument means; 0 for None.
+    """Return the number of buckets that an argument means; 0 for None.
 
     Args:
-        buckets: As it was given.
+        buckets: The argument.
         is_mixture: Whether several datasets are read.
 
     Raises:
-        BadArgumentError: It is out of range, or of a mixture.
+        BadArgumentError: The argument is out of range, or is given for a mixture.
     """
     if buckets is None:
         return 0

@@ -18,17 +18,17 @@ _MOST_SPEED = 1e3
 class Deal:
     """Deal the samples of each global batch so that all ranks have about the same work.
 
-    Which samples a global batch has does not change, nor how many of them a rank gets, so the
-    gradient is the same. Costs are made of the lengths that `headrace index --pack-length` stores.
+    The samples of a global batch stay the same, and so does their number per rank, so the gradient
+    is the same. Costs are computed from the lengths that `headrace index --pack-length` stores.
 
     Attributes:
-        length_cost: What each element of a sample costs, >= 0. If both costs are 0, a sample costs
-            its elements, and a packed row the sum of the squares of its documents'.
-        square_cost: What the square of a sample's elements costs, >= 0; of a packed row, of each
-            document's. Attention costs squares.
-        speeds: The relative speed of each rank with samples of its own, > 0; none if all are
+        length_cost: The cost per element, >= 0. If both costs are 0, the cost of a sample is its
+            length, and the cost of a packed row is the sum of its documents' squared lengths.
+        square_cost: The cost per squared length, >= 0; in a packed row, each document counts by
+            itself. The cost of attention is quadratic.
+        speeds: The relative speed of each rank with samples of its own, > 0; empty if all are
             equal.
-        accumulate: Batches between two steps of the optimizer, over which costs are made even.
+        accumulate: Batches per step of the optimizer, over which costs are balanced.
     """
 
     length_cost: float = 0.0
@@ -37,7 +37,7 @@ class Deal:
     accumulate: int = 1
 
     def __post_init__(self) -> None:
-        """Refuse what is out of range."""
+        """Refuse values that are out of range."""
         for name in ("length_cost", "square_cost"):
             value = number(f"Deal.{name}", getattr(self, name), least=0, most=_MOST_COST)
             object.__setattr__(self, name, value)
@@ -69,13 +69,13 @@ def deal_of(deal: object) -> Deal | None:
     """Return the deal that an argument means; None for dealing in order.
 
     Raises:
-        BadArgumentError: The argument is neither.
+        BadArgumentError: The argument is neither a `Deal` nor ``balanced``.
     """
     if deal is None or isinstance(deal, Deal):
         return deal
     if isinstance(deal, str) and deal == "balanced":
         return Deal()
     raise BadArgumentError(
-        f"deal is {shown(deal)}; expected 'balanced', a Deal(…), or None for in order",
+        f"deal is {shown(deal)}; expected 'balanced', a Deal(…), or None to deal them in order",
         field="deal",
     )

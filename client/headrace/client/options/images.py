@@ -1,7 +1,7 @@
 """What the server does with each image: the transforms of `DecodeImage`.
 
-Names, parameters and defaults are those of torchvision.transforms.v2; docs/augmentation.md has the
-arithmetic, and what the random ones draw.
+Names, parameters and defaults are those of torchvision.transforms.v2. docs/augmentation.md has the
+arithmetic, and says how random numbers are drawn.
 """
 
 from __future__ import annotations
@@ -33,8 +33,7 @@ class Resize:
     """Scale an image, antialiased.
 
     Attributes:
-        size: ``(height, width)``; or one number, the length of the shorter side, the longer one in
-            proportion.
+        size: ``(height, width)``; or one number for the shorter side, which keeps proportions.
         max_size: Maximum length of the longer side, if `size` is one number.
     """
 
@@ -42,7 +41,7 @@ class Resize:
     max_size: int | None = None
 
     def __post_init__(self) -> None:
-        """Refuse what no server could do."""
+        """Refuse values that no server accepts."""
         _set(self, size=_size("Resize.size", self.size))
         whole_or_none("Resize.max_size", self.max_size, low=1, high=_SIDE_LIMIT)
 
@@ -62,7 +61,7 @@ class CenterCrop:
     size: int | tuple[int, ...]
 
     def __post_init__(self) -> None:
-        """Refuse what no server could do."""
+        """Refuse values that no server accepts."""
         _set(self, size=_size("CenterCrop.size", self.size))
 
     def to_message(self) -> pb.ImageTransform:
@@ -86,7 +85,7 @@ class RandomResizedCrop:
     ratio: tuple[float, float] = (3 / 4, 4 / 3)
 
     def __post_init__(self) -> None:
-        """Refuse what no server could do."""
+        """Refuse values that no server accepts."""
         _set(
             self,
             size=_size("RandomResizedCrop.size", self.size),
@@ -115,7 +114,7 @@ class RandomHorizontalFlip:
     p: float = 0.5
 
     def __post_init__(self) -> None:
-        """Refuse what is not a probability."""
+        """Refuse numbers that are not a probability."""
         _set(self, p=number("RandomHorizontalFlip.p", self.p, least=0, most=1))
 
     def to_message(self) -> pb.ImageTransform:
@@ -134,7 +133,7 @@ class RandomVerticalFlip:
     p: float = 0.5
 
     def __post_init__(self) -> None:
-        """Refuse what is not a probability."""
+        """Refuse numbers that are not a probability."""
         _set(self, p=number("RandomVerticalFlip.p", self.p, least=0, most=1))
 
     def to_message(self) -> pb.ImageTransform:
@@ -151,7 +150,7 @@ class ColorJitter:
             0 for no change.
         contrast: Bounds of the factor for contrast, in the same form.
         saturation: Bounds of the factor for saturation, in the same form.
-        hue: Bounds of what is added, in turns, in [-0.5, 0.5]; one number h for ``(-h, h)``.
+        hue: Bounds of the shift, in turns, in [-0.5, 0.5]; one number h for ``(-h, h)``.
     """
 
     brightness: float | tuple[float, float] = 0.0
@@ -160,7 +159,7 @@ class ColorJitter:
     hue: float | tuple[float, float] = 0.0
 
     def __post_init__(self) -> None:
-        """Refuse what no server could do."""
+        """Refuse values that no server accepts."""
         for name in ("brightness", "contrast", "saturation", "hue"):
             field, given = f"ColorJitter.{name}", getattr(self, name)
             if name == "hue":
@@ -192,7 +191,7 @@ class RandomErasing:
         p: The probability.
         scale: Bounds of the part's area, as a share of the image's.
         ratio: Bounds of its height over its width.
-        value: What is written: one number, or one for each channel.
+        value: The value to write: one number, or one per channel.
     """
 
     p: float = 0.5
@@ -201,7 +200,7 @@ class RandomErasing:
     value: float | tuple[float, ...] = 0.0
 
     def __post_init__(self) -> None:
-        """Refuse what no server could do."""
+        """Refuse values that no server accepts."""
         _set(
             self,
             p=number("RandomErasing.p", self.p, least=0, most=1),
@@ -227,8 +226,8 @@ class Normalize:
     Attributes:
         mean: One value for each channel.
         std: One value for each channel.
-        dtype: What the results are rounded to. `NumpyDataset` gives ``bfloat16``, which NumPy does
-            not have, as its bits in uint16.
+        dtype: The type of the results, which are rounded to it. NumPy has no ``bfloat16``:
+            `NumpyDataset` gives its bits as uint16.
     """
 
     mean: tuple[float, ...]
@@ -236,7 +235,7 @@ class Normalize:
     dtype: Literal["float16", "bfloat16", "float32"] = "float32"
 
     def __post_init__(self) -> None:
-        """Refuse what no server could do."""
+        """Refuse values that no server accepts."""
         _set(
             self,
             mean=_tuple(_numbers("Normalize.mean", self.mean)),
@@ -253,16 +252,16 @@ class Normalize:
 
 @dataclass(frozen=True, slots=True)
 class Boxes:
-    """Bounding boxes that follow their image, clipped to what becomes of it.
+    """Bounding boxes that follow their image, clipped to the result.
 
     Attributes:
         column: The column: lists of numbers, four for each box, in the image's pixels.
-        format: What the numbers are, as torchvision's `BoundingBoxFormat` has it: ``XYXY`` (left,
-            top, right, bottom), ``XYWH`` (left, top, width, height) or ``CXCYWH`` (the middle,
-            width, height).
-        labels: A column of lists with one element for each box, or several.
-        min_size: Boxes that are narrower or lower than that, in pixels, are left out, with their
-            labels; 0 keeps all.
+        format: The meaning of the numbers, as in torchvision's `BoundingBoxFormat`: ``XYXY`` (left,
+            top, right, bottom), ``XYWH`` (left, top, width, height) or ``CXCYWH`` (centre, width,
+            height).
+        labels: A column of lists with one element per box, or several such columns.
+        min_size: Boxes narrower or lower than this, in pixels, are left out, with their labels; 0
+            keeps all.
     """
 
     column: str
@@ -271,7 +270,7 @@ class Boxes:
     min_size: float = 1.0
 
     def __post_init__(self) -> None:
-        """Refuse what no server could do."""
+        """Refuse values that no server accepts."""
         text("Boxes.column", self.column, wanted="the name of a column")
         one_of("Boxes.format", self.format, tuple(_BOX_FORMATS))
         labels = names_of("Boxes.labels", self.labels)
@@ -303,7 +302,7 @@ def image_transforms_of(transforms: object) -> tuple[ImageTransform, ...]:
     """Return the transforms that an argument means, in order.
 
     Raises:
-        BadArgumentError: It is one transform, or an element is not a transform.
+        BadArgumentError: The argument is a single transform, or an element is not a transform.
     """
     wanted = "a list of transforms, such as [RandomResizedCrop(224)]"
     if isinstance(transforms, ImageTransform | str) or not isinstance(transforms, Iterable):
@@ -325,7 +324,7 @@ def names_of(field: str, given: object) -> tuple[str, ...]:
     """Return the columns that an argument names: one, or several.
 
     Raises:
-        BadArgumentError: It names no column.
+        BadArgumentError: The argument names no column.
     """
     if isinstance(given, str):
         return (text(field, given, wanted="the name of a column"),)
@@ -342,7 +341,7 @@ def boxes_of(given: object) -> tuple[Boxes, ...]:
     """Return the boxes that an argument means.
 
     Raises:
-        BadArgumentError: An element is not such an object.
+        BadArgumentError: An element is not a `Boxes`.
     """
     if isinstance(given, Boxes):
         return (given,)

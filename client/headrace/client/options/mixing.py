@@ -19,14 +19,14 @@ class OneHot:
 
     Attributes:
         column: The column of class indices, integers in [0, `num_classes`).
-        num_classes: How many classes there are; None for as many as the dataset names.
+        num_classes: Number of classes; None for the number that the dataset names.
     """
 
     column: str
     num_classes: int | None = None
 
     def __post_init__(self) -> None:
-        """Refuse what no server could do."""
+        """Refuse values that no server accepts."""
         text("OneHot.column", self.column, wanted=_COLUMN)
         _check_classes("OneHot", self.num_classes)
 
@@ -39,16 +39,16 @@ class OneHot:
 
 @dataclass(frozen=True, slots=True)
 class MixUp:
-    """Mix each image with the next one of the global batch, and their labels alike.
+    """Mix each image with the next one of the global batch, and their labels likewise.
 
-    It is the last step, right behind the `DecodeImage` that makes the images, whose transforms must
-    end in floating point (`Normalize`). One share is drawn for a global batch, so that images and
-    labels are the same for every world size.
+    It must be the last step, directly after the `DecodeImage` that makes the images, whose
+    transforms must end in floating point (`Normalize`). One share is drawn per global batch, so
+    images and labels are the same for every world size.
 
     Attributes:
         column: The column of images.
         labels: The column of labels: class indices, or the vectors of an `OneHot` before it.
-            Vectors of float32 come out.
+            The result is vectors of float32.
         alpha: Both parameters of the beta distribution that the share is drawn from, in
             [0.01, 100].
         num_classes: How many classes there are; None for as many as the dataset names.
@@ -60,7 +60,7 @@ class MixUp:
     num_classes: int | None = None
 
     def __post_init__(self) -> None:
-        """Refuse what no server could do."""
+        """Refuse values that no server accepts."""
         _check_mixing(self)
 
     def to_message(self) -> pb.BatchStep:
@@ -72,7 +72,7 @@ class MixUp:
 class CutMix:
     """Paste a box of the next image of the global batch into each one, and mix their labels.
 
-    It stands where `MixUp` does. One box is drawn for a global batch; labels are mixed by its area.
+    Its place is that of `MixUp`. One box is drawn per global batch; labels are mixed by its area.
 
     Attributes:
         column: The column of images.
@@ -87,7 +87,7 @@ class CutMix:
     num_classes: int | None = None
 
     def __post_init__(self) -> None:
-        """Refuse what no server could do."""
+        """Refuse values that no server accepts."""
         _check_mixing(self)
 
     def to_message(self) -> pb.BatchStep:

@@ -39,7 +39,7 @@ _BATCHINGS = {
     Batching.PER_DATASET: pb.BATCHING_PER_DATASET,
 }
 _CHOICES = {Choice.FRESH: pb.CHOICE_FRESH, Choice.FIXED: pb.CHOICE_FIXED}
-# Stands for a version that is not known yet where only the other options are looked at.
+# Stands for an unknown version where only the other options matter.
 _NO_FINGERPRINT = "0" * 32
 _COUNT_LIMIT = 1 << 42
 
@@ -48,21 +48,21 @@ _COUNT_LIMIT = 1 << 42
 class MixtureEntry:
     """One dataset of a mixture; docs/order.md has the arithmetic.
 
-    Of `proportion`, `repeat` and `choose` at most one is given; none means all samples once an
-    epoch, or leaves it to the schedule.
+    Give at most one of `proportion`, `repeat` and `choose`; without any, each sample is drawn once
+    per epoch, unless there is a schedule.
 
     Attributes:
         name: The dataset's name on the server; its URL for a private server.
         proportion: Weight relative to the other datasets' proportions, >= 0.
-        repeat: Draws of an epoch as a multiple of the dataset's samples; a fraction samples down.
-        choose: Draws of an epoch.
-        choice: Which samples it gives if an epoch does not draw all: different ones in each epoch
+        repeat: Draws per epoch as a multiple of the dataset's samples; may be below 1.
+        choose: Draws per epoch.
+        choice: Which samples to draw if an epoch does not draw all: different ones in each epoch
             (``fresh``), or always the same (``fixed``).
-        granularity: With a fixed choice, samples are chosen in groups of that many neighbours.
-        fingerprint: The version to read; empty for the current one, or that of a loaded state.
+        granularity: With a fixed choice, how many neighbours are chosen together.
+        fingerprint: The version to read; empty for the current one, or the loaded state's.
         skips: Samples of the dataset to leave out: their ids in it, or the digest of a list that
             the server has.
-        token_skips: Those that the token was made with, if other ones are to be adopted.
+        token_skips: The skips of the token, if others replace them.
         where: An expression that says which of its samples to draw from, as for `RemoteDataset`.
     """
 
@@ -78,7 +78,7 @@ class MixtureEntry:
     where: str | None = None
 
     def __post_init__(self) -> None:
-        """Refuse what is of another type; ranges are the order's to check."""
+        """Refuse wrong types; the order checks ranges."""
         text("MixtureEntry.name", self.name, wanted="the name of a dataset, or its URL")
         for name in ("proportion", "repeat"):
             if getattr(self, name) is not None:
@@ -100,8 +100,8 @@ class Mixture:
         datasets: The datasets; their order matters.
         batching: How the samples of a unit are composed: ``random``, ``stratified`` (every unit
             has the exact proportions) or ``per_dataset`` (every unit is of one dataset).
-        epoch_size: Samples of an epoch, with proportions or a schedule; 0 means as many as all
-            datasets have.
+        epoch_size: Samples per epoch, with proportions or a schedule; 0 for the sum over all
+            datasets.
         schedule: Weights over the run, in samples since its start, instead of proportions.
 
     Examples:
@@ -116,7 +116,7 @@ class Mixture:
     schedule: Schedule | None = None
 
     def __post_init__(self) -> None:
-        """Refuse what no server could draw from, before anything travels."""
+        """Refuse a mixture that no server can draw from."""
         object.__setattr__(self, "datasets", _entries_of(self.datasets))
         epoch_size = whole("epoch_size", self.epoch_size, low=0, high=_COUNT_LIMIT)
         object.__setattr__(self, "epoch_size", epoch_size)
@@ -131,7 +131,7 @@ class Mixture:
         return " + ".join(names if len(names) <= _TITLE_NAMES else [*names[:_TITLE_NAMES], "…"])
 
     def skips_digest(self, first_ids: Sequence[int]) -> str:
-        """Return what tokens say about the samples that are left out.
+        """Return the digest of the skips, as tokens contain it.
 
         Args:
             first_ids: The id in the mixture of each dataset's first sample.
@@ -211,7 +211,7 @@ def mixture_of(dataset: str | Mixture | Sequence[tuple[str, float]]) -> Mixture 
     Pairs are names and proportions.
 
     Raises:
-        BadArgumentError: It is not a mixture that can be drawn from.
+        BadArgumentError: The argument is not a mixture that can be drawn from.
     """
     if isinstance(dataset, str):
         return None
@@ -248,7 +248,7 @@ def _entries_of(datasets: object) -> tuple[MixtureEntry, ...]:
 
 
 def read_mixture(text: str) -> Mixture:
-    """Read a mixture from JSON: an object with the fields of `Mixture`, all but one optional.
+    """Read a mixture from JSON: an object with the fields of `Mixture`; only one is required.
 
     Raises:
         BadArgumentError: The text is not such an object, or a value in it is out of range.
@@ -265,10 +265,10 @@ def read_mixture(text: str) -> Mixture:
 
 
 def mixture_from(fields: Mapping[str, Any]) -> Mixture:
-    """Make a mixture of the values of JSON.
+    """Make a mixture from JSON values.
 
     Raises:
-        BadArgumentError: They are of another form, or hold an impossible value.
+        BadArgumentError: The values have another form, or one is impossible.
     """
     try:
         given = dict(fields)

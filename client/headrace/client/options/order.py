@@ -13,20 +13,20 @@ _MOST_COUNT = 1 << 42
 
 @dataclass(frozen=True, slots=True)
 class Order:
-    """How samples are shuffled, and what a server reads and holds for it.
+    """How samples are shuffled, and what a server reads and holds in memory for that.
 
     Attributes:
-        run_bytes: Bytes of the neighbouring samples that are read together, in [1, 2**42): whole
-            blocks, at least one. Smaller runs shuffle better and take more reads.
-        shuffle_bytes: Bytes of the samples that are shuffled together, and that a server holds in
-            memory for that, in each lane; 0 shuffles the whole epoch at once. What fits is
-            shuffled uniformly.
+        run_bytes: Size of the runs of neighbouring samples that are read together, in [1, 2**42):
+            whole blocks, at least one. Smaller runs shuffle better and take more reads.
+        shuffle_bytes: Size of the samples that are shuffled together, which a server holds in
+            memory, in each lane; 0 shuffles the whole epoch at once. Data that fits is shuffled
+            uniformly.
         shuffle_samples: The same limit in samples, in [0, 2**42); 0 for none.
-        lanes: How many parts of the data are shuffled separately, each of which one replica can
-            serve, in [1, 64]; with several, each rank first asks the replica that its lane
-            prefers. As many as replicas is best.
-        unit: Consecutive samples that the lanes share, at least as many as lanes; None for the
-            global batch size, or the token's. It matters only with several lanes.
+        lanes: Number of parts of the data that are shuffled separately, in [1, 64]. One replica can
+            serve one lane: with several lanes, each rank first asks the replica that its lane
+            prefers. The best number is that of the replicas.
+        unit: Number of consecutive samples that the lanes share, at least the number of lanes; None
+            for the global batch size, or the token's. It matters only with several lanes.
 
     Raises:
         BadArgumentError: A value is out of range.
@@ -39,7 +39,7 @@ class Order:
     unit: int | None = None
 
     def __post_init__(self) -> None:
-        """Refuse what nobody can mean."""
+        """Refuse values that are out of range."""
         for field, least, high in (
             ("run_bytes", 1, _MOST_COUNT),
             ("shuffle_bytes", 0, _MOST_BYTES),
@@ -57,10 +57,10 @@ class Order:
         Args:
             seed: The seed of everything random, >= 0.
             shuffle: False for storage order.
-            unit: The unit of the lanes, where this has none; None where it is not known yet.
+            unit: The unit of the lanes if this has none; None if it is not known yet.
 
         Raises:
-            BadArgumentError: One is out of range.
+            BadArgumentError: A value is out of range.
         """
         return OrderSpec(
             seed=whole("seed", seed, low=0),

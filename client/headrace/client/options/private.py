@@ -1,4 +1,4 @@
-"""Servers that a job starts for itself: instead of others, or while no other answers."""
+"""Servers that a job starts itself: instead of others, or while no other answers."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ class PrivateServer:
 
     Attributes:
         cache_bytes: Size of its cache, >= 1; None for the server's default of 2 GiB.
-        store: How it reaches the store, by the names of `headrace.storage.StoreOptions`, such as
-            ``{"endpoint": "https://…"}``. Secrets in it go through a pipe; no representation and
-            no message contains them. None for the environment's settings.
+        store: How it reaches the store, with the names of `headrace.storage.StoreOptions`, such as
+            ``{"endpoint": "https://…"}``. Secrets in it are passed through a pipe; no
+            representation and no message contains them. None for the environment's settings.
         tokenizers: The file of each tokenizer by its name, such as
-            ``{"bpe": "tokenizer.json"}``: for rows of texts, and for `Tokenize`. Needs the
-            ``[tokenize]`` extra. None for none.
+            ``{"bpe": "tokenizer.json"}``, for packed rows of texts and for `Tokenize`. Needs the
+            ``[tokenize]`` extra. None for no tokenizers.
 
     Raises:
         BadArgumentError: A value is out of range.
@@ -32,7 +32,7 @@ class PrivateServer:
     tokenizers: Mapping[str, str | Path] | None = None
 
     def __post_init__(self) -> None:
-        """Refuse what nobody can mean."""
+        """Refuse values that are out of range."""
         cache_bytes = whole_or_none("private.cache_bytes", self.cache_bytes, low=1)
         object.__setattr__(self, "cache_bytes", cache_bytes)
         wanted = 'a mapping such as {"endpoint": "https://…"}, or None'
@@ -58,13 +58,13 @@ class Fallback:
             by its name.
 
     Raises:
-        BadArgumentError: It is of another type.
+        BadArgumentError: The URL has the wrong type.
     """
 
     url: str | Mapping[str, str]
 
     def __post_init__(self) -> None:
-        """Refuse what is no place."""
+        """Refuse arguments that are not URLs."""
         wanted = "a URL such as 's3://bucket/path', or a mapping of names to URLs"
         if self.url is None:
             raise BadArgumentError(f"fallback.url is None; expected {wanted}", field="fallback")
@@ -75,7 +75,7 @@ class Fallback:
 
 
 def private_of(private: PrivateServer | None) -> PrivateServer:
-    """Return what a private server is started with; None for the defaults."""
+    """Return the settings that an argument means; None for the defaults."""
     wanted = "PrivateServer(cache_bytes=…, store={…}), or None"
     return instance_or_none("private", private, PrivateServer, wanted=wanted) or PrivateServer()
 

@@ -12,14 +12,14 @@ from headrace.errors import BadArgumentError
 
 @dataclass(frozen=True, slots=True)
 class _Launcher:
-    """The variables by which a launcher tells a process its rank.
+    """The variables that a launcher sets to tell a process its rank.
 
     Attributes:
         name: The launcher's common name.
         rank: The variable with the rank.
         world_size: The variable with the number of ranks.
-        is_always_whole: Whether either variable means nothing without the other. Slurm sets
-            ``SLURM_PROCID`` in a batch script too, which is no rank; only a step of ``srun`` has
+        is_always_whole: Whether a variable means nothing without the other. Slurm sets
+            ``SLURM_PROCID`` in batch scripts too, which are not ranks; only a step of ``srun`` has
             ``SLURM_STEP_NUM_TASKS``.
     """
 
@@ -43,16 +43,16 @@ def resolve_ranks(
 
     The first source that knows both is used: the arguments, torch.distributed, the variables of
     torchrun (``RANK``, ``WORLD_SIZE``), of Open MPI (``OMPI_COMM_WORLD_RANK``, ``…_SIZE``), and of
-    a step of Slurm's ``srun`` (``SLURM_PROCID``, ``SLURM_STEP_NUM_TASKS``). Without any, one rank
-    of one.
+    a step of Slurm's ``srun`` (``SLURM_PROCID``, ``SLURM_STEP_NUM_TASKS``). Without any, there is
+    one rank.
 
     Args:
         rank: This rank, or None.
         world_size: Number of ranks, or None.
-        environment: The variables; None means the process's.
+        environment: The variables; None for those of this process.
 
     Raises:
-        BadArgumentError: Only one of the two is given or set, or what is set is no rank of a world.
+        BadArgumentError: Only one of the two is given or set, or the values are impossible.
     """
     rank = whole_or_none("rank", rank, low=0)
     world_size = whole_or_none("world_size", world_size, low=1, high=1 << 31)
@@ -88,7 +88,7 @@ def _from_launcher(launcher: _Launcher, environment: Mapping[str, str]) -> tuple
     if rank is None and world_size is None:
         return None
     if rank is None or world_size is None:
-        # A world of one has one rank, whether or not it is given.
+        # With a world size of 1, the rank is 0, even if it is not given.
         if not launcher.is_always_whole or world_size == "1":
             return None
         there, missing = launcher.rank, launcher.world_size

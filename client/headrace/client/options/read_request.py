@@ -30,20 +30,19 @@ class ReadOptions:
         rank: This rank, in [0, world_size).
         world_size: Number of ranks, >= 1.
         replication: Consecutive ranks that get the same samples, >= 1; divides ``world_size``.
-        end: What happens to an incomplete last batch.
-        columns: Names of the columns to send; empty means all.
+        end: How an incomplete last batch is treated.
+        columns: Names of the columns to send; empty for all.
         with_ids: Whether to send sample ids.
         end_epoch: First epoch not to read, or None to read without end.
-        batch_stride: One batch of the rank in this many is read, >= 1.
-        batch_offset: The first batch that is read, in [0, ``batch_stride``), from the beginning of
-            an epoch.
+        batch_stride: Read every ``batch_stride``-th batch of the rank, >= 1.
+        batch_offset: The first batch to read in an epoch, in [0, ``batch_stride``).
         mixture: The datasets to draw from, instead of ``dataset``.
         skips: Samples of ``dataset`` to leave out; None for the token's list.
         token_skips: The list that the token was made with, for a server that does not have it.
-        allow_new_skips: Whether ``skips`` may be another list than the token's, that holds it.
+        allow_new_skips: Whether ``skips`` may be a longer list that contains the token's.
         steps: What the server does with each batch before it sends it.
-        allow_decoder_change: Whether other versions than the token's may decode images.
-        deal: How samples are dealt to ranks; None for in order.
+        allow_decoder_change: Whether image libraries may have other versions than the token's.
+        deal: How samples are dealt to ranks; None to deal them in order.
         where: Which samples of ``dataset`` to read; empty for all.
         buckets: Batches that are sorted by length together; 0 for the token's, or none.
     """
@@ -71,7 +70,7 @@ class ReadOptions:
     buckets: int = 0
 
     def __post_init__(self) -> None:
-        """Refuse coordinates that name no slice, before anything is sent."""
+        """Refuse impossible coordinates before anything is sent."""
         _require(
             (self.mixture is None) == bool(self.dataset),
             "dataset",
@@ -105,8 +104,8 @@ class ReadOptions:
         """Make the request that starts after ``token``, or at a place if there is none.
 
         Args:
-            epoch: The epoch to start in, even if a token says the rest.
-            position: Samples of that epoch to leave out; not used with a token.
+            epoch: The epoch to start in, also with a token.
+            position: Number of samples of the epoch to skip; not used with a token.
             token: The resume token of the last batch received, or None.
 
         Raises:

@@ -8,13 +8,13 @@ from math import nextafter
 from headrace.arguments import instance_or_none, number
 
 DEFAULT_PREFETCH_BYTES = 64 << 20
-"""Arbitrary: some tens of batches of 1 to 3 MiB, little beside a trainer's memory."""
+"""Arbitrary: tens of batches of 1 to 3 MiB, little compared with a trainer's memory."""
 
 DEFAULT_MAX_BATCH_BYTES = 1 << 30
 """The default of servers' ``max_batch_bytes``."""
 
 _LONGEST_S = 1e9
-"""31 years; a machine cannot wait for much longer at a time."""
+"""31 years; operating systems cannot wait much longer at a time."""
 _BELOW_ONE = nextafter(1.0, 0.0)
 
 
@@ -30,8 +30,8 @@ class Deadlines:
         give_up_s: Seconds without a new batch, over all reconnects, before the error reaches the
             training loop, > 0. The default lets a pod be rescheduled.
         fallback_s: Seconds without any server before a `Fallback` starts a private one,
-            > 0; at most half of ``connect_s`` and ``give_up_s``. From then on it is twice the mean
-            time between two looks for a server. The default lets a server restart.
+            > 0; at most half of ``connect_s`` and ``give_up_s``. From then on, half of it is the
+            mean time between two looks for a server. The default lets a server restart.
     """
 
     connect_s: float = 30.0
@@ -40,7 +40,7 @@ class Deadlines:
     fallback_s: float = 10.0
 
     def __post_init__(self) -> None:
-        """Refuse waits that end before they begin."""
+        """Refuse waits that are not positive."""
         for field in ("connect_s", "silence_s", "give_up_s", "fallback_s"):
             value = number(f"deadlines.{field}", getattr(self, field), above=0, most=_LONGEST_S)
             object.__setattr__(self, field, value)
@@ -59,9 +59,9 @@ class Hedge:
     Attributes:
         percentile: A batch is late when it takes longer than this part of the last 256 did, in
             (0, 1).
-        least_s: Never sooner than this many seconds, > 0. Arbitrary: many times what a batch
-            takes if the server has it ready.
-        budget: Most extra requests, as a share of the batches, in (0, 1]; at most two are saved up.
+        least_s: No batch is late before this many seconds, > 0. Arbitrary: many times what a batch
+            takes that the server has ready.
+        budget: Most extra requests as a share of the batches, in (0, 1]; at most two are saved up.
 
     Source: "The Tail at Scale", Dean and Barroso, 2013: hedged requests after the 95th percentile
     cost some 5 % more load.
@@ -72,7 +72,7 @@ class Hedge:
     budget: float = 0.05
 
     def __post_init__(self) -> None:
-        """Refuse values that would hedge everything, or nothing."""
+        """Refuse values that are out of range."""
         for field, most in (("percentile", _BELOW_ONE), ("least_s", _LONGEST_S), ("budget", 1.0)):
             value = number(f"hedge.{field}", getattr(self, field), above=0, most=most)
             object.__setattr__(self, field, value)
@@ -86,8 +86,8 @@ class Backoff:
         first_s: Upper bound of the first wait in seconds.
         most_s: Upper bound of any wait in seconds.
 
-    Source: "Exponential Backoff And Jitter", AWS Architecture Blog, 2015: full jitter spreads a
-    crowd of clients best.
+    Source: "Exponential Backoff And Jitter", AWS Architecture Blog, 2015: full jitter spreads many
+    clients best.
     """
 
     first_s: float = 0.1
@@ -97,7 +97,7 @@ class Backoff:
         """Compute the wait before retry number ``attempt`` (0, 1, …).
 
         Args:
-            attempt: How many retries there were before this one.
+            attempt: Number of earlier retries.
             jitter: A uniform random number in [0, 1).
         """
         return jitter * min(self.most_s, self.first_s * 2.0 ** min(attempt, 30))

@@ -15,7 +15,7 @@ MAX_SENT_IDS = 65_536
 _DIGEST = re.compile("[0-9a-f]{32}")
 
 SkipArgument = str | Sequence[int] | None
-"""Ids, the digest of a list that the server has, or None for what a token says."""
+"""Ids, the digest of a list that the server has, or None for the token's list."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,8 +23,8 @@ class SkipChoice:
     """A list of samples to leave out.
 
     Attributes:
-        digest: The digest of the list; empty for the list of no sample.
-        sample_ids: Its ids, rising; empty if the server has the list.
+        digest: The digest of the list; empty for an empty list.
+        sample_ids: The ids in rising order; empty if the server has the list.
     """
 
     digest: str
@@ -35,7 +35,7 @@ class SkipChoice:
         return pb.SkipList(digest=self.digest, sample_ids=self.sample_ids)
 
     def to_json(self) -> str | list[int]:
-        """Return it as it is given."""
+        """Return the list as JSON values."""
         return list(self.sample_ids) or self.digest
 
 
@@ -43,7 +43,7 @@ def skip_choice(skips: SkipArgument) -> SkipChoice | None:
     """Return the list that an argument means; None leaves it to the token.
 
     Raises:
-        BadArgumentError: It is not a digest, has a negative id or too many.
+        BadArgumentError: The argument is not a digest, or has a negative id, or too many ids.
     """
     if skips is None:
         return None

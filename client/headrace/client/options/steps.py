@@ -44,7 +44,7 @@ _FITS = {
     "stretch": pb.IMAGE_FIT_STRETCH,
 }
 _LAYOUTS = {"HWC": pb.IMAGE_LAYOUT_HWC, "CHW": pb.IMAGE_LAYOUT_CHW}
-# Defaults are left out, so that tokens are the same as before there was a choice.
+# The default is left out, so tokens are the same as before this option existed.
 _ON_ERROR = {"raise": pb.ON_ERROR_UNSPECIFIED, "skip": pb.ON_ERROR_SKIP}
 
 
@@ -54,7 +54,7 @@ class Cast:
 
     Attributes:
         column: The column.
-        dtype: NumPy's name of the type, or ``bool``. A number that it cannot hold is an error;
+        dtype: NumPy's name of the type, or ``bool``. A number that does not fit is an error;
             floating-point numbers are rounded.
     """
 
@@ -62,7 +62,7 @@ class Cast:
     dtype: str
 
     def __post_init__(self) -> None:
-        """Refuse what is no column, or no type."""
+        """Refuse values that are not a column, or not a type."""
         text("Cast.column", self.column, wanted=_COLUMN)
         one_of("Cast.dtype", self.dtype, tuple(_TYPES))
 
@@ -73,12 +73,12 @@ class Cast:
 
 @dataclass(frozen=True, slots=True)
 class Pad:
-    """Make a ragged column a tensor, with a column ``<column>.length`` beside it.
+    """Make a ragged column a tensor, with a second column ``<column>.length``.
 
     Attributes:
         column: The column.
         length: Elements of a row, >= 1.
-        fill: The padding of a row.
+        fill: The value to pad with.
         truncate: Whether to cut longer rows; otherwise they are errors.
     """
 
@@ -88,7 +88,7 @@ class Pad:
     truncate: bool = False
 
     def __post_init__(self) -> None:
-        """Refuse what no server could do."""
+        """Refuse values that no server accepts."""
         text("Pad.column", self.column, wanted=_COLUMN)
         _set_whole(self, "length")
         number("Pad.fill", self.fill)
@@ -116,7 +116,7 @@ class Stack:
     item_shape: tuple[int, ...]
 
     def __post_init__(self) -> None:
-        """Refuse what no server could do."""
+        """Refuse values that no server accepts."""
         text("Stack.column", self.column, wanted=_COLUMN)
         shape: object = self.item_shape
         if isinstance(shape, str | bytes) or not isinstance(shape, Iterable):
@@ -146,21 +146,21 @@ class DecodeImage:
 
     Attributes:
         column: The column.
-        height: Rows of pixels; not with `transforms`, which determine it.
-        width: Pixels of a row; not with `transforms`.
+        height: Height in pixels; not with `transforms`, which determine it.
+        width: Width in pixels; not with `transforms`.
         channels: 3 for red, green and blue, 1 for luminance.
         fit: How to scale: to ``cover`` the size and crop to the centre; to fit within it, padded
             with zeros (``contain``); or to the exact size, without keeping proportions
             (``stretch``).
-        transforms: What is done to each image, in this order: `Resize`, `CenterCrop`,
+        transforms: The transforms of each image, in this order: `Resize`, `CenterCrop`,
             `RandomResizedCrop`, `RandomHorizontalFlip`, `RandomVerticalFlip`, `ColorJitter`,
             `RandomErasing` and `Normalize`.
         layout: ``CHW`` puts channels first; only with `transforms`.
-        on_error: What becomes of an image that cannot be decoded, with `transforms`: it fails the
+        on_error: How to treat an image that cannot be decoded, with `transforms`: it fails the
             batch (``raise``), or another sample takes its place, as with ``skips=``, and
-            `Batch.damaged_ids` has it (``skip``).
-        masks: Columns of files of masks, which go where their images' pixels go and become uint8 of
-            the shape ``(samples, height, width)``; only with `transforms`.
+            `Batch.damaged_ids` has its id (``skip``).
+        masks: Columns of mask files, which are transformed as their images are and become
+            ``(samples, height, width) uint8``; only with `transforms`.
         boxes: Bounding boxes that follow the images; only with `transforms`.
     """
 
@@ -176,7 +176,7 @@ class DecodeImage:
     boxes: Boxes | Sequence[Boxes] = ()
 
     def __post_init__(self) -> None:
-        """Refuse what no server could do."""
+        """Refuse values that no server accepts."""
         text("DecodeImage.column", self.column, wanted=_COLUMN)
         object.__setattr__(self, "transforms", image_transforms_of(self.transforms))
         _set_whole(self, "channels")
@@ -258,7 +258,7 @@ class Transform:
     version: str = ""
 
     def __post_init__(self) -> None:
-        """Refuse what no server could do."""
+        """Refuse values that no server accepts."""
         text("Transform.name", self.name, wanted="a name that the operator gave")
         instance("Transform.version", self.version, str, wanted="a str")
 
@@ -269,7 +269,7 @@ class Transform:
 
 @dataclass(frozen=True, slots=True)
 class Tokenize:
-    """Make tokens of a column of text: lists of int32, the same for the same tokenizer and text.
+    """Tokenize a column of text: lists of int32, the same for the same tokenizer and text.
 
     Resume tokens contain the tokenizer's digest: a run resumes only with the same tokenizer.
 
@@ -288,7 +288,7 @@ class Tokenize:
     digest: str = ""
 
     def __post_init__(self) -> None:
-        """Refuse what no server could do."""
+        """Refuse values that no server accepts."""
         text("Tokenize.column", self.column, wanted=_COLUMN)
         text("Tokenize.tokenizer", self.tokenizer, wanted="a name that the operator gave")
         flag("Tokenize.special_tokens", self.special_tokens)
@@ -313,7 +313,7 @@ class Tokenize:
 
     @property
     def version(self) -> str:
-        """What a resume token says of it; empty where that is the server's to say."""
+        """The version that resume tokens contain; empty if the server chooses it."""
         return self.digest and tokenizer_version(
             self.column, self.digest, special_tokens=self.special_tokens
         )
@@ -326,7 +326,7 @@ def steps_of(steps: object) -> tuple[Step, ...]:
     """Return the steps that an argument means, in order.
 
     Raises:
-        BadArgumentError: It is one step, or an element is not a step.
+        BadArgumentError: The argument is a single step, or an element is not a step.
     """
     wanted = "a list of steps, such as [Cast('label', 'int64')]"
     if isinstance(steps, Step | str | Mapping | AbstractSet) or not isinstance(steps, Iterable):
@@ -351,10 +351,10 @@ def _set_whole(step: Step, name: str) -> None:
 
 
 def transforms_text(steps: Sequence[Step]) -> str:
-    """Return what a token says of transforms.
+    """Return the description of transforms that tokens contain.
 
     Raises:
-        BadArgumentError: The server chooses the version of one, so it is not known here.
+        BadArgumentError: The server chooses the version of a transform, so it is unknown here.
     """
     found = [step for step in steps if isinstance(step, Transform | Tokenize)]
     for step in found:

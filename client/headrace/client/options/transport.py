@@ -1,4 +1,4 @@
-"""How batches arrive at a trainer, and how much memory they may take."""
+"""How batches travel to a trainer, and how much memory they may use."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from headrace.client.options.settings import DEFAULT_MAX_BATCH_BYTES, DEFAULT_PR
 TransportKind = Literal["auto", "ring", "grpc"]
 
 _LEAST_RING_BYTES = 32 << 20
-"""Room for some batches where nothing is to be held ready. Arbitrary."""
+"""Space for some batches if none are held ready. Arbitrary."""
 _MOST_BYTES = 1 << 62
 
 
 @dataclass(frozen=True, slots=True)
 class Transport:
-    """How batches arrive, and how much memory they may take in this process.
+    """How batches travel, and how much memory they may use in this process.
 
     Attributes:
         kind: ``"auto"`` uses shared memory if the address is the unix socket of a server on this
@@ -25,13 +25,13 @@ class Transport:
             them. `RemoteDataset.stats` says which is used, and why.
         prefetch_bytes: Most bytes to hold ready, >= 0, on the device too if there is one; the
             default is arbitrary.
-        max_batch_bytes: Most payload bytes of a batch, >= 1: a larger one is refused, and no
-            memory is made ready for it, whatever the server says.
+        max_batch_bytes: Most payload bytes of a batch, >= 1: a larger batch is refused, and no
+            memory is allocated for it, whatever the server says.
         ring_bytes: Size of the shared memory to ask for, >= 0; the server may give less. None for
-            twice ``prefetch_bytes``: a half held ready, a half in the loop's hands. 0 leaves it to
-            the server.
+            twice ``prefetch_bytes``: half for waiting batches, half for batches in use. 0 leaves it
+            to the server.
         check_ring: Whether the server hashes payloads in shared memory and the client verifies
-            them, as over gRPC; costs a pass over them on either side.
+            them, as over gRPC; costs a pass over them on both sides.
 
     Raises:
         BadArgumentError: A value is out of range.
@@ -44,7 +44,7 @@ class Transport:
     check_ring: bool = False
 
     def __post_init__(self) -> None:
-        """Refuse what nobody can mean."""
+        """Refuse values that are out of range."""
         one_of("transport.kind", self.kind, ("auto", "ring", "grpc"))
         for field, least in (("prefetch_bytes", 0), ("max_batch_bytes", 1)):
             value = whole(f"transport.{field}", getattr(self, field), low=least, high=_MOST_BYTES)

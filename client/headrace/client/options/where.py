@@ -15,7 +15,7 @@ def where_of(where: str | None, *, field: str = "where") -> str:
     """Return the expression that an argument means; empty for None.
 
     Raises:
-        BadArgumentError: It is not a text, or is empty.
+        BadArgumentError: The argument is not a string, or is empty.
     """
     return "" if where is None else text(field, where, wanted=_WANTED)
 
@@ -25,7 +25,7 @@ def check_filters(wanted: Sequence[str], found: Sequence[pb.Dataset]) -> None:
 
     Args:
         wanted: The expression for each dataset; empty for none.
-        found: The datasets as the server describes them.
+        found: The server's descriptions of the datasets.
 
     Raises:
         CallerError: A filter was asked for, and the server does not confirm it.

@@ -1,4 +1,4 @@
-"""Get one batch from a server, apart from any stream."""
+"""Get one batch from a server, without a stream."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class SingleBatch:
         """Return the batch.
 
         Raises:
-            HeadraceError: The server has none, did not answer in time, or the call was cancelled.
+            HeadraceError: There is no such batch, or no answer in time, or the call was cancelled.
         """
         access, address = self._endpoint.access, self._endpoint.address
         with access.open_channel(address) as channel:
@@ -93,8 +93,8 @@ def get_batch_request(request: pb.ReadBatchesRequest, token: bytes) -> pb.GetBat
     """Return the request for the batch that follows a token of a stream.
 
     Args:
-        request: What the stream was asked for; of its batches, every one.
-        token: The resume token of the batch before.
+        request: The request of the stream, which must ask for every batch.
+        token: The resume token of the previous batch.
     """
     wanted = pb.GetBatchRequest()
     for field in wanted.DESCRIPTOR.fields:

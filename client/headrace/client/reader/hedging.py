@@ -1,14 +1,14 @@
 """Ask a second server for a late batch, and take whichever answer comes first.
 
-Contract of `HedgedFeed.events`, beside that of `Feed`:
+Contract of `HedgedFeed.events`, in addition to that of `Feed`:
 
-1. A hedge is asked for when a batch is later than most were, or than ``least_s``, and the budget
-   has one left; never more than one at a time.
-2. Of stream and hedge the first to have the whole batch wins, under a lock; the other is cancelled
-   and what it still brings is dropped. So a batch comes out once.
+1. A hedge starts when a batch is later than most were, and than ``least_s``, and the budget has one
+   left; never more than one at a time.
+2. Stream and hedge compete: the first to have the whole batch wins, under a lock. The other is
+   cancelled, and what it still brings is dropped. So each batch comes out once.
 3. If the hedge wins, its batch is the last event of this feed, and ``winner`` is its server: the
    caller continues there, from the token of that batch.
-4. A hedge that fails changes nothing: the feed waits for the stream as without it.
+4. A hedge that fails changes nothing: the feed waits for the stream.
 5. At the end of the context the hedge is cancelled and its thread joined.
 
 If the code differs, the code is wrong.
@@ -35,10 +35,10 @@ from headrace.order import decode_token
 _log = logging.getLogger(__name__)
 
 _REMEMBERED = 256
-"""Waits that the percentile is taken of. Arbitrary."""
+"""Number of waits that the percentile is computed from. Arbitrary."""
 
 _MOST_SAVED = 2.0
-"""Extra requests that the budget may save up, so that they do not come in a burst. Arbitrary."""
+"""Most extra requests that the budget saves up, to prevent bursts. Arbitrary."""
 
 Ask = Callable[[Endpoint, bytes], SingleBatch]
 """Prepares to get the batch after a token from a server."""
@@ -56,8 +56,8 @@ class HedgeCounts:
     """Counts of hedges.
 
     Attributes:
-        asked: Batches that a second server was asked for.
-        won: Those that came from it first.
+        asked: Batches that were requested from a second server.
+        won: Batches that came from the second server first.
     """
 
     asked: int = 0
@@ -68,7 +68,7 @@ class Lateness:
     """When a batch counts as late, and whether another request is allowed; one for all streams."""
 
     def __init__(self, hedge: Hedge) -> None:
-        """Start without measurements and with one request to spend."""
+        """Start without measurements and with a budget of one request."""
         self._hedge = hedge
         self._waits: deque[float] = deque(maxlen=_REMEMBERED)
         self._saved = 1.0
@@ -88,7 +88,7 @@ class Lateness:
         return max(self._hedge.least_s, waits[place])
 
     def spend(self) -> bool:
-        """Take a request out of the budget; return whether there was one."""
+        """Take a request from the budget; return whether there was one."""
         if self._saved < 1:
             return False
         self._saved -= 1
@@ -116,8 +116,8 @@ class HedgedFeed:
             lateness: When to ask.
             token: Where the stream starts; None for no hedge before its first batch.
             end_epoch: First epoch not to read, or None.
-            other: Names another server, or None.
-            ask: Gets batches from there.
+            other: Returns another server, or None.
+            ask: Gets batches from the other server.
         """
         self._feed, self._lateness = feed, lateness
         self._other, self._ask = other, ask
@@ -132,7 +132,7 @@ class HedgedFeed:
         self.winner: Endpoint | None = None
 
     def events(self) -> Generator[Event | None, None, None]:
-        """Yield the events; the module's head holds the contract."""
+        """Yield the events; the module docstring holds the contract."""
         source = self._feed.events()
         self._begin_wait()
         while True:
@@ -182,7 +182,7 @@ class HedgedFeed:
             self._number += 1
 
     def _end_wait(self, event: Event | _Ended) -> BatchEvent | None:
-        """Return the hedge that won, or None and cancel the one that did not."""
+        """Return the batch of a hedge that won; otherwise cancel the hedge and return None."""
         with self._changed:
             since, self._since = self._since, None
             if self._won is not None:
@@ -195,7 +195,7 @@ class HedgedFeed:
         return None
 
     def _next_late(self) -> tuple[int, bytes] | None:
-        """Wait for a batch that is late, and may be asked for."""
+        """Wait for a late batch that may be hedged."""
         with self._changed:
             refused = -1
             while not self._is_done:
@@ -207,7 +207,7 @@ class HedgedFeed:
                         if token is not None and self._lateness.spend():
                             return number, token
                         refused, left_s = number, self._lateness.limit_s()
-                # Nobody wakes this for a batch that comes in time: that would cost each batch.
+                # A batch that comes in time does not wake this thread: it would slow each one.
                 self._changed.wait(left_s)
         return None
 
@@ -254,7 +254,7 @@ def hedged(feed: HedgedFeed) -> Iterator[HedgedFeed]:
 
 
 def _token_after(event: Event | bytes | None, *, end_epoch: int | None) -> bytes | None:
-    """Return where a hedge may begin; None if no batch comes next."""
+    """Return the token that a hedge may start from; None if no batch comes next."""
     if event is None:
         return None
     if isinstance(event, bytes):
@@ -264,6 +264,6 @@ def _token_after(event: Event | bytes | None, *, end_epoch: int | None) -> bytes
     else:
         token, epoch = event.resume_token, None
     after = decode_token(token).epoch
-    # Between an epoch's last batch and its end, and behind the last epoch, there is none.
+    # No batch comes between an epoch's last batch and its end, or after the last epoch.
     is_last = epoch is not None and after != epoch
     return None if is_last or after == end_epoch else token

@@ -1,12 +1,12 @@
 """Hold what signals raise, such as Ctrl-C, while the main thread is inside gRPC.
 
-A signal's handler runs between any two instructions of the main thread. An exception that it raises
-inside gRPC can leave one of gRPC's locks locked forever, and then everything that needs the lock
-hangs: the next call's thread, or the finaliser of this one. So for the time of a call handlers run
-as before, and what they raise waits until the call has ended, which it is told to do at once.
+A signal handler runs between any two instructions of the main thread. An exception that it raises
+inside gRPC can leave one of gRPC's locks held forever, and then everything that needs the lock
+hangs: the next call's thread, or the finaliser of this call. So during a call, handlers run as
+usual, but their exceptions wait for the end of the call, which is cancelled at once.
 
-A finaliser, such as `__del__`, drops what comes in it, and Python only prints it: that is why none
-of those that run once a batch is written in Python (see `Mapping.give_up`).
+An exception in a finaliser, such as `__del__`, is lost: Python only prints it. Therefore no
+finaliser that runs for each batch is written in Python (see `Mapping.give_up`).
 """
 
 from __future__ import annotations
@@ -20,25 +20,25 @@ from typing import TYPE_CHECKING, Self
 if TYPE_CHECKING:
     from signal import getsignal, signal
 else:
-    # What `signal` wraps to name numbers and handlers, which would take 12 us a batch, not 1.4.
+    # The functions that `signal` wraps: 1.4 us per batch instead of 12.
     from _signal import getsignal, signal
 
 
 _Handler = Callable[[int, FrameType | None], object]
 
 _SIGNALS = (int(SIGINT), int(SIGTERM))
-"""Those whose handlers raise: Python's own of Ctrl-C, and those of programs that end cleanly."""
+"""Signals whose handlers may raise: Ctrl-C, and what programs handle to end cleanly."""
 
 
 class HeldInterrupts:
-    """While entered in the main thread, it delays exceptions of signal handlers until the end."""
+    """A context that, in the main thread, delays exceptions of signal handlers to its end."""
 
     def __init__(self, wake: Callable[[], object]) -> None:
         """Prepare to hold.
 
         Args:
-            wake: Called inside the handler once something is held: must neither block nor enter
-                gRPC, and has the call end soon.
+            wake: Called inside the handler when it has raised: must neither block nor enter gRPC,
+                and must make the call end soon.
         """
         self._wake = wake
         self._handlers: dict[int, _Handler] = {}
@@ -68,8 +68,8 @@ class HeldInterrupts:
         traceback: TracebackType | None,
     ) -> None:
         if self.held is not None and error is not None:
-            # How the call ended. Its frames hold the call, which gRPC must free while no handler
-            # raises; what is raised below would carry them out of here.
+            # The call's own error. Its frames keep the call, which gRPC must free while no handler
+            # can raise; the exception raised below would carry them out of here.
             error.__traceback__ = error.__context__ = error.__cause__ = None
         self._restore()
         if self.held is not None:
@@ -77,9 +77,9 @@ class HeldInterrupts:
             raise held.with_traceback(None)
 
     def _run(self, number: int, frame: FrameType | None) -> None:
-        """Run the handler of the program, and keep what it raises while the call continues."""
+        """Run the program's handler, and hold what it raises while the call continues."""
         if not self._is_holding:
-            # Two signals at the end of a call can leave this instead of a handler.
+            # Two signals at the end of a call can leave this in place of a handler.
             self._handlers[number](number, frame)
             return
         try:

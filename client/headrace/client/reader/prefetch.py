@@ -1,24 +1,24 @@
 """Read ahead in a thread, bounded in bytes, or in the loop's own thread if that is faster.
 
 A loop that does nothing between two batches gains nothing from a thread that reads for it: each
-batch would only be handed over. So the loop that waits most of its time, or does less between two
-batches than a handover costs, leads, and reads by itself; the thread stands by, and takes over when
-the loop is away for longer. At the beginning the loop leads.
+batch would only be handed over. So a loop leads, which means that it reads by itself, if it waits
+most of its time, or does less between two batches than a handover costs. The thread stands by, and
+takes over when the loop is away for longer. At first, the loop leads.
 
 Contract:
 
 1. Events come out in the order in which the reader made them; the reader is never in two threads.
 2. The end and a failure travel through the queue as values and come out after all events before
-   them; asked again, the queue gives the same end or failure. There is no end but the reader's:
-   who asks a queue that was closed before it gets an error.
+   them; asked again, the queue gives the same end or failure. Only the reader makes an end: a queue
+   that was closed earlier raises an error.
 3. No more than ``budget_bytes`` of payload wait, or one event if it is larger.
-4. While the loop is away the thread reads on, after at most `_AWAY_S` from when it left; but not
-   while the server itself fills memory that the loop only has to look at (``is_ahead``).
-5. `close` ends the reader, empties the queue and joins the thread. What ends a loop's wait from
-   outside, such as Ctrl-C, ends the reading too; it is what the loop gets, whatever fails while the
-   reader lets go, and however often it comes. It comes when the reader has let go of gRPC, which
-   the thread tells it to do at once; a wait for the thread ends by itself. The queue is of no use
-   after that but to be closed.
+4. While the loop is away, the thread reads on, at most `_AWAY_S` after the loop left; but not while
+   the server itself fills memory that the loop only has to read (``is_ahead``).
+5. `close` ends the reader, empties the queue and joins the thread. An exception that ends a loop's
+   wait, such as Ctrl-C, ends the reading too. The loop gets this exception, whatever fails while
+   the reader stops, and however often it comes. It is raised when the reader has left gRPC, which
+   the thread tells it to do at once; a wait for the thread ends by itself. After that, the queue
+   can only be closed.
 
 If the code differs, the code is wrong.
 """
@@ -41,22 +41,22 @@ from headrace.client.wire.assembler import BatchEvent
 from headrace.errors import BadArgumentError, HeadraceError, InternalError
 
 _MOST_EVENTS = 1024
-"""Bound for batches, and ends of epochs, too small for the bound in bytes to bite. Arbitrary."""
+"""Most events, for those so small that the bound in bytes has no effect. Arbitrary."""
 
 _AWAY_S = 0.02
-"""A loop that leads and stays away so long works; until then the thread looks 50 times a second,
-for 0.1 % of a processor."""
+"""A leading loop that is away for this long is at work. Until then the thread looks 50 times a
+second, which takes 0.1 % of a processor."""
 
 _LEADING_SHARE = 1 / 8
-"""A loop leads while it is away for no more than this part of its wait before. Arbitrary: so much
-at most is lost by not reading meanwhile."""
+"""A loop leads while it is away for at most this part of its wait before. Arbitrary: this is the
+most that is lost by not reading meanwhile."""
 
 _HANDOVER_S = 0.0001
-"""A loop leads, too, while it is away for no longer than two threads need to hand a batch over:
-50 to 100 us of processor time for batches of up to 0.7 MB."""
+"""A loop also leads while it is away for no longer than a handover between two threads takes: 50 to
+100 us of processor time for batches of up to 0.7 MB."""
 
 _JOIN_S = 10.0
-"""A reader that was closed returns at once; the thread is a daemon all the same."""
+"""Most seconds to wait for the thread. A closed reader returns at once; the thread is a daemon."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +70,7 @@ class _Failed:
 
 
 class Reader(Protocol):
-    """What a prefetcher drains; `BatchReader` holds the contract."""
+    """The reader of a prefetcher; `BatchReader` holds the contract."""
 
     @property
     def reconnect_count(self) -> int:
@@ -82,7 +82,7 @@ class Reader(Protocol):
 
     @property
     def clock(self) -> HopClock:
-        """What the reader is busy with."""
+        """The clock of the reader's phases."""
 
     def events(self) -> Generator[Event, None, None]:
         """Yield events until the end, or until `close`."""
@@ -114,7 +114,7 @@ class ReaderAround:
 
     @property
     def clock(self) -> HopClock:
-        """The clock of the reader's waits, which counts the work on its events too."""
+        """The clock of the reader's phases, which includes the work on its events."""
         return self._reader.clock
 
     def close(self) -> None:
@@ -140,8 +140,8 @@ class Prefetcher:
             reader: Where the events come from; closed with this prefetcher.
             budget_bytes: Most payload bytes to hold ready, >= 0.
             limit: Returns how many of them may be held at the moment; None for all.
-            is_ahead: Says whether events are made ahead without our reading; None for never.
-            loop_may_lead: Whether the reader may be run in the loop's thread; else in ours alone.
+            is_ahead: Returns whether events are made ahead without our reading; None for never.
+            loop_may_lead: Whether the reader may run in the loop's thread; otherwise only in ours.
         """
         self._reader, self._clock = reader, reader.clock
         self._source = reader.events()
@@ -158,7 +158,7 @@ class Prefetcher:
         self._loop_may_lead = self._loop_leads = loop_may_lead
         self._left_at = time.monotonic()
         self._awaited_since: float | None = None
-        # Held by itself: a condition's own `with` is two calls of Python a time.
+        # Used directly: entering a condition costs two more calls of Python.
         self._lock = threading.RLock()
         self._changed = threading.Condition(self._lock)
         self._interrupts: HeldInterrupts | None = None
@@ -168,7 +168,7 @@ class Prefetcher:
 
     @property
     def waited_on(self) -> HopSeconds:
-        """What the waits were for."""
+        """The hops that the loop waited for."""
         return self._reader.clock.waited()
 
     @property
@@ -202,13 +202,13 @@ class Prefetcher:
         except HeadraceError:
             raise
         except BaseException:
-            # What was taken out is lost: nothing that follows may pass for the next.
+            # The event that was taken is lost, so no later event may be returned as the next.
             self._is_cut_short = self._closed = True
             raise
 
     def start(self) -> None:
         """Start reading ahead before anything is requested; once."""
-        # Its owner has this object by now: a thread that starts while Ctrl-C comes has an end.
+        # The owner has this object already, and can end a thread that starts while Ctrl-C comes.
         self._is_started = True
         # Ctrl-C in the middle would leave a thread that `threading` lists forever.
         with HeldInterrupts(_nothing):
@@ -247,7 +247,7 @@ class Prefetcher:
         event: Event | None = None
         began = self._awaited_since = self._clock.begin_wait()
         try:
-            # For one wait only: kept, it and this object would hold each other, and a ring.
+            # For one wait only: kept longer, it would form a cycle with this object and a ring.
             with HeldInterrupts(self._wake) as interrupts:
                 self._interrupts = interrupts
                 if (self._loop_leads or self._is_ahead()) and not self._is_reading:
@@ -265,12 +265,12 @@ class Prefetcher:
         return event
 
     def _wait_for_thread(self, interrupts: HeldInterrupts) -> None:
-        # The time-out lets Ctrl-C through on every platform; the bound is the reader's.
+        # The timeout lets Ctrl-C through on every platform; the reader bounds the wait.
         while interrupts.held is None and not (self._events or self._outcome or self._closed):
             self._changed.wait(timeout=1.0)
 
     def _choose_leader(self, wait_s: float, away_s: float) -> None:
-        """Decide who reads next, by the wait that ends and the loop's time before it."""
+        """Decide who reads next, by the wait that ends and the time that the loop was away."""
         leads = away_s <= _HANDOVER_S or away_s <= wait_s * _LEADING_SHARE
         self._loop_leads = leads and self._loop_may_lead
         if not (self._loop_leads or self._is_ahead()):
@@ -305,7 +305,7 @@ class Prefetcher:
         return event
 
     def _lock_again(self) -> None:
-        """Take the lock back, whatever comes meanwhile: who called has it, and lets go of it."""
+        """Take the lock back, whatever is raised meanwhile: the caller will release it."""
         interrupt: BaseException | None = None
         while not self._lock._is_owned():  # type: ignore[attr-defined] # noqa: SLF001 - as Condition asks
             try:
@@ -358,7 +358,7 @@ class Prefetcher:
 
     def _put(self, event: Event) -> None:
         size = _size(event)
-        # An event that is ready comes before all that could be read now.
+        # This event comes before any that could be read now.
         self._is_reading = True
         while not self._closed and self._events and self._is_full(size):
             self._changed.wait(timeout=1.0)

@@ -4,14 +4,14 @@ Contract of `BatchReader.events`:
 
 1. Success: every batch and every end of an epoch from the start, each once, in order; then the
    generator returns, if the options name a last epoch.
-2. Failure that may pass: the reader waits as `Patience` says, and goes on from the resume token of
-   the last event, at the next endpoint. The caller sees nothing of it but the log and
-   `reconnect_count`. So it does, without a wait, when its endpoint is outdated.
-3. Failure that may not, or one that lasts beyond the deadlines: the error is raised; it says which
-   hop failed, since when, and what was tried.
+2. Temporary failure: the reader waits as `Patience` says, and continues from the resume token of
+   the last event, at the next endpoint. The caller sees only the log and `reconnect_count`. When
+   its endpoint is outdated, the reader does the same without waiting.
+3. Permanent failure, or one that lasts beyond the deadlines: the error is raised; it says which hop
+   failed, since when, and what was tried.
 4. Silence: a stream that sends nothing for ``silence_s`` while the reader waits is cancelled and
-   counts as a failure that may pass. One that gives nothing but signs of life for ``give_up_s``
-   is given up, whatever its server says that it waits for.
+   counts as a temporary failure. A stream that sends only signs of life for ``give_up_s`` is given
+   up, whatever its server says that it waits for.
 5. Close, from any thread: the current call is cancelled, waits end at once, the generator returns.
 
 If the code differs, the code is wrong.
@@ -44,8 +44,8 @@ from headrace.order import decode_token, encode_token
 from headrace.v1 import shard_service_pb2 as pb
 
 GROUP_BYTES = (2 << 20) + (64 << 10)
-"""Most that small batches take which come in one message: as many as a server makes together, with
-their heads."""
+"""Most bytes of small batches that come in one message: what a server makes at once, with their
+headers."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,8 +56,8 @@ class Place:
         epoch: The epoch, >= 0.
         position: Samples of the epoch before this place, over all ranks.
         token: The resume token of this place, or None.
-        offset: Batches from here on that other readers have, of a stride; None for the offset
-            that `ReadOptions` gives at the beginning of an epoch.
+        offset: With a stride, the number of batches from here that other readers read first; None
+            for the offset of `ReadOptions`, which counts from the start of an epoch.
     """
 
     epoch: int = 0
@@ -72,7 +72,7 @@ class Place:
         return Place(content.epoch, content.position, token)
 
     def moved(self, epoch: int, position: int) -> Place:
-        """Return another place of the same run; its token keeps what the run has counted so far."""
+        """Return another place of the same run; its token keeps the counts of the run."""
         token = self.token
         if token is not None:
             token = encode_token(replace(decode_token(token), epoch=epoch, position=position))
@@ -100,19 +100,19 @@ class BatchReader:
         """Prepare to read; nothing is connected before the first event is asked for.
 
         Args:
-            targets: gRPC addresses of servers that serve the same datasets, tried in turn; or a
-                choice that knows how to get in.
+            targets: gRPC addresses of servers that serve the same datasets, tried in turn; or
+                endpoints, which know how to authenticate.
             options: What to read.
             place: Where to start.
             deadlines: How long to wait.
             allocate: Where payloads go.
-            backoff: The waits between two tries; None means `Backoff()`.
-            access: How to get in at the addresses; None for plain text and no token.
+            backoff: The waits between two tries; None for `Backoff()`.
+            access: How to authenticate at the addresses; None for plain text without a token.
             on_failure: Called with each failure of a stream, before it is retried or raised.
             open_feed: How streams are opened; None for gRPC alone, into what ``allocate`` returns.
-            hedge: When to ask a second server for a late batch; None never to. Not for strides.
+            hedge: When to ask a second server for a late batch; None for never. Not with strides.
             max_batch_bytes: Most payload bytes of a batch, whatever a server says; ``open_feed``
-                has a bound of its own.
+                has its own bound.
         """
         self._on_failure = on_failure
         self._endpoints = (
@@ -152,11 +152,11 @@ class BatchReader:
 
     @property
     def hedges(self) -> HedgeCounts:
-        """What became of hedges so far."""
+        """The counts of hedges so far."""
         return HedgeCounts() if self._lateness is None else self._lateness.counts
 
     def events(self) -> Generator[Event, None, None]:
-        """Yield batches and ends of epochs; the module's head holds the contract."""
+        """Yield batches and ends of epochs; the module docstring holds the contract."""
         try:
             while not self._closed.is_set() and not self._finished():
                 if (yield from self._try()):
@@ -166,7 +166,7 @@ class BatchReader:
             self._endpoints.close()
 
     def close(self) -> None:
-        """End the reading; safe from any thread, any number of times."""
+        """End the reading; may be called from any thread, any number of times."""
         self._closed.set()
         with self._lock:
             if self._feed is not None:
@@ -247,7 +247,7 @@ class BatchReader:
             return SingleBatch(
                 other,
                 get_batch_request(request, token),
-                # Not into the reader's own buffers, which may be for its thread alone.
+                # Not the reader's own buffers, which only its thread may use.
                 allocate=aligned,
                 limit_s=self._deadlines.silence_s,
                 max_batch_bytes=self._max_batch_bytes,
@@ -274,8 +274,8 @@ class BatchReader:
             epoch=place.epoch, position=place.position, token=place.token
         )
         if self._lateness is None:
-            # Of batches that come together all but one came at once: none would look late, and
-            # the next message would.
+            # Without hedges only: of batches that come together, all but the first seem to take no
+            # time, and the next message would look late.
             request.max_group_bytes = GROUP_BYTES
         if place.offset is not None:
             request.batch_offset = place.offset
@@ -287,7 +287,7 @@ class BatchReader:
         return request
 
     def _settle(self) -> None:
-        """Move to the place after the last event; its token is not read before that is needed."""
+        """Move to the place after the last event, whose token is decoded only here."""
         event, self._last = self._last, None
         if event is None:
             return
@@ -300,8 +300,8 @@ class BatchReader:
         self._place = Place(after.epoch, after.position, token, offset)
 
     def _missed_epoch_end(self) -> Iterator[Event]:
-        # The stream broke, or was left for another, between an epoch's last batch and its end. The
-        # token stands at the next epoch already, so no server will send that end again.
+        # The stream broke, or was left, between an epoch's last batch and its end. The token is
+        # already in the next epoch, so no server will send that end again.
         if self._open_epoch is not None and self._place.token is not None:
             epoch, self._open_epoch = self._open_epoch, None
             yield EpochEndEvent(epoch, self._place.token)

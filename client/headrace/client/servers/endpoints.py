@@ -1,4 +1,4 @@
-"""Where the next stream goes."""
+"""The servers that the next stream may go to."""
 
 from __future__ import annotations
 
@@ -32,25 +32,25 @@ class Endpoints(Protocol):
 
     @property
     def names(self) -> tuple[str, ...]:
-        """What there is to choose from, for messages."""
+        """The names of the servers, for messages."""
 
     def choose(self, attempt: int, stop: threading.Event) -> Endpoint:
         """Return the server to ask next.
 
         Args:
-            attempt: How many tries failed since the last success.
-            stop: Ends a wait; what is raised then is seen by nobody.
+            attempt: Number of failed tries since the last success.
+            stop: Ends a wait; nobody sees the error that is raised then.
 
         Raises:
-            HeadraceError: A server had to be started, and did not start.
+            HeadraceError: A server had to be started, and failed to start.
         """
 
     def each(self, stop: threading.Event, *, failing_s: float) -> Iterator[Endpoint]:
-        """Give every server once, in the order of preference; as `choose`, one at a time.
+        """Yield each server once, in order of preference; one thread at a time, as for `choose`.
 
         Args:
             stop: See `choose`.
-            failing_s: For how many seconds nobody has answered.
+            failing_s: Seconds for which no server has answered.
 
         Raises:
             HeadraceError: See `choose`.
@@ -77,8 +77,8 @@ class FixedEndpoints:
     Attributes:
         addresses: The addresses as the user gave them.
         access: How to authenticate.
-        seat: Decides which of them, or of the replicas that they stand for, is asked first.
-        lookup: Looks names up; None for the machine's own way.
+        seat: Decides which of them, or of their replicas, is asked first.
+        lookup: Looks names up; None for the system's resolver.
     """
 
     addresses: tuple[str, ...]
@@ -92,7 +92,7 @@ class FixedEndpoints:
         return self.addresses
 
     def choose(self, attempt: int, stop: threading.Event) -> Endpoint:
-        """Return one after another, starting with the one that the seat prefers."""
+        """Return one after another, starting with the seat's choice."""
         if len(self.addresses) == 1:
             replicas, authority = replicas_of(self.addresses[0], stop, lookup=self.lookup)
             if replicas:
@@ -102,27 +102,27 @@ class FixedEndpoints:
         return Endpoint(listed[attempt % len(listed)], self.access)
 
     def each(self, stop: threading.Event, *, failing_s: float) -> Iterator[Endpoint]:
-        """Give them as they stand."""
+        """Yield the addresses in their order."""
         del stop, failing_s
         return (Endpoint(address, self.access) for address in self.addresses)
 
     def beside(self, endpoint: Endpoint, stop: threading.Event) -> Endpoint | None:
-        """Return the first choice, or the second where the first is meant."""
+        """Return the first choice, or the second if ``endpoint`` is the first."""
         choices = (self.choose(attempt, stop) for attempt in (0, 1))
         return next((found for found in choices if found.address != endpoint.address), None)
 
     @property
     def has_others(self) -> bool:
-        """Whether it is a list, or a name that may stand for many."""
+        """Whether there are several addresses, or a name that may stand for several."""
         return len(self.addresses) > 1 or self.addresses[0].startswith(("dns:", "xds:"))
 
     def is_outdated(self, endpoint: Endpoint) -> bool:
-        """One is as good as another."""
+        """Return False: no address is better than another."""
         del endpoint
         return False
 
     def close(self) -> None:
-        """Have nothing to drop."""
+        """Do nothing: there are no calls."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,38 +133,38 @@ class PrivateEndpoints:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """What it serves."""
+        """The names of its datasets."""
         urls = ", ".join(url for _, url in self.server.sources)
         return (f"a private server of {urls}",)
 
     def choose(self, attempt: int, stop: threading.Event) -> Endpoint:
-        """Start the server if it does not run."""
+        """Return the server; start it if it is not running."""
         del attempt
-        # Its socket lies in a folder that this user alone may enter.
+        # Its socket is in a folder that only this user may enter.
         return Endpoint(self.server.address(stop), Access(), is_private=True)
 
     def each(self, stop: threading.Event, *, failing_s: float) -> Iterator[Endpoint]:
-        """Give the one that there is."""
+        """Yield the server."""
         del failing_s
         yield self.choose(0, stop)
 
     def beside(self, endpoint: Endpoint, stop: threading.Event) -> Endpoint | None:
-        """There is no other."""
+        """Return None: there is no other server."""
         del endpoint, stop
         return None
 
     @property
     def has_others(self) -> bool:
-        """Another may be started in its place."""
+        """Return True: another one may be started in its place."""
         return True
 
     def is_outdated(self, endpoint: Endpoint) -> bool:
-        """There is no other."""
+        """Return False: there is no other server."""
         del endpoint
         return False
 
     def close(self) -> None:
-        """Do nothing: the server ends without help."""
+        """Do nothing: the server ends by itself."""
 
 
 def fixed_endpoints(targets: Sequence[str], access: Access | None, *, seat: Seat) -> FixedEndpoints:

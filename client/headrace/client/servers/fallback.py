@@ -1,14 +1,14 @@
-"""Servers, and a private one over the same data that steps in while none of them answers.
+"""Servers, and a private server of the same data that steps in while none of them answers.
 
 Contract of `FallbackEndpoints`:
 
 1. As long as a server answers, the private one is not started.
 2. When each server was asked and none has answered for ``after_s``, the private one takes over. If
    it fails too, it and the servers are asked in turn.
-3. While it serves, the servers are asked now and then, between two events and without a wait.
-   When one answers, with the same version of every dataset, the private endpoint is outdated, and
+3. While it serves, the servers are asked at intervals, between two events and without waiting.
+   When one answers with the same version of every dataset, the private endpoint is outdated, and
    the next choice is a server.
-4. A private server that cannot start is an error which names both.
+4. A private server that cannot start is an error that names both failures.
 
 If the code differs, the code is wrong.
 """
@@ -34,7 +34,7 @@ from headrace.v1 import shard_service_pb2_grpc as rpc
 _log = logging.getLogger(__name__)
 
 _CALL_S = 5.0
-"""Most seconds that a server may take to describe a dataset, which it knows by heart. Arbitrary."""
+"""Most seconds for a server to describe a dataset, which it has in memory. Arbitrary."""
 
 
 class FallbackEndpoints:
@@ -50,10 +50,10 @@ class FallbackEndpoints:
         """Prepare; nothing is asked or started.
 
         Args:
-            servers: Preferred.
+            servers: The preferred servers.
             private: Serves the same datasets under the same names.
-            after_s: Seconds without a server before the private one takes over, > 0; twice the
-                mean time between two looks for a server from then on.
+            after_s: Seconds without a server before the private one takes over, > 0; from then on,
+                half of it is the mean time between two looks for a server.
         """
         self._servers, self._private = servers, private
         self._after_s = after_s
@@ -61,7 +61,7 @@ class FallbackEndpoints:
         self._search: _Search | None = None
 
     def __reduce__(self) -> tuple[Callable[..., FallbackEndpoints], tuple[object, ...]]:
-        """Unpickle in another process without any call in progress."""
+        """Unpickle without any call in progress."""
         make = partial(FallbackEndpoints, after_s=self._after_s)
         return make, (self._servers, self._private)
 
@@ -71,7 +71,7 @@ class FallbackEndpoints:
         return (*self._servers.names, *self._private.names)
 
     def choose(self, attempt: int, stop: threading.Event) -> Endpoint:
-        """Return a server while one may still answer."""
+        """Return a server as long as one may still answer."""
         if self._search is not None:
             in_turn = attempt % (len(self._servers.addresses) + 1)
             return self._servers.choose(in_turn - 1, stop) if in_turn else self._own(stop)
@@ -87,18 +87,18 @@ class FallbackEndpoints:
         return endpoint
 
     def each(self, stop: threading.Event, *, failing_s: float) -> Iterator[Endpoint]:
-        """Give the servers, and the private one when they have failed for long enough."""
+        """Yield the servers, and the private one if they have failed for long enough."""
         yield from self._servers.each(stop, failing_s=failing_s)
         if failing_s >= self._after_s:
             yield self._own(stop)
 
     def beside(self, endpoint: Endpoint, stop: threading.Event) -> Endpoint | None:
-        """Return another of the servers; none is started."""
+        """Return another of the servers, and start none."""
         return None if endpoint.is_private else self._servers.beside(endpoint, stop)
 
     @property
     def has_others(self) -> bool:
-        """There is the private server."""
+        """Return True: there is the private server."""
         return True
 
     def is_outdated(self, endpoint: Endpoint) -> bool:
@@ -149,7 +149,7 @@ class FallbackEndpoints:
 
 
 class _Search:
-    """Looks for a server that has the right versions, one call at a time, and never waits."""
+    """Looks for a server with the right versions, one call at a time, without waiting."""
 
     def __init__(self, servers: FixedEndpoints, versions: dict[str, str], probe_s: float) -> None:
         self._servers = servers
@@ -162,7 +162,7 @@ class _Search:
         self._answer: grpc.Future[pb.GetDatasetResponse] | None = None
 
     def has_found(self) -> bool:
-        """Return whether a server has every dataset; move the search on."""
+        """Continue the search; return whether a server has every dataset."""
         if self._answer is None:
             if time.monotonic() >= self._next:
                 self._ask()
@@ -211,5 +211,5 @@ class _Search:
         self.close()
         self._asked += 1
         self._known = 0
-        # Jittered, so that the ranks of a job do not all come back at one moment.
+        # Jittered, so that the ranks of a job do not all come back at once.
         self._next = time.monotonic() + self._probe_s * random.uniform(0.5, 1.5)

@@ -2,16 +2,16 @@
 
 Contract of `JobServer.address`:
 
-1. It returns the address of a server of these sources that answers, and counts this process among
-   those that the server lives for. The server ends when no process of the job is left, however
-   they ended, and when nobody read for ``LINGER_S``; asked again, this starts another.
-2. Of all processes of a job one starts the server; the others wait for it, or for its end.
+1. It returns the address of a running server of these sources, and counts this process among those
+   that the server runs for. The server ends when no process of the job is left, however they ended,
+   or when nobody has read for ``LINGER_S``; the next call starts another.
+2. One process of a job starts the server; the others wait for it, or for its end.
 3. If the server fails to start, its own error is raised in the process that started it and, one
    after another, in those that waited.
-4. Store settings, including secrets, go to the server through a pipe: they are in no command line
-   and no environment.
-5. The wait is bounded by ``_START_S``, and ends when ``stop`` is set. A server that is just being
-   started for nobody is killed.
+4. Store settings, including secrets, are passed to the server through a pipe: they are in no
+   command line and no environment.
+5. The wait is bounded by ``_START_S``, and ends when ``stop`` is set; a server that is still
+   starting is killed.
 
 If the code differs, the code is wrong.
 """
@@ -49,30 +49,30 @@ from headrace.errors import (
 )
 
 LINGER_S = 10.0
-"""Seconds that a private server outlives its last stream; of design.md: a loop that pauses between
-training and validation finds its cache."""
+"""Seconds that a private server outlives its last stream, so that a loop that pauses between
+training and validation finds its cache (design.md)."""
 
 _START_S = 60.0
-"""Most seconds until a private server answers: imports and opening take one or two, and a store or
-a disk may be slow. Arbitrary beyond that."""
+"""Most seconds until a private server answers: imports and opening take one or two, but a store or
+a disk may be slow. Otherwise arbitrary."""
 
 _POLL_S = 0.05
 _SAID_BYTES = 4000
 
 _MOST_STORE_BYTES = 16384
-"""Of the text that says how a store is reached: the least that a pipe holds (macOS), so that
-writing it waits for nobody."""
+"""Most bytes of the settings of a store: the smallest capacity of a pipe (macOS), so that writing
+them does not block."""
 
 
 @dataclass(frozen=True, slots=True)
 class JobServer:
-    """A server on this machine for one job; the module's head holds the contract.
+    """A server on this machine for one job; the module docstring holds the contract.
 
     Attributes:
         place: The folder in which the processes of the job meet.
         sources: Name and URL of each dataset.
         cache_bytes: Size of the cache; None for the server's default.
-        store: How it reaches their store, as JSON; empty for the environment's way.
+        store: How it reaches their store, as JSON; empty for the environment's settings.
         tokenizers: Name and absolute path of each tokenizer.
     """
 
@@ -83,14 +83,14 @@ class JobServer:
     tokenizers: tuple[tuple[str, str], ...] = ()
 
     def address(self, stop: threading.Event) -> str:
-        """Return where the server answers; start it if it does not.
+        """Return the address of the server; start it if it is not running.
 
         Args:
-            stop: Ends the wait, with an error that nobody sees.
+            stop: Ends the wait with an error, which nobody sees.
 
         Raises:
-            ConfigurationError: There is no ``[server]`` extra, or no folder to meet in.
-            HeadraceError: The server could not start; the error is its own.
+            ConfigurationError: The ``[server]`` extra is missing, or no folder for sockets exists.
+            HeadraceError: The server could not start; this is the server's error.
         """
         with _GUARD.lock:
             lease = _GUARD.leases.get(self.place.key)
@@ -122,10 +122,10 @@ class JobServer:
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
-            # Ctrl-C is for the trainer, which may want its data a little longer.
+            # Ctrl-C is meant for the trainer, which may need data a little longer.
             start_new_session=True,
         )
-        # Waits for the end, so that no zombie stays; a daemon, because the server may outlive us.
+        # Reaps the process, so that no zombie stays; a daemon, as the server may outlive us.
         threading.Thread(target=server.wait, name="headrace-private-server", daemon=True).start()
         try:
             _hand_over(self.store, server)
@@ -169,12 +169,12 @@ def private_server(
     Args:
         sources: URL by name. Local paths may be relative to the working folder.
         cache_bytes: Size of its cache; None for the server's default.
-        store: How it reaches the store of all of them, by the names that a dataset's ``store`` has
-            in a server's file; None for the environment's way.
-        tokenizers: File of each tokenizer by name; None for none.
+        store: How it reaches their store, with the names of a dataset's ``store`` in a server's
+            file; None for the environment's settings.
+        tokenizers: File of each tokenizer by name; None for no tokenizers.
 
     Raises:
-        BadArgumentError: ``store`` is not made of texts, numbers and mappings of them.
+        BadArgumentError: ``store`` contains other values than strings, numbers and mappings.
         ConfigurationError: The runtime folder's path is too long.
     """
     named = tuple(sorted((name, _absolute(url)) for name, url in sources.items()))
@@ -183,7 +183,7 @@ def private_server(
         sorted((name, str(Path(path).absolute())) for name, path in (tokenizers or {}).items())
     )
     settings = [*(f"{name}={url}" for name, url in named), str(cache_bytes), reached]
-    # Jobs without tokenizers meet where they did before there were any.
+    # Without tokenizers, the key is the same as before this option existed.
     settings += [f"tokenizer {name}={path}" for name, path in known]
     return JobServer(rendezvous_of(settings, os.environ), named, cache_bytes, reached, known)
 
@@ -197,16 +197,16 @@ def name_of_source(url: str) -> str:
 
 @dataclass(slots=True)
 class _Lease:
-    """A lease that a process holds for its life: the server sees it end with the process."""
+    """A lease, held as long as the process runs: the server notices when it ends."""
 
     connection: socket.socket
     address: str
 
     def renew(self) -> bool:
-        """Announce that this process is about to read; return whether the server still listens."""
+        """Announce that this process will read; return whether the server still listens."""
         try:
             self.connection.send(b".")
-            # The server says nothing more, so there is nothing to read but the end.
+            # The server sends nothing more, so only the end can be read.
             if self.connection.recv(1):
                 return True
         except BlockingIOError:
@@ -218,14 +218,14 @@ class _Lease:
 
 
 class _Guard:
-    """The leases of this process, and a lock so that threads do not make them twice."""
+    """The leases of this process, and a lock that keeps threads from making one twice."""
 
     def __init__(self) -> None:
         self.lock = threading.Lock()
         self.leases: dict[str, _Lease] = {}
 
     def after_fork(self) -> None:
-        """Give up what is the parent's."""
+        """Forget the leases of the parent."""
         for lease in self.leases.values():
             lease.connection.close()
         self.__init__()  # type: ignore[misc] # the same class, always
@@ -253,7 +253,7 @@ def _connect(path: Path) -> _Lease | None:
 
 
 def _pids() -> list[int]:
-    # A worker's end is not the end of its job.
+    # The job of a worker does not end with the worker.
     parent = multiprocessing.parent_process()
     return [os.getpid(), *([parent.pid] if parent is not None and parent.pid else [])]
 
@@ -264,7 +264,7 @@ def _json_of(store: Mapping[str, object] | None) -> str:
     try:
         text = json.dumps(store, sort_keys=True)
     except (TypeError, ValueError):
-        # What it holds may be secret, and stands in no message.
+        # Its values may be secret, and must not be in a message.
         text = ""
     if not text or len(text) > _MOST_STORE_BYTES:
         raise BadArgumentError(
@@ -283,7 +283,7 @@ def _hand_over(store: str, server: subprocess.Popen[bytes]) -> None:
 
 
 def _read_to_end(server: subprocess.Popen[bytes], deadline: float, stop: threading.Event) -> str:
-    """Return what the server says until it serves or ends."""
+    """Return the server's output until it serves or ends."""
     said = b""
     assert server.stdout is not None
     with server.stdout as output, selectors.DefaultSelector() as selector:

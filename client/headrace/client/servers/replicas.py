@@ -1,18 +1,18 @@
 """Choose which replica of a service a rank asks first, so that ranks spread over all of them.
 
-By default gRPC takes the first address of a name that answers, the same for all ranks. So a name
-that stands for several replicas, such as that of a headless service, is looked up here before each
-stream, and each rank starts at another address:
+By default, gRPC uses the first address of a name that answers, the same for all ranks. So the name
+of several replicas, such as that of a headless service, is looked up here before each stream, and
+each rank starts at another address:
 
-1. All ranks of a job see the same addresses in the same order and begin one after another, so the
-   streams of two replicas differ by one at most.
-2. Jobs begin at different addresses, so that those of one rank spread too.
-3. With lanes, ranks of one lane begin at the same replica.
-4. A rank that fails there goes on to the next; at the next rotation (``REBALANCE``) it starts over
-   with the replicas that exist then.
+1. All ranks of a job see the same addresses in the same order and start at successive ones, so the
+   numbers of streams of two replicas differ by at most one.
+2. Jobs start at different addresses, so jobs with a single rank spread too.
+3. With lanes, ranks of one lane start at the same replica.
+4. A rank that fails there tries the next replica; at the next rotation (``REBALANCE``) it starts
+   over with the replicas that exist then.
 
-A name with one address, or of a kind that is gRPC's own, is left to gRPC, as is one that cannot be
-looked up within `_LOOKUP_S`.
+Names with a single address, names in gRPC's own schemes, and names that cannot be looked up within
+`_LOOKUP_S` are left to gRPC.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from headrace.client.servers.runtime_folder import launched_job
 Lookup = Callable[[str, str], Sequence[str]]
 """Returns the IP addresses of a host name for a port; raises `OSError`."""
 
-_LOOKUP_S = 5.0  # one try of the usual resolver
+_LOOKUP_S = 5.0  # one try of common resolvers
 _TICK_S = 0.05
 _NAMED = re.compile(r"(?:dns:(?:///)?)?(?P<host>[A-Za-z0-9_][A-Za-z0-9._-]*):(?P<port>\d+)")
 _NUMBERS = re.compile(r"[\d.]+")
@@ -44,7 +44,7 @@ class Seat:
 
     Attributes:
         rank: The rank.
-        job: A number that the ranks of a job have in common, and different jobs do not.
+        job: A number that is the same for all ranks of a job, and differs between jobs.
         lane: The lane that the rank reads, or None if there is only one.
     """
 
@@ -53,13 +53,13 @@ class Seat:
     lane: int | None = None
 
     def of_list(self, addresses: Sequence[str]) -> list[str]:
-        """Order the addresses that a user has listed: the first rank starts at the first."""
+        """Order the addresses that a user listed: the first rank starts at the first."""
         if self.lane is not None:
             return by_preference(addresses, self.lane)
         return _from(addresses, self.rank)
 
     def of_name(self, addresses: Sequence[str]) -> list[str]:
-        """Order the addresses that a name stands for, in whatever order they were told."""
+        """Order the addresses of a name; their given order does not matter."""
         if self.lane is not None:
             return by_preference(addresses, self.lane)
         return _from(sorted(addresses), self.rank + self.job)
@@ -77,10 +77,10 @@ def seat_of(
 
     Args:
         rank: The rank.
-        world_size: Number of ranks; one that is alone has nobody to agree with.
-        seed: The seed of the order: another job often has another.
+        world_size: Number of ranks; a single rank need not agree with others.
+        seed: The seed of the order, which often differs between jobs.
         lane: The lane that it reads, or None if there is only one.
-        environment: Says which job a launcher has started; None for that of this process.
+        environment: Identifies the job, if a launcher started it; None for this process's.
     """
     if world_size == 1:
         return Seat(rank, int.from_bytes(os.urandom(4)), lane)
@@ -97,17 +97,17 @@ def replicas_of(
     Args:
         target: A gRPC address.
         stop: Ends the wait.
-        lookup: Looks names up; None for the machine's own way.
+        lookup: Looks names up; None for the system's resolver.
 
     Returns:
-        No addresses where gRPC does as well.
+        No addresses if the name can be left to gRPC.
     """
     named = _NAMED.fullmatch(target)
     if named is None or _NUMBERS.fullmatch(named["host"]):
         return [], ""
     found = _look_up(named["host"], named["port"], stop, lookup or _system_lookup)
     authority = f"{named['host']}:{named['port']}"
-    # Of both families where there are both: those that more replicas have, each replica once.
+    # Of IPv4 and IPv6, the family with more addresses, so that each replica is there once.
     families = [[one for one in found if (":" in one) is is_v6] for is_v6 in (False, True)]
     most = max(families, key=len)
     if len(most) < 2:  # noqa: PLR2004 - one replica leaves no choice
@@ -116,7 +116,7 @@ def replicas_of(
 
 
 def by_preference(addresses: Sequence[str], lane: int) -> list[str]:
-    """Order addresses so that lanes spread over them, and move little when one comes or goes.
+    """Order addresses so that lanes spread over them, and few move when one comes or goes.
 
     The result depends only on the set of addresses, not on their order.
 
@@ -144,7 +144,7 @@ def _system_lookup(host: str, port: str) -> list[str]:
 
 
 def _look_up(host: str, port: str, stop: threading.Event, lookup: Lookup) -> list[str]:
-    """Look a name up for a bounded time: resolvers take as long as they like."""
+    """Look a name up in bounded time, which resolvers do not offer."""
     answers: SimpleQueue[list[str]] = SimpleQueue()
 
     def ask() -> None:
@@ -153,7 +153,7 @@ def _look_up(host: str, port: str, stop: threading.Event, lookup: Lookup) -> lis
         except OSError:
             answers.put([])
 
-    # Nobody can end a resolver, so nobody waits for this thread's end.
+    # A resolver cannot be cancelled, so nobody joins this thread.
     threading.Thread(target=ask, name="headrace-lookup", daemon=True).start()
     for _ in range(int(_LOOKUP_S / _TICK_S)):
         try:

@@ -1,17 +1,17 @@
-"""How long a reader goes on after failures, and what it says when it stops: no I/O but the log.
+"""How long a reader continues after failures, and its error when it stops: no I/O but the log.
 
 Contract of `Patience.fail`:
 
-1. A failure that may not pass is raised as it is. So is a first contact that shows a mistake in
-   the address or in how to get in, where there is no other server to ask.
-2. One that may is answered with the seconds to wait: none where a server only asks to go
-   elsewhere, what the server asks for if it does (some, after the first time), else a random time
-   below a bound that doubles.
-3. After ``give_up_s`` since the last event (``connect_s`` before the first message) the last
+1. A permanent failure is raised as it is. So is a first contact that shows a mistake in the address
+   or in TLS, if there is no other server to ask.
+2. For a temporary failure, it returns the seconds to wait: none if a server asks to go elsewhere,
+   the server's own time if it names one (never none twice in a row), otherwise a random time below
+   a bound that doubles.
+3. After ``give_up_s`` since the last event (``connect_s`` before the first message), the last
    failure is raised with its history: the hop that failed, since when, and what was tried.
-4. A fault is logged once, whatever number of tries it costs; so is its end.
-5. A server that looks which samples a filter keeps is waited for as long as it gets on; every
-   `_TOLD_S` a warning says how far it is.
+4. A fault is logged once, however many tries it costs; so is its end.
+5. The reader waits for a server that evaluates a filter as long as it makes progress; a warning
+   every `_TOLD_S` says how far it is.
 
 If the code differs, the code is wrong.
 """
@@ -37,10 +37,10 @@ from headrace.errors import (
 
 _log = logging.getLogger(__name__)
 
-# For how long a server that may just be starting is waited for without a word (arbitrary).
+# How long the wait for a server that may just be starting is not logged (arbitrary).
 _PATIENT_S = 2.0
 
-# How often it is said how far a filter is (arbitrary).
+# How often the progress of a filter is logged (arbitrary).
 _TOLD_S = 10.0
 
 _HOPS: tuple[tuple[type[HeadraceError], str], ...] = (
@@ -56,7 +56,7 @@ class Patience:
     def __init__(
         self, deadlines: Deadlines, backoff: Backoff, *, reading: str, has_others: bool = True
     ) -> None:
-        """Begin before the first try.
+        """Start before the first try.
 
         Args:
             deadlines: How long to continue.
@@ -78,24 +78,24 @@ class Patience:
         self.moves = 0
 
     def start(self, now: float) -> None:
-        """Count the time that failures may take from now on, not from the first of them.
+        """Count the time of failures from now, not from the first of them.
 
         Args:
-            now: Seconds of the clock that `fail` is told.
+            now: Seconds of the clock of `fail`.
         """
         self._since = now
 
     def count_from(self, then: float) -> None:
-        """Count that time from a moment on, unless it is counted from an earlier one.
+        """Count the time of failures from a moment, unless it already counts from an earlier one.
 
         Args:
-            then: Seconds of the clock that `fail` is told.
+            then: Seconds of the clock of `fail`.
         """
         self._since = then if self._since is None else min(self._since, then)
 
     @property
     def is_first_contact(self) -> bool:
-        """Whether the one server that there is has not been heard of, and not failed before."""
+        """Whether the only server has neither answered nor failed before."""
         return not (self._has_others or self._has_heard or self.attempt)
 
     def hear(self) -> None:
@@ -103,7 +103,7 @@ class Patience:
         self._has_heard = True
 
     def succeed(self) -> None:
-        """Note an event: what failed before it is forgotten."""
+        """Note an event, and forget earlier failures."""
         if self._is_logged:
             _log.warning("the stream of %r continues after %d tries", self._reading, self.attempt)
         self.attempt = 0
@@ -117,18 +117,18 @@ class Patience:
 
         Args:
             error: Why this try failed.
-            asked: Who was asked.
+            asked: The server that was asked.
             now: Seconds of a clock that never goes back.
 
         Raises:
-            HeadraceError: It will not pass, or has not for too long.
+            HeadraceError: The failure is permanent, or has lasted for too long.
         """
         if isinstance(error, FilterPendingError):
             self._wait_for_filter(error, now)
         is_mistake = self.is_first_contact and "mistake" in error.metadata
         since = self._since = now if self._since is None else self._since
         self.attempt += 1
-        # Who is only asked to come back starts where he would rather be.
+        # After a request to come back, the reader starts at its preferred replica.
         if self.attempt > 1 or not isinstance(error, RebalanceError):
             self.moves += 1
         self._tried[asked] += 1
@@ -169,14 +169,14 @@ class Patience:
     def _wait_s(self, error: HeadraceError) -> float:
         told_s = retry_after_s(error)
         if told_s is not None:
-            # A server that asks for no wait, again and again, is not asked without one.
+            # A server that asks for no wait again and again gets a short one.
             return told_s if self.attempt == 1 else max(told_s, self._backoff.first_s / 2)
         if self.attempt == 1 and isinstance(error, RebalanceError | DrainingError):
             return 0.0
         return self._backoff.wait_s(self.attempt - 1, random.random())
 
     def _log_first(self, error: HeadraceError) -> None:
-        # In a low voice while a server may just be starting, or where all goes by plan.
+        # At a low level while a server may just be starting, or if the failure is planned.
         is_plan = isinstance(error, RebalanceError) or not self._has_heard
         level = logging.INFO if is_plan else logging.WARNING
         _log.log(level, "the stream of %r broke; reconnecting (%s)", self._reading, error)

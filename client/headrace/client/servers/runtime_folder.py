@@ -1,9 +1,9 @@
 """Where the processes of one job find their private server: a folder, a key, a lock.
 
-The folder is ``headrace`` in ``XDG_RUNTIME_DIR``, or ``/tmp/headrace-UID``; this user's alone.
-For each key it holds ``KEY.lock``, held while a server is started or ends, ``KEY.lease``, the
-socket on which the server counts its clients, and ``KEY-….sock``, the one on which it serves.
-Processes come and go, and a killed one cleans nothing up: so the next that starts a server does.
+The folder is ``headrace`` in ``XDG_RUNTIME_DIR``, or ``/tmp/headrace-UID``, and only this user may
+use it. For each key it holds ``KEY.lock``, which is locked while a server starts or ends,
+``KEY.lease``, the socket on which the server counts its clients, and ``KEY-….sock``, the socket on
+which it serves. A killed process cleans nothing up, so the next one that starts a server does.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from pathlib import Path
 from headrace.errors import ConfigurationError
 
 _MOST_PATH_BYTES = 107 if sys.platform == "linux" else 103
-"""Of the path of a unix socket: Linux has 108 bytes with the end, others 104."""
+"""Most bytes of the path of a unix socket: Linux has 108 with the terminator, others 104."""
 
 _LAUNCHERS = (
     ("TORCHELASTIC_RUN_ID", "MASTER_ADDR", "MASTER_PORT"),
@@ -32,10 +32,10 @@ _LAUNCHERS = (
     ("PMIX_NAMESPACE",),
     ("MASTER_ADDR", "MASTER_PORT"),
 )
-"""Variables by which a launcher tells its jobs apart, in the order of preference."""
+"""Variables that identify a launcher's job, in order of preference."""
 
 _STORE_PREFIXES = ("AWS_", "AZURE_", "DATABRICKS_", "FSSPEC_", "GCS_", "GOOGLE_", "HF_")
-"""Of variables that say what a URL means and who reads it."""
+"""Prefixes of variables that determine what a URL means and who reads it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +44,7 @@ class Rendezvous:
 
     Attributes:
         folder: The runtime folder.
-        key: Names job, sources and settings.
+        key: Identifies job, sources and settings.
     """
 
     folder: Path
@@ -52,7 +52,7 @@ class Rendezvous:
 
     @property
     def lock(self) -> Path:
-        """The file whose lock is held while a server is started or ends."""
+        """The file that is locked while a server starts or ends."""
         return self.folder / f"{self.key}.lock"
 
     @property
@@ -66,11 +66,11 @@ class Rendezvous:
 
 
 def rendezvous_of(settings: Sequence[str], environment: Mapping[str, str]) -> Rendezvous:
-    """Return where processes with the same job, settings and stores meet.
+    """Return the place where processes with the same job, settings and stores meet.
 
     Args:
-        settings: All that two processes must have in common to share a server.
-        environment: Names the job and the stores' settings.
+        settings: The settings that must be equal for two processes to share a server.
+        environment: Holds the job and the settings of stores.
 
     Raises:
         ConfigurationError: The path of the runtime folder is too long for a socket.
@@ -90,7 +90,7 @@ def rendezvous_of(settings: Sequence[str], environment: Mapping[str, str]) -> Re
 
 
 def launched_job(environment: Mapping[str, str]) -> list[str]:
-    """Return what a launcher tells its jobs apart by; nothing if there was no launcher."""
+    """Return what identifies a launcher's job; empty without a launcher."""
     for names in _LAUNCHERS:
         values = [environment.get(name, "") for name in names]
         if all(values):
@@ -99,10 +99,10 @@ def launched_job(environment: Mapping[str, str]) -> list[str]:
 
 
 def make_folder(folder: Path) -> None:
-    """Make the runtime folder, if it is not there.
+    """Create the runtime folder if it does not exist.
 
     Raises:
-        ConfigurationError: It cannot be made, or others may write to it.
+        ConfigurationError: It cannot be created, or others may write to it.
     """
     try:
         folder.mkdir(mode=0o700, exist_ok=True)
@@ -122,10 +122,10 @@ def make_folder(folder: Path) -> None:
 
 
 def try_lock(path: Path) -> int | None:
-    """Lock a file of the runtime folder; return its descriptor, or None if it is not to be had."""
+    """Lock a file of the runtime folder; return its descriptor, or None if it is locked."""
     try:
         lock = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    except FileNotFoundError:  # the folder went with another server
+    except FileNotFoundError:  # another server removed the folder
         return None
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -138,13 +138,13 @@ def try_lock(path: Path) -> int | None:
 
 
 def sweep(place: Rendezvous) -> None:
-    """Remove what killed servers left, of any key; the caller has this key's lock."""
+    """Remove the files of killed servers, for all keys; the caller holds this key's lock."""
     _remove_sockets(place)
     for path in place.folder.glob("*.lock"):
         other = Rendezvous(place.folder, path.stem)
         if other == place or (lock := try_lock(path)) is None:
             continue
-        # A server that lives holds no lock, but listens.
+        # A running server holds no lock, but listens.
         if not _listens(other.lease):
             _remove_sockets(other)
             path.unlink(missing_ok=True)
@@ -165,7 +165,7 @@ def _listens(path: Path) -> bool:
 
 
 def _job(environment: Mapping[str, str]) -> list[str]:
-    # Else processes of one terminal, or of one notebook.
+    # Without a launcher: the processes of one terminal, or of one notebook.
     return launched_job(environment) or ["session", str(os.getsid(0))]
 
 

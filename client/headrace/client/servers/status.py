@@ -1,4 +1,4 @@
-"""Turn a failed call into an error of our tree: the one place where gRPC's errors are read."""
+"""Turn a failed call into an error of our tree: the only place that reads gRPC's errors."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ _BY_REASON: dict[str, type[HeadraceError]] = {
     if isinstance(cls, type) and issubclass(cls, HeadraceError) and cls is not CallerError
 }
 
-# A headrace server puts an ErrorInfo on every failure, so a status without one was made on the
-# way: by gRPC on either side, or by a proxy. These codes then mean a broken connection, whatever
-# the text (a reset in mid-stream is reported as UNAVAILABLE, UNKNOWN, INTERNAL or CANCELLED,
-# depending on where it is noticed).
+# A headrace server adds an ErrorInfo to every failure, so a status without one was made on the way:
+# by gRPC on either side, or by a proxy. These codes then mean a broken connection, whatever the
+# text (a reset in mid-stream is reported as UNAVAILABLE, UNKNOWN, INTERNAL or CANCELLED, depending
+# on where it is noticed).
 _CONNECTION_CODES = frozenset(
     {
         grpc.StatusCode.UNAVAILABLE,
@@ -42,9 +42,9 @@ _CONNECTION_CODES = frozenset(
     }
 )
 
-# A server's queue of calls has an end, past which gRPC itself answers, in these words.
+# If a server's queue of calls is full, gRPC itself answers, in these words.
 _QUEUE_IS_FULL = "Concurrent RPC limit exceeded"
-# Thousands of clients came at once; those before this one are told within seconds. Arbitrary.
+# Thousands of clients came at once; earlier ones are answered within seconds. Arbitrary.
 _QUEUE_WAIT_S = 1.0
 
 
@@ -52,7 +52,7 @@ def error_from_call(failure: grpc.RpcError, *, target: str) -> HeadraceError:
     """Return our error for a failed call.
 
     Args:
-        failure: What grpcio raised; also a call, with code and trailing metadata.
+        failure: The exception of grpcio, which is also a call, with code and trailing metadata.
         target: The address that was called, for the message.
     """
     code = failure.code()
@@ -100,15 +100,15 @@ def _unreachable(code: grpc.StatusCode, cause: str, target: str) -> ServerUnreac
 
 
 def error_of_reason(reason: str, message: str, metadata: Mapping[str, str]) -> HeadraceError:
-    """Return the error of our tree that has this reason; one that nobody knows is a bug."""
+    """Return the error of our tree with this reason; an unknown reason is a bug."""
     error = _BY_REASON.get(reason, InternalError)(message)
-    # Its names are the server's: one may be that of an argument.
+    # The server chooses the names: one may be the name of an argument.
     error.metadata.update(metadata)
     return error
 
 
 def is_unknown_call(error: HeadraceError) -> bool:
-    """Return whether a server does not know the call at all."""
+    """Return whether a server does not know this kind of call."""
     return error.metadata.get("code") == grpc.StatusCode.UNIMPLEMENTED.name
 
 
@@ -126,13 +126,13 @@ def may_retry(error: HeadraceError) -> bool:
     if isinstance(error, StreamLimitError):
         return retry_after_s(error) is not None
     if isinstance(error, StreamCorruptError) and error.metadata.get("field"):
-        # Larger than the caller allows: it would come back.
+        # Larger than the caller allows: it would be the same again.
         return False
     return error.retryable
 
 
 def _last_cause(text: str) -> str:
-    # gRPC puts the history of a connection in front of what went wrong last.
+    # gRPC puts a connection's history before its last failure.
     return text.rpartition("last error: ")[2]
 
 
@@ -148,7 +148,7 @@ def _details(failure: grpc.RpcError) -> status_pb2.Status:
 
 
 def _trailing(failure: grpc.RpcError) -> Iterable[tuple[str, bytes]]:
-    # grpcio makes pairs, of which "-bin" keys have bytes; its stubs say less.
+    # grpcio makes pairs, with bytes for "-bin" keys; its stubs say less.
     return cast("Iterable[tuple[str, bytes]]", failure.trailing_metadata() or ())
 
 
@@ -159,6 +159,6 @@ def _unpack(status: status_pb2.Status) -> tuple[str, dict[str, str], float | Non
         if detail.Unpack(info) and info.domain == "headrace":
             reason, metadata = info.reason, dict(info.metadata)
         elif detail.Unpack(retry):
-            # Not `ToTimedelta`, which fails for what is not a duration.
+            # `ToTimedelta` would fail for an invalid duration.
             wait_s = max(0.0, retry.retry_delay.seconds + retry.retry_delay.nanos / 1e9)
     return reason, metadata, wait_s

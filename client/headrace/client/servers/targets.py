@@ -1,4 +1,4 @@
-"""Which servers a dataset asks, from the arguments of its user."""
+"""Choose the servers of a dataset by its arguments."""
 
 from __future__ import annotations
 
@@ -24,20 +24,20 @@ def choose_endpoints(
     private: PrivateServer,
     seat: Seat,
 ) -> Endpoints:
-    """Return the servers to ask; nothing is asked or started.
+    """Return the servers to ask; none is contacted or started.
 
     Args:
         addresses: The addresses of servers, at least one; None for a private server.
-        urls: URL of each dataset by its name on the servers, where it is known.
-        access: How to get in at the addresses.
-        fallback: What to do when none of them answers.
-        deadlines: How long to wait for that.
-        private: What a private server is started with.
-        seat: Which of the addresses is asked first.
+        urls: URL of each dataset by its name on the servers, if known.
+        access: How to authenticate at the addresses.
+        fallback: What to read from while none of them answers.
+        deadlines: How long to wait before that.
+        private: Settings of a private server.
+        seat: Decides which address is asked first.
 
     Raises:
         BadArgumentError: The arguments do not belong together.
-        ConfigurationError: There is no folder in which a private server could be met.
+        ConfigurationError: There is no folder for the sockets of a private server.
     """
     if addresses is None:
         return _private(urls, private)
@@ -49,7 +49,7 @@ def choose_endpoints(
 
 
 def lane_of(rank: int, *, world_size: int, replication: int, lanes: int) -> int | None:
-    """Return the lane in which the middle of a rank's share lies, or None if there is only one.
+    """Return the lane that contains the middle of a rank's share, or None if there is only one.
 
     Args:
         rank: The rank, in [0, ``world_size``).

@@ -1,13 +1,13 @@
-"""Ask servers what they know of datasets: unary calls, with errors of our tree.
+"""Ask servers about datasets: unary calls, with errors of our tree.
 
-Contract of `fetch_from_any`, that of a stream's reader where both have a clause:
+Contract of `fetch_from_any`, which is as far as possible that of a stream's reader:
 
-1. Success: all datasets, as one server knows them.
-2. Failure that may pass: the next server is asked, after the wait that `Patience` names; the caller
-   sees nothing of it but the log.
-3. Failure that may not, or ``connect_s`` after the first try: the error is raised; it says which
-   hop failed, since when, and what was tried.
-4. A call that hangs has a share of the time alone, if there are others to ask.
+1. Success: all datasets, as one server describes them.
+2. Temporary failure: the next server is asked after the wait that `Patience` names; the caller sees
+   only the log.
+3. Permanent failure, or ``connect_s`` after the first try: the error is raised; it says which hop
+   failed, since when, and what was tried.
+4. A call that hangs takes only a share of the time, if there are others to ask.
 
 If the code differs, the code is wrong.
 """
@@ -35,13 +35,13 @@ from headrace.v1 import shard_service_pb2_grpc as rpc
 
 _FINGERPRINT = re.compile("[0-9a-f]{32}")
 _COUNT_LIMIT = 1 << 42
-"""Of samples; docs/order.md."""
+"""Most samples of a dataset; docs/order.md."""
 
 _LEAST_CALL_S = 0.001
-"""gRPC fails a call with less without asking anybody."""
+"""With less time, gRPC fails a call without sending it."""
 
 _LAST_TRY_S = 1.0
-"""The last try may end so much late: one that is cut short would hide what fails. Arbitrary."""
+"""How late the last try may end: cutting it short would hide the cause. Arbitrary."""
 
 _TITLE_NAMES = 4
 
@@ -52,15 +52,15 @@ def fetch_from_any(
     *,
     deadlines: Deadlines,
 ) -> list[pb.GetDatasetResponse]:
-    """Ask servers in turn for some datasets, until one answers; the head holds the contract.
+    """Ask servers in turn for some datasets until one answers, by the contract above.
 
     Args:
         endpoints: The servers.
         wanted: The datasets.
-        deadlines: ``connect_s`` bounds all that this does.
+        deadlines: ``connect_s`` bounds the whole call.
 
     Raises:
-        DatasetNotFoundError: A server serves none of that name.
+        DatasetNotFoundError: A server has no dataset of that name.
         ServerUnreachableError: No server answered in time.
     """
     patience = Patience(
@@ -68,7 +68,7 @@ def fetch_from_any(
     )
     started = time.monotonic()
     patience.start(started)
-    # Nothing but Ctrl-C ends the wait sooner.
+    # Only Ctrl-C ends the wait sooner.
     never = threading.Event()
     turn: Iterator[Endpoint] = iter(())
     while True:
@@ -86,7 +86,7 @@ def fetch_from_any(
             )
         except HeadraceError as error:
             if isinstance(error, FilterPendingError) and endpoint is not None:
-                # It is at work for us: others would only start with the same.
+                # This server is already at work for us: others would start from scratch.
                 turn, started = itertools.chain([endpoint], turn), time.monotonic()
             wait_s = patience.fail(
                 explained(error, endpoint) if patience.is_first_contact else error,
@@ -106,10 +106,10 @@ def fetch_dataset(
         name: The dataset.
         deadlines: ``connect_s`` bounds the call, with all tries.
         access: How to authenticate.
-        where: A filter of rows, to be told what it keeps; empty for none.
+        where: A filter of rows that the server evaluates; empty for none.
 
     Raises:
-        DatasetNotFoundError: The server serves none of that name.
+        DatasetNotFoundError: The server has no dataset of that name.
         ServerUnreachableError: The server did not answer in time.
     """
     wanted = [pb.GetDatasetRequest(name=name, where=where)]
@@ -120,9 +120,9 @@ def fetch_dataset(
 def _limit_s(
     endpoints: Endpoints, endpoint: Endpoint, deadlines: Deadlines, passed_s: float
 ) -> float:
-    """Return how long one server may take: its share, or what is left of the time."""
+    """Return how long one server may take: its share of the time, or the rest of it."""
     if endpoint.is_private:
-        # It was started for us just now, however long that took.
+        # It was just started for us, however long that took.
         return deadlines.connect_s
     left_s = max(deadlines.connect_s - passed_s, min(_LAST_TRY_S, deadlines.connect_s))
     return min(left_s, deadlines.connect_s / len(endpoints.names))
@@ -136,7 +136,7 @@ def _title(wanted: Sequence[pb.GetDatasetRequest]) -> str:
 def _fetch(
     endpoint: Endpoint, wanted: Sequence[pb.GetDatasetRequest], *, limit_s: float
 ) -> list[pb.GetDatasetResponse]:
-    """Ask one server, once; all calls together end within ``limit_s``."""
+    """Ask one server once; all calls together end within ``limit_s``."""
     access, until = endpoint.access, time.monotonic() + limit_s
     with access.open_channel(endpoint.address) as channel:
         stub = rpc.ShardServiceStub(channel)

@@ -1,7 +1,7 @@
-"""Tell a server that speaks something else from one that is away.
+"""Tell a server that speaks another protocol from one that is unreachable.
 
-A server that is away may come back, so a client goes on trying. One that speaks HTTP/1, or TLS
-where the client does not, will do so tomorrow: the address or an option is wrong, and the message
+An unreachable server may come back, so a client keeps trying. One that speaks HTTP/1, or TLS where
+the client does not, will still do so tomorrow: the address or an option is wrong, and the message
 says which.
 """
 
@@ -53,10 +53,10 @@ _WANTED_CERTIFICATE = (
 
 
 def mistake_in(text: str) -> str | None:
-    """Return what is wrong with the address or the options, or None if the server may be away.
+    """Return what is wrong with the address or the options; None if the server may be unreachable.
 
     Args:
-        text: What gRPC says of a connection that failed.
+        text: gRPC's description of a failed connection.
     """
     return next(
         (meaning for signs, meaning in _CAUSES if any(sign in text for sign in signs)), None
@@ -66,23 +66,23 @@ def mistake_in(text: str) -> str | None:
 class _Server(Protocol):
     @property
     def address(self) -> str:
-        """Where it is."""
+        """The server's address."""
 
     @property
     def access(self) -> Access:
-        """How it is called."""
+        """How to authenticate."""
 
 
 def explained(error: HeadraceError, server: _Server | None) -> HeadraceError:
-    """Return the error of a first contact, with its cause where that can be found out.
+    """Return the error of a first contact, with its cause if it can be found.
 
-    A server that speaks TLS closes connections without it, and one that asks for a client
-    certificate those that show none; gRPC says no more than that they were closed. So the server
-    is asked, for some seconds at most.
+    A server that speaks TLS closes connections without it, and one that requires client
+    certificates closes connections without one; gRPC reports only that they were closed. So this
+    tries to connect, for some seconds at most.
 
     Args:
-        error: What came of the contact.
-        server: Who was asked; None if nobody was.
+        error: The error of the contact.
+        server: The server; None if none was asked.
     """
     is_unclear = isinstance(error, ServerUnreachableError) and any(
         sign in error.message for sign in _CLOSED
@@ -98,7 +98,7 @@ def explained(error: HeadraceError, server: _Server | None) -> HeadraceError:
 
 
 def _tls_mistake(address: str, tls: TlsConfig | None) -> str | None:
-    """Return what is wrong with this client's TLS, or None if that is not to be seen."""
+    """Return what is wrong with this client's TLS, or None if nothing is found."""
     begun = _begun_tls(address, tls)
     if begun is None:
         return None
@@ -113,12 +113,12 @@ def _tls_mistake(address: str, tls: TlsConfig | None) -> str | None:
 
 
 def _begun_tls(address: str, tls: TlsConfig | None) -> ssl.SSLSocket | None:
-    """Return a connection over which the server has begun TLS, or None if it does not."""
+    """Return a connection on which the server has started TLS, or None if it does not."""
     host, _, port = address.rpartition(":")
     if not host or not port.isdigit() or "/" in host:
         return None
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-    # Nothing is sent over it: all that is asked is what the server does.
+    # Nothing is sent over it: only the server's reaction matters.
     context.check_hostname = False
     context.verify_mode = ssl.CERT_NONE
     context.set_alpn_protocols(["h2"])
@@ -133,9 +133,9 @@ def _begun_tls(address: str, tls: TlsConfig | None) -> ssl.SSLSocket | None:
 
 
 def _is_closed(connection: ssl.SSLSocket) -> bool:
-    """Return whether the server closes a connection on which a server of HTTP/2 speaks first.
+    """Return whether the server closes a connection, on which an HTTP/2 server would speak first.
 
-    In TLS 1.3 the client's certificate is judged after the client's part of the handshake.
+    In TLS 1.3, the client's certificate is checked after the client's part of the handshake.
     """
     try:
         return not connection.recv(1)

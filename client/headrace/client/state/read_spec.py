@@ -1,4 +1,4 @@
-"""What one rank reads, wherever it begins: values in, values out."""
+"""What one rank reads, wherever it starts: values in, values out."""
 
 from __future__ import annotations
 
@@ -28,21 +28,21 @@ class Reading:
 
     Attributes:
         subject: What is read.
-        order: The order of samples; its unit is the token's, or the global batch, if free.
-        unit_is_free: Whether the user left the unit to us.
-        batch_size: Samples a batch of this rank, or None.
-        global_batch_size: Samples a batch over all ranks, from the user or a token, or None.
+        order: The order of samples; if the unit is free, it is the token's or the global batch.
+        unit_is_free: Whether the user has not set the unit.
+        batch_size: Samples per batch of this rank, or None.
+        global_batch_size: Samples per batch over all ranks, from the user or a token, or None.
         rank: This rank, in [0, ``world_size``).
         world_size: Number of ranks, >= 1.
         replication: Consecutive ranks with the same samples, >= 1.
-        end: What becomes of an incomplete last batch.
+        end: How an incomplete last batch is treated.
         columns: Names of the columns to read; empty for all.
-        with_ids: Whether batches carry sample ids.
+        with_ids: Whether batches have sample ids.
         steps: What the server does with each batch.
-        deal: How samples are dealt to ranks; None for in order.
+        deal: How samples are dealt to ranks; None to deal them in order.
         buckets: Batches that are sorted by length together; 0 for none.
-        allow_new_skips: Whether a token may be of a shorter list of skips.
-        allow_decoder_change: Whether a token may be of images that others decoded.
+        allow_new_skips: Whether a token may have a shorter list of skips.
+        allow_decoder_change: Whether to accept a token of images that other versions decoded.
         end_epoch: First epoch not to read, or None.
     """
 
@@ -66,19 +66,19 @@ class Reading:
 
     @property
     def group_count(self) -> int:
-        """Ranks with samples of their own."""
+        """Number of ranks with samples of their own."""
         return max(1, self.world_size // max(1, self.replication))
 
     @property
     def has_size(self) -> bool:
-        """Whether the global batch size is known by now."""
+        """Whether the global batch size is known."""
         return self.global_batch_size is not None or self.batch_size is not None
 
     def known_global_batch_size(self) -> int:
-        """Return the samples of a batch over all ranks.
+        """Return the samples per batch over all ranks.
 
         Raises:
-            BadArgumentError: Neither the user nor a token said so.
+            BadArgumentError: Neither the user nor a token gives it.
         """
         if self.global_batch_size is not None:
             return self.global_batch_size
@@ -91,17 +91,17 @@ class Reading:
         return self.batch_size * self.group_count
 
     def options(self, token: bytes | None) -> ReadOptions:
-        """Return what to ask a server for.
+        """Return the options of requests.
 
         Args:
             token: The token of the place to read from, if there is one.
 
         Raises:
-            BadArgumentError: The options name no slice.
+            BadArgumentError: The options are impossible.
         """
         size, order = self.known_global_batch_size(), self.order
         if self.unit_is_free:
-            # It stays as it was at the start of the run, even if the global batch changes.
+            # The unit stays as it was at the start of the run, even if the global batch changes.
             unit = size if token is None else decode_token(token).spec.unit
             order = replace(order, unit=unit)
         return ReadOptions(
@@ -133,13 +133,13 @@ class Reading:
         skips: SkipChoice | None = None,
         where: str = "",
     ) -> Reading:
-        """Return it as it continues from a token.
+        """Return the reading that continues from a token.
 
         Args:
             token: Where the run continues.
-            mixture: The mixture that stands beside the token, if one does.
-            skips: The skips that stand there.
-            where: The filter that stands there.
+            mixture: The mixture of the state, if there is one.
+            skips: The skips of the state.
+            where: The filter of the state.
 
         Raises:
             TokenSpecChangedError: The token belongs to other options; the message names them.
@@ -164,7 +164,7 @@ class Reading:
         )
 
     def plan(self, position: int, token: bytes | None) -> EpochPlan:
-        """Return how the rest of an epoch is cut into batches; the subject is described."""
+        """Return how the rest of an epoch is cut into batches; the subject must be described."""
         options = self.options(token)
         return EpochPlan(
             sample_count=self.subject.epoch_sample_count(options.order),
@@ -174,7 +174,7 @@ class Reading:
         )
 
     def first_token(self, *, epoch: int, position: int) -> bytes:
-        """Return the token of a place before the first batch; the subject is described."""
+        """Return the token of a place before the first batch; the subject must be described."""
         options = self.options(None)
         fingerprint, mixture, skips = self.subject.token_start(options.order)
         return encode_token(

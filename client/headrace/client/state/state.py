@@ -1,4 +1,4 @@
-"""The state of a dataset as JSON, and what must hold when it is loaded: values in, values out."""
+"""The state of a dataset as JSON, and the checks when it is loaded: values in, values out."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ _VERSION = 1
 def make_state(token: bytes, *, subject: Subject, end: EndMode) -> State:
     """Write a token down as JSON-serialisable values.
 
-    ``spec`` repeats in plain words what the token binds. Of it only ``mixture`` is read again,
-    for the versions of its datasets, ``skips``, for servers that do not have the list, ``where``,
-    which tokens hold the digest of, and ``end``, which no token holds.
+    ``spec`` repeats in readable form what the token binds. Loading reads only ``mixture``, for the
+    versions of its datasets, ``skips``, for servers that do not have the list, ``where``, of which
+    tokens hold a digest, and ``end``, which no token holds.
     """
     content = decode_token(token)
     return {
@@ -48,7 +48,7 @@ def read_state(state: Mapping[str, object]) -> bytes:
     """Take the token out of a state.
 
     Raises:
-        TokenMalformedError: It is not a state of ours, or its token is damaged.
+        TokenMalformedError: It is not a state, or its token is damaged.
     """
     if not isinstance(state, Mapping):
         raise TokenMalformedError(
@@ -70,14 +70,14 @@ def read_state(state: Mapping[str, object]) -> bytes:
 
 
 def check_end(state: Mapping[str, object], end: EndMode) -> None:
-    """Refuse a state of a run that did something else with incomplete last batches.
+    """Refuse a state of a run with another ``end``.
 
     Raises:
-        TokenSpecChangedError: It is one; the message says how to change it on purpose.
+        TokenSpecChangedError: ``end`` differs; the message says how to change it on purpose.
     """
     spec = state.get("spec")
     found = spec.get("end") if isinstance(spec, Mapping) else None
-    # States that were taken before they said so are of whatever is wanted.
+    # Older states do not contain it, and are accepted.
     if found is None or found == end.value:
         return
     raise TokenSpecChangedError(
@@ -89,10 +89,10 @@ def check_end(state: Mapping[str, object], end: EndMode) -> None:
 
 
 def refuse_worker_state(state: Mapping[str, object]) -> None:
-    """Refuse the state of one DataLoader worker where that of a whole rank is wanted.
+    """Refuse the state of one DataLoader worker in place of a rank's.
 
     Raises:
-        TokenMalformedError: It is a worker's.
+        TokenMalformedError: It is the state of a worker.
     """
     if "worker" in state:
         raise TokenMalformedError(
@@ -102,12 +102,12 @@ def refuse_worker_state(state: Mapping[str, object]) -> None:
 
 
 def adopt_order(wanted: OrderSpec, token: Token, *, unit_is_free: bool) -> OrderSpec:
-    """Return the order to continue with: the token's, if it is the one that was asked for.
+    """Return the order to continue with: the token's, if it matches the dataset's.
 
     Args:
         wanted: The order of the dataset object.
         token: Where to continue.
-        unit_is_free: Whether the caller left the unit to us; it is the token's then.
+        unit_is_free: Whether the caller has not set the unit; then it is the token's.
 
     Raises:
         TokenSpecChangedError: An option differs; the message names each with both values.
@@ -130,12 +130,12 @@ def adopt_batch_size(
 
     Args:
         token: Where to continue.
-        batch_size: Samples a rank, if the caller said so.
-        global_batch_size: Samples over all ranks, if the caller said so: it may change.
+        batch_size: Samples per rank, if the caller gave it.
+        global_batch_size: Samples over all ranks, if the caller gave it: it may change.
         group_count: World size divided by replication.
 
     Raises:
-        TokenSpecChangedError: ``batch_size`` would change the global batch in passing.
+        TokenSpecChangedError: ``batch_size`` would silently change the global batch.
     """
     if global_batch_size is not None:
         return global_batch_size

@@ -31,17 +31,17 @@ Fetch = Callable[[Sequence[pb.GetDatasetRequest]], list[pb.Dataset]]
 
 @dataclass(frozen=True, slots=True)
 class Subject:
-    """What is read, and in which version as far as that is known.
+    """What is read, and in which version, if that is known.
 
     Attributes:
         name: The dataset's name on the server; empty for a mixture.
         mixture: The mixture, if it is one.
-        fingerprint: The version of one dataset; empty if it is not known.
-        sample_counts: Samples of each dataset that are kept; empty if they are not known.
-        stored_counts: Samples of each dataset, kept or not; of packed rows, their documents.
+        fingerprint: The version of one dataset; empty if unknown.
+        sample_counts: Number of kept samples of each dataset; empty if unknown.
+        stored_counts: Number of all samples of each dataset; for packed rows, of documents.
         kept: Digest of the samples that the filters keep; empty without one.
-        skips: Samples of one dataset that are left out; None for what a token says.
-        token_skips: Those that were left out when the token was made, as far as that is known.
+        skips: Samples of one dataset that are left out; None for the token's.
+        token_skips: Samples that were left out when the token was made, if known.
         where: Which samples of one dataset are read; empty for all.
     """
 
@@ -57,11 +57,11 @@ class Subject:
 
     @property
     def title(self) -> str:
-        """What it is called in messages."""
+        """Its name in messages."""
         return self.name if self.mixture is None else self.mixture.title
 
     def described(self, fetch: Fetch) -> Subject:
-        """Return it with versions and counts; asks for them if they are not known.
+        """Return the subject with versions and counts; ask for them if they are unknown.
 
         Raises:
             HeadraceError: No server answers, or it has no such dataset.
@@ -83,7 +83,7 @@ class Subject:
         return replace(known, mixture=self.mixture.pinned(prints))
 
     def requests(self) -> list[pb.GetDatasetRequest]:
-        """Return what to ask a server for: each dataset, in its version if that is known."""
+        """Return a request for each dataset, with its version if that is known."""
         if self.mixture is None:
             wanted = [(self.name, self.fingerprint, self.where)]
         else:
@@ -112,13 +112,13 @@ class Subject:
                 check_within(skips, _skippable(dataset), dataset=dataset.name)
 
     def epoch_sample_count(self, order: OrderSpec) -> int:
-        """Return the positions of an epoch; versions and counts are known."""
+        """Return the number of positions of an epoch; versions and counts must be known."""
         if self.mixture is None:
             return self.sample_counts[0]
         return epoch_positions(self.mixture.spec(order), self.sample_counts)
 
     def token_start(self, order: OrderSpec) -> tuple[str, str, str]:
-        """Return what a token says of it: fingerprint, digest of the mixture and of the skips."""
+        """Return its part of a token: fingerprint, digest of the mixture, digest of the skips."""
         if self.mixture is None:
             return self.fingerprint, "", "" if self.skips is None else self.skips.digest
         spec = self.mixture.spec(order)
@@ -132,16 +132,16 @@ class Subject:
         skips: SkipChoice | None = None,
         where: str = "",
     ) -> Subject:
-        """Return it in the versions that a run continues with.
+        """Return the subject in the versions that a run continues with.
 
         Args:
             token: Where the run continues.
-            found: The mixture that stands beside the token, if one does.
-            skips: The skips that stand there.
-            where: The filter that stands there.
+            found: The mixture of the state, if there is one.
+            skips: The skips of the state.
+            where: The filter of the state.
 
         Raises:
-            TokenSpecChangedError: The token is of another mixture, or of none.
+            TokenSpecChangedError: The token belongs to another mixture, or to none.
         """
         if self.mixture is None:
             if token.mixture:
@@ -187,17 +187,17 @@ def subject_of(
     skips: SkipArgument = None,
     where: str | None = None,
 ) -> tuple[Subject, dict[str, str | None]]:
-    """Return what is read, and the URL that each name stands for, where it is known.
+    """Return what is read, and the URL of each name, if known.
 
     Args:
-        dataset: Name, mixture, or pairs of name and proportion; with URLs for names if private.
+        dataset: Name, mixture, or pairs of name and proportion; with URLs as names if private.
         is_private: Whether a private server reads it.
-        url: Where it lies, if names are not URLs; of a mixture by name.
+        url: Its URL, if names are not URLs; for a mixture, URLs by name.
         skips: Samples of one dataset to leave out.
         where: Which samples of one dataset to read.
 
     Raises:
-        BadArgumentError: It is a mixture that cannot be drawn from.
+        BadArgumentError: It is an impossible mixture.
     """
     mixture = mixture_of(dataset)
     if mixture is None:
@@ -230,8 +230,8 @@ def subject_of(
     urls: dict[str, str | None] = {name_of_source(source): source for source, _ in sources}
     if len(urls) < len(mixture.datasets):
         raise BadArgumentError(
-            "two URLs of the mixture end in the same name, by which a private server calls its "
-            "datasets; expected folders with different names",
+            "two URLs of the mixture end in the same name, and a private server names its datasets "
+            "so; expected folders with different names",
             field="dataset",
         )
     entries = (
@@ -247,10 +247,10 @@ def _skippable(dataset: pb.Dataset) -> int:
 
 
 def skips_in(state: Mapping[str, object]) -> SkipChoice | None:
-    """Return the skips of one dataset that a state was taken with; None if there is no word.
+    """Return the skips of one dataset in a state; None if it contains none.
 
     Raises:
-        TokenMalformedError: What stands there is none.
+        TokenMalformedError: The value is not a list of skips.
     """
     spec = state.get("spec")
     found = spec.get("skips") if isinstance(spec, Mapping) else None
@@ -261,10 +261,10 @@ def skips_in(state: Mapping[str, object]) -> SkipChoice | None:
 
 
 def where_in(state: Mapping[str, object]) -> str:
-    """Return the filter of one dataset that a state was taken with; empty if there is no word.
+    """Return the filter of one dataset in a state; empty if it contains none.
 
     Raises:
-        TokenMalformedError: What stands there is none.
+        TokenMalformedError: The value is not a filter.
     """
     spec = state.get("spec")
     found = spec.get("where") if isinstance(spec, Mapping) else None
@@ -274,10 +274,10 @@ def where_in(state: Mapping[str, object]) -> str:
 
 
 def mixture_in(state: Mapping[str, object]) -> Mixture | None:
-    """Return the mixture that a state was taken of; None if it is of one dataset.
+    """Return the mixture in a state; None if the state is of one dataset.
 
     Raises:
-        TokenMalformedError: What stands there is no mixture.
+        TokenMalformedError: The value is not a mixture.
     """
     spec = state.get("spec")
     fields = spec.get("mixture") if isinstance(spec, Mapping) else None
@@ -290,7 +290,7 @@ def mixture_in(state: Mapping[str, object]) -> Mixture | None:
 
 
 def _continued(mixture: Mixture, found: Mixture) -> Mixture:
-    """Return the mixture in the versions of a run, with the skips that the run had."""
+    """Return the mixture with the versions and skips of a run."""
     known = {entry.name: entry for entry in found.datasets}
     return replace(
         mixture,

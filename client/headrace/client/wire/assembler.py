@@ -3,12 +3,12 @@
 Contract. For any sequence of messages:
 
 1. An event comes out only for a batch whose payload is complete and has the stated checksum, or
-   for an epoch's end whose counts are those of the batches that came out.
-2. Anything else that the protocol does not allow raises `StreamCorruptError`; after that the
-   assembler is of no use, and the caller resumes from the token of the last event.
+   for an epoch's end whose counts match the batches that came out.
+2. Everything that the protocol does not allow raises `StreamCorruptError`. After that, the
+   assembler must not be used, and the caller resumes from the token of the last event.
 3. Heartbeats change nothing.
-4. A payload that is whole in its message stays there, with ``keep``, where it lies well for its
-   columns. Any other is copied once, from its messages into what ``allocate`` returned.
+4. With ``keep``, a payload that is whole in its message stays there if it is aligned for its
+   columns. Any other is copied once, from its messages into memory from ``allocate``.
 """
 
 from __future__ import annotations
@@ -40,30 +40,30 @@ from headrace.errors import StreamCorruptError
 from headrace.v1 import shard_service_pb2 as pb
 
 Allocate = Callable[[int], NDArray[np.uint8]]
-"""Returns ``(size,) uint8`` that the caller owns; what it holds does not matter."""
+"""Returns ``(size,) uint8`` that the caller owns, with any content."""
 
 Keep = Callable[[bytes], NDArray[np.uint8]]
-"""Returns the memory of a message that nobody else has."""
+"""Returns the memory of a message, to which there is no other reference."""
 
 _log = logging.getLogger(__name__)
 
 
 _PIECE_BYTES = 256 << 10
-"""So much is hashed, then copied, while it lies in the processor's second cache: three fourths of
-the time that one pass after the other takes for 16 MiB in chunks of 2 MiB."""
+"""Bytes that are hashed, then copied, while they are in the processor's second cache: this takes
+three quarters of the time of two passes, for 16 MiB in chunks of 2 MiB."""
 
 _NOTHING = np.empty(0, dtype=np.uint8)
 
 
 Mark = pb.BatchHeader | bytes
-"""A batch's header, or the message that it stands in; it holds nothing of the batch's memory."""
+"""A batch's header, or the message that holds it; it keeps no memory of the batch alive."""
 
 
 def header_of(mark: Mark) -> pb.BatchHeader:
     """Return the header.
 
     Raises:
-        StreamCorruptError: The message holds none.
+        StreamCorruptError: The message holds no header.
     """
     if not isinstance(mark, bytes):
         return mark
@@ -73,7 +73,7 @@ def header_of(mark: Mark) -> pb.BatchHeader:
         raise StreamCorruptError(f"the message of a slot cannot be read: {error}") from error
 
 
-# Made for each batch: to freeze it would take three times as long.
+# Made for each batch: a frozen one would take three times as long.
 @dataclass(slots=True, eq=False)
 class BatchEvent:
     """One whole batch, its checksum verified; nobody changes it.
@@ -82,7 +82,7 @@ class BatchEvent:
         header: The wire's header; ``header.resume_token`` resumes after this batch.
         columns: Views of ``payload`` by column name, in the stream's order.
         payload: ``(payload_bytes,) uint8``, writable, owned by this event.
-        ahead: Batches that came before this one, and together with it; they are handed over first.
+        ahead: Batches that came together with this one and before it; they are handed over first.
     """
 
     header: pb.BatchHeader
@@ -92,17 +92,17 @@ class BatchEvent:
 
     @property
     def mark(self) -> Mark:
-        """What is kept of a batch whose memory is given back."""
+        """What is kept of a batch after its memory is freed."""
         return self.header
 
     @property
     def sample_count(self) -> int:
-        """Samples of the batch."""
+        """Number of samples of the batch."""
         return self.header.sample_count
 
 
 class LikeEvent(BatchEvent):
-    """A batch of tensors that lie as those before it did; ``columns`` is made when asked for."""
+    """A batch of tensors with the layout of the one before; ``columns`` is made on demand."""
 
     __slots__ = ("_places",)
 
@@ -122,7 +122,7 @@ class LikeEvent(BatchEvent):
 
 @dataclass(frozen=True, slots=True)
 class EpochEndEvent:
-    """The end of an epoch; ``resume_token`` resumes at the beginning of the next."""
+    """The end of an epoch; ``resume_token`` resumes at the start of the next."""
 
     epoch: int
     resume_token: bytes
@@ -138,12 +138,12 @@ class StreamAssembler:
         keep: Keep | None = memory_of,
         bounds: Bounds | None = None,
     ) -> None:
-        """Begin before the first message.
+        """Start before the first message.
 
         Args:
             allocate: Where the payloads go.
             keep: Makes a message memory of its batch; None to copy all payloads.
-            bounds: The most that a batch may be; None for `Bounds()`.
+            bounds: Upper bounds of a batch; None for `Bounds()`.
         """
         self._bounds = bounds or Bounds()
         self._most_bytes = self._bounds.payload_bytes
@@ -160,19 +160,19 @@ class StreamAssembler:
 
     @property
     def start(self) -> pb.StreamStart | None:
-        """What holds for all batches; None before the first message."""
+        """What applies to all batches; None before the first message."""
         return self._start
 
     @property
     def is_inside_batch(self) -> bool:
-        """Whether a batch has begun whose payload is not complete."""
+        """Whether a batch has started whose payload is not complete."""
         return self._header is not None
 
     def feed(self, message: bytes) -> BatchEvent | EpochEndEvent | None:
         """Take one encoded message; return the event it completes, if any.
 
         Args:
-            message: Nobody else may have it: with ``keep`` it may become the event's.
+            message: There must be no other reference: with ``keep``, the event may take its memory.
 
         Raises:
             StreamCorruptError: The message does not fit what came before, or its bytes are damaged.
@@ -180,7 +180,7 @@ class StreamAssembler:
         return self.take(read_frame(message))
 
     def take(self, frame: MessageFrame) -> BatchEvent | EpochEndEvent | None:
-        """Take the parts of a message; as `feed`."""
+        """Take the parts of a message; see `feed`."""
         kind = frame.kind
         try:
             if kind == BATCH and self._header is None and self._start is not None:
@@ -213,7 +213,7 @@ class StreamAssembler:
         """Take a batch whose payload lies in memory that the server wrote.
 
         Args:
-            header: Its head; the payload is checked if it carries a checksum.
+            header: Its header; the payload is verified if this has a checksum.
             payload: ``(payload_bytes,) uint8``.
 
         Raises:
@@ -229,11 +229,11 @@ class StreamAssembler:
         return self._event(header, payload)
 
     def pass_over(self, batch_count: int, sample_count: int) -> None:
-        """Count batches that are like the last one, and need no look.
+        """Count batches that are like the last one, and need not be read.
 
         Args:
-            batch_count: How many.
-            sample_count: Samples of all of them.
+            batch_count: Their number.
+            sample_count: Number of samples in all of them.
 
         Raises:
             StreamCorruptError: They do not fit what came before.

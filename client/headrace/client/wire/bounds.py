@@ -1,7 +1,7 @@
-"""The most that a batch may be, whatever its server says of it: pure arithmetic.
+"""Upper bounds of a batch, whatever its server says: pure arithmetic.
 
-A header comes before its payload, and is taken at its word for how much memory to make ready. So
-each number in it is held against these bounds first.
+A header comes before its payload, and memory is allocated by its numbers. So each number is checked
+against these bounds first.
 """
 
 from __future__ import annotations
@@ -15,19 +15,19 @@ from headrace.payload import place_buffers
 from headrace.v1 import shard_service_pb2 as pb
 
 _MOST_DIMENSIONS = 32
-"""NumPy's own limit was this for decades; now it is 64."""
+"""NumPy's limit for decades; now it is 64."""
 _MOST_ITEM_BYTES = 1 << 40
 
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """What one batch of a stream may be at most.
+    """Upper bounds of one batch of a stream.
 
     Attributes:
-        payload_bytes: Bytes of its payload, >= 1.
-        sample_count: Samples, and rows where there are no others, >= 1.
-        wheres: The filters that were asked for, of each dataset; empty ones for none.
-        buckets: The length buckets that were asked for; 0 for none, or those of a token.
+        payload_bytes: Most bytes of its payload, >= 1.
+        sample_count: Most samples, and rows if the batch has other rows, >= 1.
+        wheres: The requested filter of each dataset; empty for none.
+        buckets: The requested length buckets; 0 for none, or for a token's.
     """
 
     payload_bytes: int = DEFAULT_MAX_BATCH_BYTES
@@ -36,10 +36,10 @@ class Bounds:
     buckets: int = 0
 
     def check_start(self, start: pb.StreamStart) -> None:
-        """Refuse a stream whose server takes no notice of filters or buckets.
+        """Refuse a stream whose server ignores filters or buckets.
 
         Raises:
-            CallerError: It is one.
+            CallerError: The server ignores them.
         """
         check_filters(self.wheres, start.datasets or (start.dataset,))
         if self.buckets and start.buckets != self.buckets:
@@ -49,11 +49,11 @@ class Bounds:
             )
 
     def refuse_payload(self, header: pb.BatchHeader) -> None:
-        """Raise what a payload outside the bounds means.
+        """Raise the error for a payload outside the bounds.
 
         Raises:
-            StreamCorruptError: Always. If the header agrees with itself, then trying again would
-                bring the same, and ``metadata`` has the field ``max_batch_bytes``.
+            StreamCorruptError: Always. If the header is consistent, a retry would not help, and
+                ``metadata`` has the field ``max_batch_bytes``.
         """
         size = header.payload_bytes
         if size > self.payload_bytes and size == place_buffers(header.buffer_bytes)[1]:
@@ -70,7 +70,7 @@ class Bounds:
         )
 
     def refuse_samples(self, header: pb.BatchHeader) -> None:
-        """Raise what counts outside the bounds mean.
+        """Raise the error for counts outside the bounds.
 
         Raises:
             StreamCorruptError: Always.
@@ -86,7 +86,7 @@ def check_item_shape(column: pb.Column, item_bytes: int) -> tuple[int, ...]:
     """Return the shape of a column's items.
 
     Args:
-        column: As it came.
+        column: The column as received.
         item_bytes: Bytes of an element.
 
     Raises:

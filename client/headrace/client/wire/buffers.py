@@ -1,8 +1,8 @@
-"""Reuse the memory of batches that nobody looks at any more.
+"""Reuse the memory of batches that are no longer used.
 
-A fresh buffer costs more than the wire that fills it: its pages are touched for the first time.
-So the memory of a batch goes back to the pool when the last view of it is gone, and never sooner:
-a batch may be kept for as long as its owner likes.
+A new buffer costs more than receiving the data, since its pages are touched for the first time. So
+the memory of a batch returns to the pool when the last view of it is gone, and never sooner: the
+owner may keep a batch for any time.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class BufferPool:
         """Make an empty pool.
 
         Args:
-            idle_bytes: Most bytes to keep for reuse, >= 0; memory beyond it is freed.
+            idle_bytes: Most bytes to keep for reuse, >= 0; memory beyond that is freed.
             make: Makes ``(size,) uint8`` or more, 64-byte aligned; None for plain memory.
         """
         self._make = make or aligned
@@ -42,13 +42,13 @@ class BufferPool:
         self._lock = threading.RLock()
 
     def take(self, size: int) -> NDArray[np.uint8]:
-        """Return ``(size,) uint8``, 64-byte aligned, with whatever it held before.
+        """Return ``(size,) uint8``, 64-byte aligned, with any content.
 
         The caller owns it; the memory is reused once the array and all views of it are gone.
         """
         memory = self._pop(size)
-        # The memoryview between storage and array keeps NumPy from collapsing the chain of bases,
-        # so every view keeps `array` alive, and only `array`'s end frees the storage.
+        # The memoryview between storage and array keeps NumPy from collapsing the chain of bases:
+        # every view keeps `array` alive, and the storage is free only when `array` is.
         array = np.frombuffer(memory, np.uint8, size)
         reference = weakref.ref(array, self._give_back)
         self._lent[id(reference)] = reference, memory
@@ -57,7 +57,7 @@ class BufferPool:
     def _pop(self, size: int) -> memoryview:
         most = 2 * size + (1 << 20)
         with self._lock:
-            # The last one given back first: the processor's caches still hold it.
+            # The most recently used first, which may still be in the processor's caches.
             for index in range(len(self._idle) - 1, -1, -1):
                 memory = self._idle[index]
                 if size <= memory.nbytes <= most:

@@ -1,6 +1,6 @@
-"""Where the columns of a batch lie in its payload, apart from the memory that holds it.
+"""Where the columns of a batch lie in its payload, independent of memory.
 
-The same places hold in a copy of the payload, in another process or on another device.
+The places are the same in any copy of the payload, in another process or on another device.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class ColumnSpan:
 
 
 def span_of(view: ColumnView, payload: NDArray[np.uint8]) -> ColumnSpan:
-    """Return where a column's views of ``payload`` lie in it."""
+    """Return where the arrays of a column lie in ``payload``."""
     return ColumnSpan(
         view.kind,
         array_span(view.values, payload),
@@ -47,7 +47,7 @@ def span_of(view: ColumnView, payload: NDArray[np.uint8]) -> ColumnSpan:
 
 
 def array_span(array: NDArray[np.generic], payload: NDArray[np.uint8]) -> ArraySpan:
-    """Return where a view of ``payload`` lies in it."""
+    """Return where an array lies in ``payload``, of which it is a view."""
     # An array without elements may have any address.
     begin = array.ctypes.data - payload.ctypes.data if array.size else 0
     return ArraySpan(begin, array.dtype.str, array.shape)
@@ -74,7 +74,7 @@ def array_tensor(array: NDArray[Any]) -> torch.Tensor:
 
 
 def tensor_of(span: ArraySpan, payload: torch.Tensor) -> torch.Tensor:
-    """Return an array as a view of a copy of the payload, ``(payload_bytes,) uint8`` somewhere."""
+    """Return an array as a view of a copy of the payload, ``(payload_bytes,) uint8``."""
     dtype = array_tensor(np.empty(0, np.dtype(span.dtype))).dtype
     size = prod(span.shape) * dtype.itemsize
     if not size:

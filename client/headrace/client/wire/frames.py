@@ -1,8 +1,9 @@
 """Find the parts of an encoded message without a copy of its payload.
 
 protobuf would copy a payload twice, into its message and out of it. Servers send the event first
-and the payload last, so where each lies follows from two tags and two lengths. A message of any
-other make goes through protobuf once, to be of this make; one that holds several has to be of ours.
+and the payload last, so two tags and two lengths say where each lies. A message in any other form
+goes through protobuf once, which rewrites it in this form; a message that holds several must have
+this form.
 
 Source: the wire format of protobuf, https://protobuf.dev/programming-guides/encoding.
 """
@@ -30,10 +31,10 @@ class MessageFrame(NamedTuple):
     Attributes:
         message: The message, encoded.
         kind: Which event it is, one of the constants of this module.
-        begin: Where the encoded event begins in it.
-        end: Where it ends.
-        payload: Where the payload begins.
-        stop: Where it ends: with the message, or before the next one in it.
+        begin: Where the encoded event starts in the message.
+        end: Where the event ends.
+        payload: Where the payload starts.
+        stop: Where the payload ends: with the message, or before the next message in it.
     """
 
     message: bytes
@@ -50,10 +51,10 @@ class MessageFrame(NamedTuple):
 
 
 def read_frames(message: bytes) -> Iterator[MessageFrame]:
-    """Yield the parts of a message, or of those that it holds, in their order.
+    """Yield the parts of a message, or of the messages that it holds, in their order.
 
     Raises:
-        StreamCorruptError: As `read_frame`; what came before it in the message stands.
+        StreamCorruptError: See `read_frame`; messages yielded before that are valid.
     """
     if not message or message[0] != _MESSAGES:
         yield read_frame(message)
@@ -75,7 +76,7 @@ def read_frame(message: bytes) -> MessageFrame:
     """Return the parts of an encoded `ReadBatchesResponse`, or `GetBatchResponse`.
 
     Raises:
-        StreamCorruptError: It is no such message, or holds others.
+        StreamCorruptError: It is not such a message, or holds several.
     """
     frame = _regular(message, 0, len(message))
     if frame is None:
@@ -89,7 +90,7 @@ def read_frame(message: bytes) -> MessageFrame:
 
 
 def heartbeat_ms(frame: MessageFrame) -> int:
-    """Return the milliseconds that a heartbeat names.
+    """Return the milliseconds in a heartbeat.
 
     Raises:
         StreamCorruptError: It is damaged.
@@ -101,7 +102,7 @@ def heartbeat_ms(frame: MessageFrame) -> int:
 
 
 def _regular(message: bytes, at: int, stop: int) -> MessageFrame | None:
-    """Return the parts if there are an event, perhaps a payload, and nothing else."""
+    """Return the parts if there are an event, optionally a payload, and nothing else."""
     if at == stop or (kind := message[at]) not in _KINDS:
         return None
     size, begin = _number(message, at + 1)
@@ -112,12 +113,12 @@ def _regular(message: bytes, at: int, stop: int) -> MessageFrame | None:
         size, payload = _number(message, end + 2)
         if payload + size != stop:
             return None
-    # A third of the time of the class's own `__new__`.
+    # This takes a third of the time of the class's own `__new__`.
     return tuple.__new__(MessageFrame, (message, kind, begin, end, payload, stop))
 
 
 def _number(message: bytes, at: int) -> tuple[int, int]:
-    """Return the number at a place and where it ends; beyond the message if it does not."""
+    """Return the varint at a place and where it ends; past the message if it is cut off."""
     value = shift = 0
     for byte in message[at : at + _LONGEST_NUMBER]:
         at += 1
@@ -129,7 +130,7 @@ def _number(message: bytes, at: int) -> tuple[int, int]:
 
 
 def _rewritten(message: bytes) -> bytes:
-    """Return the same message in the make of our servers."""
+    """Return the same message in the form of our servers."""
     try:
         parsed = pb.ReadBatchesResponse.FromString(message)
     except DecodeError as error:
@@ -154,7 +155,7 @@ _MESSAGES = _tag("messages")[0]
 START, BATCH, CHUNK, EPOCH_END, HEARTBEAT = (
     _tag(name)[0] for name in ("start", "batch", "chunk", "epoch_end", "heartbeat")
 )
-"""Events by their tags, which are of one byte: their numbers are below 16."""
+"""Events by their tags, which have one byte since their numbers are below 16."""
 
 _KINDS = {
     START: "start",
@@ -166,5 +167,5 @@ _KINDS = {
 
 
 def kind_name(kind: int) -> str:
-    """Return what the protocol calls an event, for messages."""
+    """Return the protocol's name of an event, for messages."""
     return _KINDS[kind]

@@ -1,8 +1,8 @@
 """Use the memory of gRPC's messages for batches, without a copy.
 
-gRPC makes a `bytes` object for each message and passes it to the reader of the call. Nobody else
-has it, so its memory may belong to the batch in it, and be written to. NumPy has a way to take over
-bytes, keep them alive and write to them: the one that it uses for unpickling.
+gRPC makes a `bytes` object for each message and passes it to the reader of the call. There is no
+other reference, so its memory may belong to the batch in it, and be written to. NumPy can take over
+such bytes, keep them alive and make them writable: it does so when it unpickles arrays.
 
 gRPC allocates memory from the C library several times for each message. By default that library
 returns freed memory to the system before the next message arrives, unless the process has freed
@@ -17,23 +17,23 @@ import numpy as np
 from numpy.typing import NDArray
 
 ALIGNMENT = 16
-"""Bytes; the memory of a message starts at a multiple of that many, which is enough for any column:
-CPython's objects do, and what a `bytes` holds starts 32 after the object."""
+"""Bytes; the memory of a message starts at a multiple of this, which is enough for any column:
+CPython aligns objects to it, and the content of a `bytes` starts 32 bytes into the object."""
 
 _PICKLE_VERSION = 1
 _BYTE = np.dtype(np.uint8)
 _KEPT_BYTES = 8 << 20
-"""Twice the greatest message that gRPC's stock limit lets through."""
+"""Twice the largest message that gRPC's default limit allows."""
 
 
 def memory_of(message: bytes) -> NDArray[np.uint8]:
     """Return the memory of a message, ``(size,) uint8``, writable.
 
-    It lives for as long as a view of it does. NumPy copies what has 1000 bytes or fewer.
+    It exists as long as a view of it does. NumPy copies messages of up to 1000 bytes.
 
     Args:
-        message: Nobody but the caller may have it, and the caller must not read what somebody may
-            write to by the array.
+        message: There must be no other reference to it, and the caller must not read it where the
+            array may be written to.
 
     Source: ``ndarray.__setstate__``, https://numpy.org/doc/stable/reference/generated.
     """
@@ -44,12 +44,12 @@ def memory_of(message: bytes) -> NDArray[np.uint8]:
 
 @functools.cache
 def keep_freed_memory() -> None:
-    """Let the C library keep what messages free for those that follow, in this process.
+    """Let the C library of this process keep freed memory of messages for later messages.
 
-    It gives the top of a heap back once twice the greatest block that was ever freed lies there, up
-    to 64 MiB, and takes it again page by page: 3000 page faults a batch of 16 MiB, two thirds of
-    the time that the kernel spent on it. After this it keeps twice `_KEPT_BYTES`. Source: glibc's
-    mallopt(3), M_MMAP_THRESHOLD; with another C library this does nothing.
+    It returns the top of a heap to the system once twice the largest block ever freed is free
+    there, up to 64 MiB, and then takes it again page by page: 3000 page faults for a batch of 16
+    MiB, two thirds of the kernel's time for it. After this call it keeps twice `_KEPT_BYTES`.
+    Source: glibc's mallopt(3), M_MMAP_THRESHOLD; with another C library this does nothing.
     """
-    # Zeros come untouched from the system, so this takes no memory.
+    # The system provides zeros without touching memory, so this takes none.
     bytes(_KEPT_BYTES)

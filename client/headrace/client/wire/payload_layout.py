@@ -33,7 +33,7 @@ _KINDS = frozenset(
 )
 
 
-# Made for each column of each batch: to freeze it would take four times as long.
+# Made for each column of each batch: a frozen one would take four times as long.
 @dataclass(slots=True, eq=False)
 class ColumnView:
     """One column of one batch, as views of the payload; nobody changes it.
@@ -53,7 +53,7 @@ class ColumnView:
 
 @dataclass(frozen=True, slots=True)
 class _Field:
-    """What all batches of a stream share of one column."""
+    """What a column has in common in all batches of a stream."""
 
     name: str
     kind: int
@@ -63,14 +63,14 @@ class _Field:
 
 
 class PayloadReader:
-    """Reads the payloads of one stream: names and types are worked out once."""
+    """Reads the payloads of one stream; names and types are resolved once."""
 
     def __init__(self, columns: Sequence[pb.Column]) -> None:
         """Prepare for the columns of a ``StreamStart``.
 
         Raises:
-            StreamCorruptError: A column has a type that this client does not know, or a name that
-                another has, or that a batch gives to another's validity.
+            StreamCorruptError: A column has an unknown type, or the name of another column or of
+                its validity.
         """
         _refuse_taken_names(columns)
         self._fields = tuple(_field(column) for column in columns)
@@ -85,7 +85,7 @@ class PayloadReader:
         Args:
             buffer_bytes: The lengths of ``BatchHeader``.
             payload: ``(payload_bytes,) uint8``; the views share its memory.
-            sample_count: Samples in the batch; the rows of its columns where these are others.
+            sample_count: Number of samples in the batch; of rows, if the columns have other rows.
 
         Raises:
             StreamCorruptError: The lengths do not fit the columns or the payload.
@@ -102,7 +102,7 @@ class PayloadReader:
     def like_last(
         self, buffer_bytes: Sequence[int], *, payload_bytes: int, sample_count: int
     ) -> ColumnPlaces | None:
-        """Return where the columns lie if it is where those of the last payload lay, else None.
+        """Return where the columns lie if the layout is that of the last payload, else None.
 
         The arguments are those of `decode`.
         """
@@ -127,10 +127,10 @@ class ColumnPlace(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ColumnPlaces:
-    """Where the columns of a batch of tensors alone lie: one of the same lengths has the same.
+    """Where the columns of a batch of tensors lie; equal lengths mean equal places.
 
     Attributes:
-        row_count: Rows of each column.
+        row_count: Number of rows of each column.
         lengths: Bytes of each buffer.
         payload_bytes: Bytes of the payload.
         columns: The place of each column.
@@ -160,7 +160,7 @@ def _places(views: Mapping[str, ColumnView], payload: NDArray[np.uint8]) -> tupl
 
 
 def views_of(same: ColumnPlaces, memory: memoryview) -> dict[str, ColumnView]:
-    """Return the columns of a payload, which lie at these places."""
+    """Return the columns at these places in a payload."""
     views = {}
     for name, shape, dtype, begin, valid_begin in same.columns:
         valid = None
@@ -172,7 +172,7 @@ def views_of(same: ColumnPlaces, memory: memoryview) -> dict[str, ColumnView]:
 
 
 class _Cursor:
-    """Walks over the buffers of a payload and refuses those that are not as expected."""
+    """Walks over the buffers of a payload and refuses unexpected ones."""
 
     def __init__(self, lengths: Sequence[int], payload: NDArray[np.uint8]) -> None:
         self._lengths = lengths
@@ -242,7 +242,7 @@ def _view(field: _Field, cursor: _Cursor, sample_count: int) -> ColumnView:
         return ColumnView(field.kind, values, None, valid)
     offsets = cursor.take(field, _OFFSET, (sample_count + 1,))
     falls = offsets[1:] < offsets[:-1]
-    # What `any` says, in a sixth of its time.
+    # The result of `any`, in a sixth of its time.
     if offsets[0] != 0 or (sample_count and falls[falls.argmax()]):
         raise StreamCorruptError(
             f"column {field.name!r} has offsets that decrease or do not start at 0",
