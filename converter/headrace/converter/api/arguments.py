@@ -47,7 +47,7 @@ def check_frame(df: object) -> None:
     """Refuse arguments that are not Spark DataFrames.
 
     Raises:
-        BadArgumentError: It comes from another library, such as pandas.
+        BadArgumentError: The argument comes from another library, such as pandas.
     """
     if hasattr(df, "sparkSession") and hasattr(df, "mapInArrow"):
         return
@@ -64,7 +64,7 @@ def columns_of(
     """Return the columns of an argument; names from an iterator as a tuple.
 
     Raises:
-        BadArgumentError: It is a single name, or an item is not a name.
+        BadArgumentError: The argument is a single name, or an item is not a name.
     """
     if columns is None:
         return None
@@ -73,7 +73,7 @@ def columns_of(
         texts("columns", list(columns.values()), wanted=_COLUMNS)
         return columns
     names = texts("columns", columns, wanted=_COLUMNS)
-    # As it was given, which is what later errors show.
+    # In its given form, which later errors show.
     return columns if isinstance(columns, Sequence) else names
 
 
@@ -81,7 +81,7 @@ def check_seeds(*, shuffle_seed: object, split_seed: object) -> None:
     """Refuse seeds that are not whole numbers.
 
     Raises:
-        BadArgumentError: One is none.
+        BadArgumentError: A seed is not a whole number.
     """
     whole_or_none("shuffle_seed", shuffle_seed, low=-_SEED_LIMIT, high=_SEED_LIMIT)
     whole("split_seed", split_seed, low=-_SEED_LIMIT, high=_SEED_LIMIT)
@@ -91,7 +91,7 @@ def check_place(url: object, *, mode: object) -> None:
     """Refuse invalid targets, and invalid modes for existing datasets.
 
     Raises:
-        BadArgumentError: One is none.
+        BadArgumentError: The target or the mode is invalid.
     """
     text("url", url, wanted="the URL or the folder to write to, as a str")
     one_of("mode", mode, get_args(Mode))
@@ -101,7 +101,7 @@ def check_source(source: object, source_format: object, *, threads: object) -> N
     """Refuse invalid sources and unknown formats.
 
     Raises:
-        BadArgumentError: One is something else.
+        BadArgumentError: The source is invalid, or the format is unknown.
     """
     text("source", source, wanted="the URL or the folder to read from, as a str")
     one_of("source_format", source_format, get_args(SourceFormat))
@@ -112,7 +112,7 @@ def check_spill(spill_folder: object) -> None:
     """Refuse invalid folders for temporary data.
 
     Raises:
-        BadArgumentError: It is something else.
+        BadArgumentError: The argument is not a path.
     """
     if spill_folder is not None:
         text("spill_folder", spill_folder, wanted="a local folder, or None")
@@ -122,7 +122,7 @@ def check_splits(splits: object) -> None:
     """Refuse invalid splits.
 
     Raises:
-        BadArgumentError: It is neither a name nor fractions by name.
+        BadArgumentError: The argument is neither a name nor fractions by name.
     """
     if splits is None or (isinstance(splits, str) and splits):
         return
@@ -137,7 +137,7 @@ def check_reading(*, source_options: object, text: object, images: object) -> No
     """Refuse invalid options for reading sources.
 
     Raises:
-        BadArgumentError: One is something else.
+        BadArgumentError: An option is invalid.
     """
     instance_or_none(
         "source_options", source_options, SourceOptions, wanted="SourceOptions(…), or None"
@@ -157,7 +157,7 @@ def check_means(
     """Refuse invalid store options and functions.
 
     Raises:
-        BadArgumentError: One is something else.
+        BadArgumentError: One of them is invalid.
     """
     instance_or_none("options", options, StoreOptions, wanted="StoreOptions(…), or None")
     instance_or_none("function", function, Function, wanted="Function(…), or None")

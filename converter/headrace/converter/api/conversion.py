@@ -1,7 +1,7 @@
 """A converted DataFrame, to read or delete.
 
-Reading it is the client's work. This module alone of the converter knows the client, and imports it
-when a reader is asked for: drivers that only write need none of it.
+The client reads it. Only this module of the converter uses the client, and imports it when a reader
+is requested: drivers that only write do not need it.
 """
 
 from __future__ import annotations
@@ -86,8 +86,8 @@ class Conversion:
         ``with conversion.dataset(...) as dataset`` closes it at the end.
 
         The server starts with the first batch, reaches the store by `options`, and ends with the
-        job. For what is not here, or for a server of your own, make a
-        `headrace.client.RemoteDataset` of `url`.
+        job. For other options, or to use your own server, make a `headrace.client.RemoteDataset`
+        of `url`.
 
         Args:
             batch_size: See `RemoteDataset`.
@@ -136,7 +136,7 @@ class Conversion:
         dtypes: Mapping[str, str] | None = None,
         **reading: Unpack[Reading],
     ) -> NumpyDataset:
-        """Return the same batches as NumPy arrays; needs no torch.
+        """Return the same batches as NumPy arrays, without torch.
 
         Args:
             batch_size: See `headrace.client.NumpyDataset`.
@@ -156,7 +156,7 @@ class Conversion:
         dtypes: Mapping[str, str] | None = None,
         **reading: Unpack[Reading],
     ) -> tf.data.Dataset:
-        """Return the same batches as a ``tf.data.Dataset``; an iteration is an epoch.
+        """Return the same batches as a ``tf.data.Dataset``; each iteration is one epoch.
 
         Args:
             batch_size: See `numpy_dataset`.
@@ -182,7 +182,7 @@ class Conversion:
         ConversionCache(self.cache_dir, options=self.options).remove(self.key)
 
     def _store(self) -> dict[str, object] | None:
-        # Without options of its own it shares the server of all who read this URL.
+        # Without options, all readers of this URL share one server.
         return None if self.options == StoreOptions() else asdict(self.options)
 
 

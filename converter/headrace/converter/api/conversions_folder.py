@@ -1,7 +1,7 @@
 """Manage a folder of conversions: find them, know when they expire, and remove them.
 
-Each conversion is a dataset in a folder named by its key, and a small record beside them all.
-The record is written last and removed first, so one that is there belongs to a whole dataset.
+Each conversion is a dataset in a folder named by its key, with a small record beside the folders.
+The record is written last and removed first, so an existing record belongs to a whole dataset.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class ConversionRecord:
     Attributes:
         key: The key from `plan_key`.
         made_s: Seconds since 1970.
-        expires_s: Seconds since 1970 from which it is not used any more, or `None` for never.
+        expires_s: Seconds since 1970 after which it is not used, or `None` for never.
     """
 
     key: str
@@ -41,7 +41,7 @@ class ConversionRecord:
 
 
 class ConversionCache:
-    """The conversions under one URL; any number of drivers may share it."""
+    """The conversions under one URL, which any number of drivers may share."""
 
     def __init__(self, url: str, *, options: StoreOptions) -> None:
         self._url = url.rstrip("/")
@@ -52,7 +52,7 @@ class ConversionCache:
         return f"{self._url}/{key}"
 
     def read(self, key: str) -> ConversionRecord | None:
-        """Return the record of a conversion, if there is one that can be read."""
+        """Return the record of a conversion, if there is a readable one."""
         with contextlib.closing(self._open(self._url)) as store:
             return _read(store, key)
 
@@ -71,12 +71,10 @@ class ConversionCache:
         with contextlib.closing(self._open(self._url)) as store:
             store.delete(_name_of(key))
         with contextlib.closing(self._open(self.url_of(key))) as store:
-            store.delete(
-                _POINTER
-            )  # from here on it is not a dataset any more, and never half a one
+            store.delete(_POINTER)  # from now on it is no dataset, and never an incomplete one
             for name in list(store.list()):
                 store.delete(name)
-            # A local directory stays otherwise, with its lock.
+            # A local directory would remain, with its lock.
             shutil.rmtree(Path(store.url), ignore_errors=True)
 
     def remove_expired(self, now_s: float) -> None:

@@ -1,4 +1,4 @@
-"""Convert what lies in a folder or bucket, without Spark."""
+"""Convert the files in a folder or bucket, without Spark."""
 
 from __future__ import annotations
 
@@ -81,8 +81,8 @@ def convert_files(
 ) -> dict[str, Written]:
     """Write the samples at ``source`` as a dataset at ``url``; needs neither Spark nor Java.
 
-    Types are kept as they are, also those that Spark lacks. Parts of ``source`` are converted in
-    parallel on this machine; ``docs/convert.md`` says what each format becomes.
+    Types are kept, including those that Spark lacks. Parts of ``source`` are converted in parallel
+    on this machine; ``docs/convert.md`` describes how each format is converted.
 
     Args:
         source: A local path, or a URL such as ``s3://bucket/name``.
@@ -92,34 +92,34 @@ def convert_files(
             of their classes and splits), ``parquet`` (files, a folder of them, partitions),
             ``delta``, ``webdataset`` (tar files), ``csv``, ``json`` (objects) or ``text``
             (lines), or ``headrace`` (a dataset of ours, to write it again).
-        source_options: How it is read.
-        text: How CSV, JSON and text are read.
-        images: How folders of images are read.
-        left_out: Called once with what is left out of CSV, JSON and text, before anything is
+        source_options: How to read the source.
+        text: How to read CSV, JSON and text.
+        images: How to read folders of images.
+        left_out: Called with what is left out: for CSV, JSON and text once, before anything is
             written; for images at the end, also after a failure, once for each reason.
         columns: See `write_shards`.
         splits: See `write_shards`; not for a ``DatasetDict`` or a folder that has splits.
         split_seed: See `write_shards`.
         format: See `write_shards`.
-        write: See `write_shards`; its names of classes add to those of the source.
+        write: See `write_shards`; its class names are added to those of the source.
         mode: See `write_shards`.
-        options: How to reach both stores; what is not set is taken from the ``AWS_`` variables.
+        options: How to reach both stores; unset options are taken from the ``AWS_`` variables.
         progress: See `write_shards`.
-        threads: Parts to convert in parallel; `None` is one per core, for text at most 8.
-        spark: A session whose executors convert images; `None` does it on this machine.
+        threads: Parts to convert in parallel; `None` for one per core, for text at most 8.
+        spark: A session whose executors convert images; `None` to convert on this machine.
         shuffle_seed: Write the samples in a random order, which depends only on the seed and on
-            the input; ``None`` keeps their order. Without ``spark`` it takes two passes, and until
-            the end as many bytes on this machine's disk as the samples have.
-        spill_folder: The folder for these bytes; `None` is the folder for temporary files.
-        notice: Called with a sentence on what a shuffle spills, before it starts, and with one on
-            the column by which the samples are sorted, at the end; without ``spark``.
+            the input; ``None`` keeps their order. Without ``spark`` it takes two passes, and
+            temporary space on this machine's disk for all samples.
+        spill_folder: The folder for this temporary space; `None` for the system's temporary folder.
+        notice: Called with a sentence on the temporary space of a shuffle, before it starts, and
+            with one on the column by which the samples are sorted, at the end; without ``spark``.
 
     Returns:
-        The manifest (``mds``: the index) of what was written, by split; ``""`` without splits.
+        The manifest (``mds``: the index) of each dataset, by split; ``""`` without splits.
 
     Raises:
         NotADatasetError: ``source`` has no data of that format.
-        HeadraceError: As `write_shards`.
+        HeadraceError: See `write_shards`.
 
     Examples:
         >>> with open("flights.csv", "w") as file:
@@ -191,7 +191,7 @@ def convert_files(
 
 @contextmanager
 def _telling(folder: Folder, left_out: Callable[[FilesLeftOut], None] | None) -> Iterator[None]:
-    """Tell at the end what was left out, also of a conversion that fails."""
+    """Report at the end what was left out, also if the conversion fails."""
     try:
         yield
     finally:

@@ -2,11 +2,11 @@
 
 Contract:
 
-1. Problems with names and targets are refused before an image is read.
-2. Splits whose columns are the same are one job, and are committed together when all were written.
-   Splits without labels beside splits with labels are a second one.
-3. A class keeps its number: an append takes the numbers of the dataset and adds new ones behind
-   them. Where another append adds others in the meantime, the commit refuses.
+1. Invalid names and targets are refused before an image is read.
+2. Splits with the same columns are one job, and are committed together when all are written. If
+   some splits have labels and others do not, there are two jobs.
+3. A class keeps its number: an append keeps the numbers of the dataset and adds new classes after
+   them. If another append adds others in the meantime, the commit is refused.
 """
 
 from __future__ import annotations
@@ -48,9 +48,9 @@ class Folder:
     """A folder of images, ready to be converted.
 
     Attributes:
-        plan: What it becomes.
-        jobs: What to read, and how to write it; one after another.
-        skipped: Takes note of files that are not whole images, if they are left out.
+        plan: The plan of its datasets.
+        jobs: What to read, and how to write it; the jobs run one after another.
+        skipped: Collects the files that are not whole images, if they are left out.
     """
 
     plan: FolderPlan
@@ -59,7 +59,7 @@ class Folder:
 
     @property
     def left_out(self) -> tuple[FilesLeftOut, ...]:
-        """Return the files that are in no dataset; complete after the jobs."""
+        """Return the files that are in no dataset; complete when the jobs have run."""
         return (*self.plan.left_out, *(self.skipped.left_out if self.skipped else ()))
 
 
@@ -75,10 +75,10 @@ def open_folder(
 
     Args:
         source: The folder.
-        url: Where the dataset, or the folder of its splits, is to be.
-        wanted: What the caller asked for.
-        how: How it is read.
-        keeps_bytes: Whether images whose own formats compress are not compressed again.
+        url: The URL of the dataset, or of the folder of its splits.
+        wanted: The requested conversion.
+        how: How to read the images.
+        keeps_bytes: Whether to store images in compressed formats without compressing them again.
 
     Raises:
         BadArgumentError: The names are ambiguous, or there is nothing to convert.
@@ -113,18 +113,18 @@ def write_folder(
     """Run the jobs of a folder.
 
     Args:
-        folder: What `open_folder` returned.
+        folder: The result of `open_folder`.
         url: See `open_folder`.
-        spark: A session whose executors do it; `None` is this machine.
+        spark: A session whose executors run the jobs; `None` for this machine.
         progress: See `convert_files`.
         notice: See `convert_files`.
         threads: See `convert_files`; not with ``spark``.
 
     Returns:
-        What was written, by split; ``""`` without splits.
+        The written datasets by split; ``""`` without splits.
 
     Raises:
-        HeadraceError: As `write_shards`.
+        HeadraceError: See `write_shards`.
     """
     written: dict[str, Written] = {}
     for pieces, wanted in folder.jobs:
@@ -160,7 +160,7 @@ def _write_with_spark(
 
 
 def _stored_names(wanted: WantedConversion, names: Sequence[str]) -> Mapping[str, str]:
-    """Return what columns are called in the dataset, by their names in the source."""
+    """Return the names of columns in the dataset, by their names in the source."""
     columns = names if wanted.columns is None else wanted.columns
     return columns if isinstance(columns, Mapping) else {name: name for name in columns}
 
@@ -172,7 +172,7 @@ def _suited(wanted: WantedConversion, pieces: ImagePieces) -> WantedConversion:
 
 
 def own_splits(source: str, names: Sequence[str]) -> BadArgumentError:
-    """Make the error for splits that are asked for where there are some."""
+    """Return the error for requested splits of a folder that has splits."""
     return BadArgumentError(
         f"{source} already has splits, {', '.join(names)}; convert it without splits=, or convert "
         f"one of them: {source.rstrip('/')}/{names[0]}",
@@ -181,7 +181,7 @@ def own_splits(source: str, names: Sequence[str]) -> BadArgumentError:
 
 
 def _targets(wanted: WantedConversion) -> list[str]:
-    """Return the splits whose datasets are known before the job; ``""`` is all of it."""
+    """Return the splits whose datasets are known before the job; ``""`` for a single dataset."""
     if wanted.splits is None:
         return [""]
     return [] if isinstance(wanted.splits, str) else list(wanted.splits)
@@ -194,7 +194,7 @@ def _check_targets(url: str, targets: Sequence[str], wanted: WantedConversion) -
 
 
 def _known_classes(url: str, targets: Sequence[str], wanted: WantedConversion) -> tuple[str, ...]:
-    """Return the classes of the datasets that are appended to, which must go together."""
+    """Return the classes of the datasets to append to, which must be compatible."""
     if wanted.writing.format == "mds":
         raise BadArgumentError(
             "format='mds' stores no class names, so the meaning of the numbers in the dataset to "
@@ -228,7 +228,7 @@ def _classes_at(place: str, wanted: WantedConversion) -> tuple[str, ...]:
 
 
 def _with_split_column(wanted: WantedConversion) -> WantedConversion:
-    """Ask for the column that names the splits, also where others are chosen."""
+    """Include the column that names the splits, even if other columns are chosen."""
     columns = wanted.columns
     if isinstance(columns, Mapping):
         columns = {**columns, SPLIT_COLUMN: SPLIT_COLUMN}

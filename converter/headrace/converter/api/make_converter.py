@@ -54,7 +54,7 @@ if TYPE_CHECKING:
 
 _LOG = logging.getLogger(__name__)
 CACHE_SETTING = "spark.headrace.cacheDir"
-"""The setting of Spark that names the cache where ``cache_dir`` does not."""
+"""The setting of Spark that names the cache if ``cache_dir`` does not."""
 
 
 def make_converter(
@@ -71,33 +71,33 @@ def make_converter(
 ) -> Conversion:
     """Convert ``df``, or find the conversion of an equal one.
 
-    Two DataFrames are equal if they compute the same from the same files, unchanged since, with
-    the same settings of Spark. If it cannot be seen what they compute (functions of users, RDDs,
+    Two DataFrames are equal if they compute the same from the same, unchanged files with the same
+    settings of Spark. If parts of the computation cannot be inspected (functions of users, RDDs,
     tables of other systems, data that Spark has cached, Spark Connect), each call converts, and a
     warning of the logger ``headrace.converter`` says why.
 
     Args:
         df: Any DataFrame; its partitions become shards.
         key: Your name for everything in ``df`` and ``function`` that cannot be inspected, such as
-            ``"tokens-v3"``; change it whenever they compute something else. What can be inspected
-            is compared in any case.
+            ``"tokens-v3"``; change it whenever they compute something else. Parts that can be
+            inspected are compared in any case.
         cache_dir: A folder or URL that all executors share, for any number of conversions. `None`
-            is the setting ``spark.headrace.cacheDir``, or for Spark in local mode
+            for the setting ``spark.headrace.cacheDir``, or for Spark in local mode
             ``~/.cache/headrace/conversions``.
-        expire_after_s: Seconds from now after which it is converted again and removed; `None` for
-            never. An existing equal conversion keeps its own time.
+        expire_after_s: Seconds until the conversion expires; `None` for never. An existing equal
+            conversion keeps its own time.
         columns: See `write_shards`.
-        function: See `write_shards`. No plan shows what it computes, so the conversion is found
-            again only by ``key``.
+        function: See `write_shards`. It cannot be inspected, so the conversion is found again only
+            by ``key``.
         write: See `write_shards`.
-        options: How to reach the cache; what is not set is taken from the driver's ``AWS_``
-            variables, and by those who read the conversion from theirs.
+        options: How to reach the cache; unset options are taken from the ``AWS_`` variables of the
+            driver, and of each reader of the conversion.
         progress: See `write_shards`; not called if nothing is converted.
 
     Raises:
         BadArgumentError: ``key`` is empty, or a file changed while it was converted.
         ConfigurationError: There is no ``cache_dir``, and Spark is not in local mode.
-        HeadraceError: As `write_shards`.
+        HeadraceError: See `write_shards`.
     """
     check_frame(df)
     if cache_dir is not None:
@@ -125,7 +125,7 @@ def make_converter(
     url = cache.url_of(named.text)
     record = cache.read(named.text)
     if record is not None and not record.is_expired(now_s):
-        # Unless it was removed by another hand: then it is converted again.
+        # If somebody has removed it, it is converted again.
         with contextlib.suppress(NotADatasetError):
             return _opened(url, key=named.text, place=place, options=given)
     settings: Settings = {
@@ -143,7 +143,7 @@ def make_converter(
 
 
 def _convert(df: DataFrame, named: ConversionKey, cache: ConversionCache, how: Settings) -> None:
-    # After a conflict somebody else has converted the same in the meantime.
+    # A conflict means that somebody else has converted the same in the meantime.
     with contextlib.suppress(CommitConflictError):
         write_shards(df, cache.url_of(named.text), **how)
     try:
@@ -167,7 +167,7 @@ def _stored_as(
     function: Function | None,
     write: WriteOptions,
 ) -> dict[str, object]:
-    """Return what tells two conversions of one DataFrame apart."""
+    """Return the settings that distinguish conversions of one DataFrame."""
     return {
         "columns": tuple(columns.items()) if isinstance(columns, Mapping) else columns,
         "types": {name: _type_told(name, kind) for name, kind in write.types.items()},
@@ -183,7 +183,7 @@ def _stored_as(
 
 
 def _function_told(function: Function | None) -> tuple[str, str | bytes] | None:
-    """Return what can be known of a function: what it takes and what it yields."""
+    """Return what is known of a function: its input and its output."""
     if function is None:
         return None
     schema = function.schema
@@ -193,7 +193,7 @@ def _function_told(function: Function | None) -> tuple[str, str | bytes] | None:
 
 
 def _type_told(name: str, kind: str | pa.DataType) -> bytes:
-    # A type's text is not enough: names of fields in it may hold anything.
+    # The type's text is ambiguous: names of fields in it may contain any characters.
     return pa.schema([pa.field("", named_type(kind, column=name))]).serialize().to_pybytes()
 
 

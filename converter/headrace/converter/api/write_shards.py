@@ -1,6 +1,6 @@
 """Write a DataFrame as a dataset: executors upload shards, the driver commits them.
 
-`headrace.converter.tasks.outcome` says what success, failure and a killed driver leave.
+`headrace.converter.tasks.outcome` describes the results of success, failure and a killed driver.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ if TYPE_CHECKING:
 
 
 class Settings(TypedDict, total=False):
-    """The arguments of `write_shards` on which its result's type does not depend."""
+    """The arguments of `write_shards` that do not affect the type of its result."""
 
     columns: Sequence[str] | Mapping[str, str] | None
     function: Function | None
@@ -114,7 +114,7 @@ def write_shards(
     Columns may be numbers, bools, strings, binaries, dates, timestamps, decimals, ML vectors, and
     arrays, maps and structs of these, all with nulls. An array of numbers that ``write.shapes``
     does not name becomes a tensor if all its samples have one length, and a list otherwise; it
-    holds no null items. ``docs/converter.md`` says what each type becomes.
+    holds no null items. ``docs/converter.md`` describes how each type is stored.
 
     Args:
         df: Any DataFrame; its partitions are written in parallel. Most shards have
@@ -125,8 +125,8 @@ def write_shards(
         columns: Columns of ``df`` to keep, in this order; a mapping from old to new names also
             renames them.
         function: Turns rows into samples; the stored columns are then those of its schema.
-        shuffle_seed: Put the rows into a random order before anything else sees them; ``None``
-            keeps the order of partitions and of rows in them.
+        shuffle_seed: Put the rows into a random order first; ``None`` keeps the order of partitions
+            and of rows in them.
         splits: Fractions by name, such as ``{"train": 0.9, "val": 0.1}``, or the name of a stored
             column that names each sample's split and is itself left out. Each split becomes a
             dataset at ``url/<name>``; all are written in one pass.
@@ -136,9 +136,9 @@ def write_shards(
             for the defaults.
         mode: What to do if there already is a dataset: ``error`` refuses, ``overwrite`` replaces it
             and ``append`` adds to it; older versions stay readable by fingerprint.
-        options: How to reach the store. What is not set is taken from the driver's ``AWS_``
-            variables, and sent to executors with the job, secrets included; leave keys out of
-            the driver's environment where executors have roles of their own.
+        options: How to reach the store. Unset options are taken from the driver's ``AWS_``
+            variables and sent to executors with the job, secrets included; if executors have roles
+            of their own, leave keys out of the driver's environment.
         progress: Called a few times a second, and once when the job is done; ``"bar"`` shows a
             bar in a terminal or a notebook.
 
@@ -153,12 +153,12 @@ def write_shards(
             would have no samples.
         DatasetExistsError: ``mode`` is ``error`` and there is a dataset; before the job starts,
             or at its end with splits by a column.
-        CommitConflictError: Another commit came between.
+        CommitConflictError: Another commit was first.
         StoreRefusedError: The store refuses the driver or an executor.
         StoreUnavailableError: The store could not be reached.
         ObjectNotFoundError: Shards were removed while the job ran.
         ConfigurationError: Executors lack a package or share no path with the driver, which a
-            probing task tells before the job; or Spark failed for reasons of its own.
+            probe finds out before the job; or Spark failed for other reasons.
     """
     check_frame(df)
     check_place(url, mode=mode)
@@ -190,17 +190,17 @@ def write_rows(
     wanted: WantedConversion,
     progress: Callable[[Progress], None] | Literal["bar"] | None,
 ) -> dict[str, Written]:
-    """Write the rows of ``df``, by split; as `write_shards`.
+    """Write the rows of ``df``, by split; see `write_shards`.
 
     Raises:
-        HeadraceError: As `write_shards`.
+        HeadraceError: See `write_shards`.
     """
     rows, plan = plan_rows(df, wanted)
     context = context_of(df)
     counters = make_counters(context) if progress else None
     handover = (bounded_handover if context else plain_handover)(rows)
     task = make_task(plan, url, options=wanted.options, names=handover.names, count=counters)
-    # A function is called once a partition, and fractions draw by the number of a partition.
+    # A function is called once per partition, and fractions draw by the number of a partition.
     groups = bool(context) and plan.function is None and plan.splitter is None
 
     def shards_of(rows: DataFrame) -> DataFrame:

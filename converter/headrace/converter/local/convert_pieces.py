@@ -4,8 +4,8 @@ It runs the tasks that Spark would run (`ShardTask`) over the pieces of `SourceP
 options, shards, commits and errors are the same. Reading, checksums and compression release the
 interpreter lock, so threads are enough.
 
-Contract of `write_pieces`: as for `write_shards`; after a failure or an interrupt no further piece
-is started, and pieces in progress are waited for.
+Contract of `write_pieces`: as for `write_shards`. After a failure or an interrupt, no further piece
+is started, and the call waits for pieces in progress.
 """
 
 from __future__ import annotations
@@ -102,7 +102,7 @@ def _write(
     tell: Callable[[Progress], None],
     prepare: Callable[[], None] | None = None,
 ) -> dict[str, Written]:
-    """Write pieces, which exist once they are prepared."""
+    """Prepare the pieces, then write them."""
     plan = replace(samples, function=FunctionPlan(ReadPieces(pieces), "arrow", pieces.schema))
     tally = _Tally(tell)
     task = make_task(plan, url, options=wanted.options, count=tally.add)

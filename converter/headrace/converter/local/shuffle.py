@@ -28,12 +28,12 @@ from headrace.converter.local.threads import watch
 from headrace.converter.sources.pieces import SourcePieces
 
 MEMORY_BYTES = 512 << 20
-_LEAST_BYTES = 32 << 20  # of a thread: less makes many small parts of buckets
-_MOST_BYTES = 128 << 20  # of a thread: more gains nothing
-_LEAST_BITS, _MOST_BITS = 2, 10  # of 64 GiB, each of 1,024 buckets has 64 MiB
-_BUCKET_BYTES = 32 << 20  # at most, where the bits suffice and sizes are as stated
-_FINER_BITS = 5  # of a bucket that is too large
-_PIECE_BYTES = 256 << 20  # of neighbouring buckets that are one piece: some shards
+_LEAST_BYTES = 32 << 20  # per thread: less makes many small parts of buckets
+_MOST_BYTES = 128 << 20  # per thread: more gains nothing
+_LEAST_BITS, _MOST_BITS = 2, 10  # with 64 GiB, each of 1,024 buckets has 64 MiB
+_BUCKET_BYTES = 32 << 20  # at most, if the bits suffice and sizes are as stated
+_FINER_BITS = 5  # for a bucket that is too large
+_PIECE_BYTES = 256 << 20  # neighbouring buckets form a piece of this size: some shards
 _BATCH_BYTES = 4 << 20
 _PIECE_SHIFT = 40  # a piece has fewer than 2**40 samples
 

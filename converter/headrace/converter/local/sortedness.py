@@ -20,10 +20,10 @@ from headrace.converter.sources.pieces import SourcePieces
 if TYPE_CHECKING:
     Array = pa.Array[Any]  # pyarrow's stubs have it generic, pyarrow itself has not
 
-_MOST_VALUES = 10_000  # more make batches of any size hold few of each, however they lie
-_LEAST_SAMPLES = 1000  # of which nobody minds the order below
-_TIMES = 20  # arbitrary: as long as a random order's, stretches of equal values are on average
-_ENOUGH = 100  # stretches that show that a column is not sorted
+_MOST_VALUES = 10_000  # with more, batches of any size hold few of each value in any order
+_LEAST_SAMPLES = 1000  # with fewer, the order does not matter
+_TIMES = 20  # arbitrary: how much longer than in a random order stretches are on average
+_ENOUGH = 100  # only more stretches than this can show that a column is not sorted
 
 
 @dataclass(slots=True)
@@ -36,7 +36,7 @@ class _Stretches:
     samples: Counter[object] = field(default_factory=Counter)
 
     def add(self, column: Array) -> bool:
-        """Add the next values; tell whether they may be sorted."""
+        """Add the next values; return whether the column may still be sorted."""
         # The stubs lack it.
         encoded: Any = pc.call_function("run_end_encode", [column])
         ends = encoded.run_ends.to_numpy()
@@ -76,7 +76,7 @@ class Sortedness:
                 self._columns.discard(name)
 
     def begin(self, piece: int) -> None:
-        """Discard what was seen of a piece, which is read again from the beginning."""
+        """Discard the results for a piece, which is read again from the start."""
         self._pieces.pop(piece, None)
 
     @property
