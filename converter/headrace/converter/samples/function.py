@@ -208,6 +208,8 @@ def _joined(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """Join small batches, since writing one costs the same whatever its size."""
     held: list[pa.RecordBatch] = []
     for batch in batches:
+        if not batch.num_rows:
+            continue
         if not held and (batch.num_rows >= _ROWS or batch.nbytes >= _LARGE_BYTES):
             yield batch
             continue
@@ -216,18 +218,17 @@ def _joined(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
             sum(part.num_rows for part in held) >= _ROWS
             or sum(part.nbytes for part in held) >= _ROW_BYTES
         ):
-            yield _one(held)
+            yield from _as_few(held)
             held = []
     if held:
-        yield _one(held)
+        yield from _as_few(held)
 
 
-def _one(batches: list[pa.RecordBatch]) -> pa.RecordBatch:
-    return (
-        batches[0]
-        if len(batches) == 1
-        else pa.Table.from_batches(batches).combine_chunks().to_batches()[0]
-    )
+def _as_few(batches: list[pa.RecordBatch]) -> list[pa.RecordBatch]:
+    """Return one batch, or more if one cannot hold as many bytes."""
+    if len(batches) == 1:
+        return batches
+    return pa.Table.from_batches(batches).combine_chunks().to_batches()
 
 
 def _batches_of_rows(made: Iterable[Any], schema: pa.Schema) -> Iterator[pa.RecordBatch]:
