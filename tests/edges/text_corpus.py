@@ -140,6 +140,14 @@ JSON = [
     _json("name twice by an escape", '{"a": 1}\n{"a": 1, "\\u0061": 2}\n', lines=(2,)),
     _json("name twice", '{"a": 1}\n{"a": 1, "a": 2}\n', lines=(2,)),
     _json("name twice inside", '[{"a": {"b": 1}},\n {"a": {"b": 1, "b": 1}}]', lines=(2,)),
+    _json(
+        "name twice long before the end",
+        '[{"a": {"b": 1}},\n {"a": {"b": 1, "b": 1}, "c": "' + "x" * (5 << 20) + '"}]',
+        lines=(2,),
+    ),
+    _json(
+        "name twice and broken", '[{"a": {"b": 1}},\n {"a": {"b": 1, "b": 1}, c}]', whole="x.json:2"
+    ),
     _json("missing and null", '{"a": 1, "b": null}\n{"b": "x"}\n'),
     _json("nested", '{"a": {"b": [{"c": 1}, {"d": "x"}]}}\n{"a": {"e": true}}\n'),
     _json("empty lists", '{"a": []}\n{"a": ["x"]}\n'),

@@ -250,13 +250,14 @@ class _Text:
             try:
                 value, end = _DECODER.raw_decode(self._held, self.at)
             except _DuplicateError as error:
-                _, end = _LENIENT.raw_decode(self._held, self.at)
-                found.refuse(str(error))
-                return self._go(end)
-            except (ValueError, RecursionError) as error:
-                if self._may_go_on(error) and self.more():
+                stop = self._end_of_value()
+                if stop is None:
                     continue
-                raise self.failed(_why(error)) from error
+                found.refuse(str(error))
+                return self._go(stop)
+            except (ValueError, RecursionError) as error:
+                self._go_on(error)
+                continue
             # A number may continue in text that is not read yet.
             if end == len(self._held) and self.more():
                 continue
@@ -268,8 +269,19 @@ class _Text:
                 found.take(value)
             return self._go(end)
 
-    def _may_go_on(self, error: ValueError | RecursionError) -> bool:
-        return isinstance(error, json.JSONDecodeError) and not self._is_whole
+    def _end_of_value(self) -> int | None:
+        """Return where an object ends that has a name twice; None if more was read for it."""
+        try:
+            return _LENIENT.raw_decode(self._held, self.at)[1]
+        except (ValueError, RecursionError) as error:
+            self._go_on(error)
+            return None
+
+    def _go_on(self, error: ValueError | RecursionError) -> None:
+        """Read more of a value that ends too early; fail if there is no more, or it is broken."""
+        may_go_on = isinstance(error, json.JSONDecodeError) and not self._is_whole
+        if not (may_go_on and self.more()):
+            raise self.failed(_why(error)) from error
 
     def failed(self, why: str) -> BadArgumentError:
         """Return an error that ``on_error`` cannot skip: the next record's start is not known."""
