@@ -23,6 +23,7 @@ _COLUMNS: dict[str, tuple[Any, int]] = {
     "constant": (pa.array(np.ones(_COUNT, np.int64)), 0),
     "periodic": (pa.array(np.arange(_COUNT) % 7), 0),
     "floats": (pa.array(np.repeat(np.arange(6.0), 1000)), 0),
+    "dates": (pa.array(np.arange(_COUNT) // 60 * 10_000_000, pa.int32()).cast(pa.date32()), 100),
     "nulls": (pa.array([None if i < 3000 else 1 for i in range(_COUNT)], pa.int64()), 2),
 }
 

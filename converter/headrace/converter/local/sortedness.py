@@ -37,6 +37,8 @@ class _Stretches:
 
     def add(self, column: Array) -> bool:
         """Add the next values; return whether the column may still be sorted."""
+        if pa.types.is_date(column.type):  # which may be one that Python cannot represent
+            column = column.cast(pa.int32() if pa.types.is_date32(column.type) else pa.int64())
         # The stubs lack it.
         encoded: Any = pc.call_function("run_end_encode", [column])
         ends = encoded.run_ends.to_numpy()
