@@ -141,6 +141,12 @@ def _free_port() -> int:
         return port
 
 
+# No process has this number.
+_KILLING = (
+    *("loadtest", "ADDRESS", "small", "--end", "uneven"),
+    *("--kill", str(1 << 30), "--restart"),
+)
+
 CASES = [
     pytest.param(("read", "ADDRESS", "absent"), 1, "absent", id="unknown dataset"),
     pytest.param(("read", "ADDRESS", "small", "--columns", "colour"), 2, "colour", id="column"),
@@ -149,6 +155,30 @@ CASES = [
     ),
     pytest.param(("read", "ADDRESS", "small", "--batch-size", "0"), 2, "--batch-size", id="batch"),
     pytest.param(("read", "ADDRESS", "small", "--token", "AAAA"), 2, "token", id="token"),
+    pytest.param(("read", "ADDRESS", "small", "--token", "é"), 2, "base64", id="token, no ASCII"),
+    pytest.param(("read", "ADDRESS", "--mixture", "BINARY"), 2, "not text", id="mixture, bytes"),
+    pytest.param(("loadtest", "ADDRESS", "--mixture", "BINARY"), 2, "not text", id="load of bytes"),
+    pytest.param(
+        ("order", "URL", "--global-batch-size", "1", "--mixture", "BINARY"),
+        2,
+        "not text",
+        id="order of bytes",
+    ),
+    pytest.param(("loadtest", "ADDRESS", "small", "--kill", "-1"), 2, "--kill", id="kill all"),
+    pytest.param(
+        (*_KILLING, "'"),
+        2,
+        "is no command",
+        id="restart, half a quote",
+    ),
+    pytest.param(
+        (*_KILLING, "FOLDER/absent"),
+        1,
+        "cannot be started",
+        id="restart by nothing",
+    ),
+    pytest.param(("cat", "URL", "--ids", "9" * 30), 2, "there is no sample 9", id="huge id"),
+    pytest.param(("cat", "URL", "--ids", "0-" + "9" * 18), 2, "there is no", id="huge range"),
     pytest.param(
         ("read", "127.0.0.1:PORT", "small", "--connect-s", "0.3"),
         1,
@@ -182,7 +212,9 @@ def test_bad_input_is_one_clear_line(
         "PORT": str(_free_port()),
         "URL": url,
         "FOLDER": str(tmp_path),
+        "BINARY": str(tmp_path / "binary"),
     }
+    (tmp_path / "binary").write_bytes(b"\xff")
     line = list(arguments)
     for word, place in places.items():
         line = [part.replace(word, place) for part in line]

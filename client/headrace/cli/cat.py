@@ -14,6 +14,7 @@ import click
 
 from headrace.cli.show.picture_files import write_grid, write_page
 from headrace.cli.show.pictures import Sample, has_pillow, picture, picture_columns, png_of
+from headrace.cli.show.python_values import python_value
 from headrace.cli.show.terminal_images import image_protocol, sequence
 from headrace.cli.show.texts import column_forms, printable, value_text
 
@@ -84,7 +85,11 @@ def command(
     from headrace.storage import open_dataset  # noqa: PLC0415 - needs the [storage] extra
 
     with open_dataset(url, fingerprint=fingerprint) as dataset:
-        chosen = parse_ids(ids) if ids else list(range(min(limit, dataset.sample_count)))
+        chosen = (
+            parse_ids(ids, count=dataset.sample_count)
+            if ids
+            else list(range(min(limit, dataset.sample_count)))
+        )
         names = columns.split(",") if columns else dataset.schema.names
         samples = [Sample(sample, _sample(dataset, sample, names)) for sample in chosen]
         schema, forms = dataset.schema, column_forms(dataset.schema)
@@ -104,8 +109,13 @@ def command(
             _show_images(samples, schema)
 
 
-def parse_ids(text: str) -> list[int]:
-    """Parse ``0,7,100-110``, where both ends of a range are included."""
+def parse_ids(text: str, *, count: int) -> list[int]:
+    """Parse ``0,7,100-110``, where both ends of a range are included.
+
+    Args:
+        text: The text.
+        count: The number of samples.
+    """
     ids: list[int] = []
     for part in text.split(","):
         first, dash, last = part.strip().partition("-")
@@ -113,6 +123,10 @@ def parse_ids(text: str) -> list[int]:
             raise click.UsageError(f"--ids: {part!r} is neither an id nor a range such as 100-110.")
         if int(last or first) < int(first):
             raise click.UsageError(f"--ids: {part!r} runs backwards; pass {last}-{first}.")
+        if int(last or first) >= count:
+            raise click.UsageError(
+                f"--ids: there is no sample {last or first}; the dataset has {count:,}."
+            )
         ids += range(int(first), int(last or first) + 1)
     return ids
 
@@ -130,7 +144,7 @@ def _sample(dataset: OpenDataset, sample: int, names: list[str]) -> dict[str, ob
             raise ColumnNotFoundError(
                 f"there is no column {name!r}; there are {known}", column=name
             )
-    return {name: row.column(name)[0].as_py() for name in names}
+    return {name: python_value(row.column(name)[0]) for name in names}
 
 
 def _show(names: list[str], samples: Sequence[Sample], forms: Mapping[str, str]) -> None:

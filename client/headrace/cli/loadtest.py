@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
@@ -101,7 +100,14 @@ if TYPE_CHECKING:
     show_default=True,
     help="How many tokens to resume with a second reader.",
 )
-@click.option("--kill", "kills", type=int, multiple=True, metavar="PID", help="Kill this process.")
+@click.option(
+    "--kill",
+    "kills",
+    type=click.IntRange(min=1),  # 0 and -1 would be groups of processes, or all of them
+    multiple=True,
+    metavar="PID",
+    help="Kill this process.",
+)
 @click.option(
     "--restart",
     metavar="CMD",
@@ -193,7 +199,7 @@ def command(**given: Any) -> int:
     subject = ask(options)
     spec = swarm_spec(options, subject)
     wanted = orders(subject, spec, options.manifests) if options.manifests else None
-    victims = [Kill(pid, restart=shlex.split(options.restart or "")) for pid in options.kills]
+    victims = [Kill(pid, restart=options.restart_command) for pid in options.kills]
     pulse, faults = _Pulse(), list[Mark]()
     with (
         _network(spec, options.cuts) as (through, proxies),

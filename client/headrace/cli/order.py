@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from headrace.cli.options.shared import order_options, rank_options
+from headrace.cli.options.shared import order_options, rank_options, utf8_text
 from headrace.cli.options.types import WEIGHTED_URL
 from headrace.cli.stored.shard_tables import Tables, read_tables
 from headrace.errors import TokenDatasetChangedError
@@ -138,7 +138,9 @@ def command(
     )
 
     spec = replace(spec, lanes=lanes, unit=global_batch_size)
-    text = None if mixture is None else mixture.read_text()
+    text = None
+    if mixture is not None:
+        text = utf8_text(lambda: mixture.read_text(encoding="utf-8"), option="--mixture")
     tables = _read_tables(specs, wheres)
     order = _open_order(specs, tables, spec, batching=batching, mixture=text)
     if print_mixture:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import binascii
 import json
 from dataclasses import dataclass, replace
 from itertools import islice
@@ -17,6 +16,7 @@ from headrace.cli.options.shared import (
     global_batch_size_option,
     order_options,
     rank_options,
+    utf8_text,
     where_option,
 )
 from headrace.cli.options.types import TARGET
@@ -121,10 +121,11 @@ def command(
     begin = _Begin(epoch, position, replace(spec, unit=size), size)
     if token is not None:
         begin = _after_token(token, global_batch_size)
+    text = None if mixture is None else utf8_text(mixture.read, option="--mixture")
     options = _read_options(
         begin,
         dataset=dataset,
-        mixture=None if mixture is None else read_mixture(mixture.read()),
+        mixture=None if text is None else read_mixture(text),
         ranks=(rank, world_size, replication),
         end=end,
         columns=columns,
@@ -240,7 +241,7 @@ def _token_text(event: BatchEvent) -> str:
 def _token_bytes(text: str) -> bytes:
     try:
         return base64.b64decode(text, validate=True)
-    except binascii.Error as error:
+    except ValueError as error:
         raise TokenMalformedError(
             f"--token is not base64 ({error}); expected what `headrace read` printed after 'token'"
         ) from error

@@ -134,6 +134,21 @@ def order_options(command: Callable[..., _Result]) -> Callable[..., _Result]:
     return _with(_ORDER, called)
 
 
+def utf8_text(read: Callable[[], str], *, option: str) -> str:
+    """Return the text of a file that an option names.
+
+    Args:
+        read: Reads the file as UTF-8.
+        option: The option.
+    """
+    try:
+        return read()
+    except UnicodeDecodeError as error:
+        raise click.UsageError(
+            f"{option}: the file is not text in UTF-8 (byte {error.start}: {error.reason})."
+        ) from error
+
+
 def _with(options: tuple[_Decorator, ...], command: _Decorated) -> _Decorated:
     # Help lists options in the order of decorators, starting with the last one applied.
     return reduce(lambda decorated, option: option(decorated), reversed(options), command)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate
@@ -11,6 +12,7 @@ from typing import TYPE_CHECKING, Literal
 
 import click
 
+from headrace.cli.options.shared import utf8_text
 from headrace.errors import TokenDatasetChangedError
 
 if TYPE_CHECKING:
@@ -77,6 +79,16 @@ class Options:
             ranks = rescale.ranks
 
     @property
+    def restart_command(self) -> tuple[str, ...]:
+        """Return the words of the command that restarts a killed process; none without one."""
+        try:
+            return tuple(shlex.split(self.restart or ""))
+        except ValueError as error:
+            raise click.UsageError(
+                f"--restart: {self.restart!r} is no command ({error})."
+            ) from error
+
+    @property
     def addresses(self) -> tuple[str, ...]:
         """Return the targets as a list."""
         return tuple(filter(None, self.targets.split(",")))
@@ -114,7 +126,9 @@ def ask(options: Options) -> TrainedOn:
 
     mixture = None
     if options.mixture is not None:
-        mixture = read_mixture(options.mixture.read_text(encoding="utf-8"))
+        path = options.mixture
+        text = utf8_text(lambda: path.read_text(encoding="utf-8"), option="--mixture")
+        mixture = read_mixture(text)
         if any(entry.skips for entry in mixture.datasets):
             raise click.UsageError("--mixture: a load test cannot leave samples out; drop 'skips'.")
     wanted = [(options.dataset, options.where)]

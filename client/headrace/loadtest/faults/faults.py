@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import os
+import shutil
 import signal
 import subprocess
 import threading
@@ -28,8 +29,13 @@ class Kill:
             restart: The command that restarts it, whose process is killed next. Empty to kill once.
 
         Raises:
-            ConfigurationError: There is no such process, or it belongs to another user.
+            ConfigurationError: There is no such process, or it belongs to another user; or there is
+                no such command.
         """
+        if restart and shutil.which(restart[0]) is None:
+            raise ConfigurationError(
+                f"{restart[0]!r} cannot be started; give the command of a server as --restart"
+            )
         try:
             os.kill(pid, 0)
         except OSError as error:

@@ -11,6 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
+from headrace.cli.show.python_values import python_value
 from headrace.page.data.library import Library
 from headrace.page.data.values import Column
 from headrace.storage import Filter, OpenDataset
@@ -152,7 +153,7 @@ def _countable(values: Any, column: Column) -> tuple[str, Any]:
     elif pa.types.is_list(kind) or pa.types.is_large_list(kind):
         found = "lengths", _numbers(_compute.list_value_length(values))
     elif pa.types.is_struct(kind):
-        found = "values", pa.array([str(each) for each in values.to_pylist()])
+        found = "values", pa.array([str(python_value(each)) for each in values])
     else:
         found = "values", _compute.cast(values, pa.string())
     return found

@@ -12,6 +12,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from headrace.cli.show.pictures import media_type
+from headrace.cli.show.python_values import python_value
 from headrace.cli.show.texts import value_text
 from headrace.page.data.media import sound_type
 from headrace.storage import FORMAT_KEY, Tokenizer, classes_of
@@ -90,7 +91,7 @@ class Column:
             return Shown(self.name, "image", " x ".join(map(str, self.shape)), str(self.type))
         if _is_list(self.type):
             return _numbers(self, scalar, _MOST_NUMBERS if is_whole else _SHORT_NUMBERS)
-        return self._shown(scalar.as_py(), is_whole=is_whole)
+        return self._shown(python_value(scalar), is_whole=is_whole)
 
     def _shown(self, value: object, *, is_whole: bool) -> Shown:
         if self.classes is not None and isinstance(value, int):
@@ -206,7 +207,7 @@ def _numbers(column: Column, scalar: Any, most: int) -> Shown:
     values = scalar.value.values if hasattr(scalar, "value") else scalar.values
     if not len(values):
         return Shown(column.name, "numbers", "", "an empty list")
-    items = values.slice(0, most).to_pylist()
+    items = [python_value(each) for each in values.slice(0, most)]
     texts = [_item(item, column.form, column.classes) for item in items]
     more = " …" if len(values) > most else ""
     shape = " x ".join(map(str, column.shape)) or _items(len(values))
