@@ -328,7 +328,7 @@ def test_no_number_of_a_slot_leads_out_of_the_ring(
     """What opens lies inside, also under the right checksum; all else is `StreamCorruptError`."""
     ring = np.zeros(4096, np.uint8)
     slot = ring[64:]
-    seal_slot(slot, generation=1, message=b"", begin=128, payload_bytes=8)
+    seal_slot(slot, generation=1, message=b"", start=128, payload_bytes=8)
     head = slot[:SLOT_HEADER_BYTES]
     numbers = np.array([payload, payload_bytes, message_bytes], np.uint64)
     head[16:40] = numbers.view(np.uint8)
@@ -337,11 +337,11 @@ def test_no_number_of_a_slot_leads_out_of_the_ring(
     head[56:64] = np.array([digest], np.uint64).view(np.uint8)
     for place in (64, begin):
         try:
-            opened = open_slot(ring.data, begin=place, generation=1)
+            opened = open_slot(ring.data, start=place, generation=1)
         except StreamCorruptError:
             continue
 
-        assert 64 <= opened.payload_begin <= opened.payload_end <= ring.size
+        assert 64 <= opened.payload_start <= opened.payload_end <= ring.size
 
 
 _LIES: list[tuple[str, object]] = [

@@ -15,94 +15,94 @@ from headrace.errors import StreamCorruptError
 from headrace.ring import (
     SLOT_HEADER_BYTES,
     open_slot,
-    payload_begin,
+    payload_start,
     seal_slot,
     void_slot,
 )
 
 _MESSAGE, _PAYLOAD = b"message", bytes(range(100))
-_BEGIN, _GENERATION, _LAYOUT = 256, 5, 3
+_START, _GENERATION, _LAYOUT = 256, 5, 3
 
 
 def _ring(size: int = 1024) -> NDArray[np.uint8]:
     """A ring with one slot in it."""
     ring = np.full(size, 0xEE, np.uint8)
-    begin = payload_begin(len(_MESSAGE))
-    slot = ring[_BEGIN : _BEGIN + begin + len(_PAYLOAD)]
-    slot[begin:] = np.frombuffer(_PAYLOAD, np.uint8)
+    start = payload_start(len(_MESSAGE))
+    slot = ring[_START : _START + start + len(_PAYLOAD)]
+    slot[start:] = np.frombuffer(_PAYLOAD, np.uint8)
     seal_slot(
         slot,
         generation=_GENERATION,
         message=_MESSAGE,
-        begin=begin,
+        start=start,
         payload_bytes=len(_PAYLOAD),
         layout=_LAYOUT,
     )
     return ring
 
 
-def _forged(generation: int, begin: int, payload_bytes: int, message_bytes: int) -> bytes:
+def _forged(generation: int, start: int, payload_bytes: int, message_bytes: int) -> bytes:
     """A header whose checksum is right and whose numbers may be anything."""
     fields = struct.pack(
-        "<8sQQQQ16x", b"HRSLOT\x00\x01", generation, begin, payload_bytes, message_bytes
+        "<8sQQQQ16x", b"HRSLOT\x00\x01", generation, start, payload_bytes, message_bytes
     )
-    message = bytes(_ring()[_BEGIN + 64 :][:message_bytes])
+    message = bytes(_ring()[_START + 64 :][:message_bytes])
     return fields + struct.pack("<Q", xxhash.xxh3_64_intdigest(fields + message))
 
 
 def test_a_slot_has_these_bytes() -> None:
-    """Magic, generation, the payload's begin and length, the message's, layout, checksum."""
+    """Magic, generation, the payload's start and length, the message's, layout, checksum."""
     assert bytes.fromhex(
         "4852534c4f540001 0500000000000000 8000000000000000 6400000000000000"
         "0700000000000000 0300000000000000 0000000000000000"
-    ) == bytes(_ring()[_BEGIN : _BEGIN + 56])
-    assert 0x4821995DF277E0CA == int(_ring()[_BEGIN + 56 : _BEGIN + 64].view("<u8")[0])
+    ) == bytes(_ring()[_START : _START + 56])
+    assert 0x4821995DF277E0CA == int(_ring()[_START + 56 : _START + 64].view("<u8")[0])
     assert 64 == SLOT_HEADER_BYTES
 
 
 def test_a_slot_is_read_as_it_was_written() -> None:
     """Message, layout and payload come out; the payload begins at a multiple of 64."""
-    opened = open_slot(_ring().data, begin=_BEGIN, generation=_GENERATION)
+    opened = open_slot(_ring().data, start=_START, generation=_GENERATION)
 
     assert (_MESSAGE, _LAYOUT) == (opened.message, opened.layout)
-    assert _PAYLOAD == bytes(_ring()[opened.payload_begin : opened.payload_end])
-    assert 0 == opened.payload_begin % 64
+    assert _PAYLOAD == bytes(_ring()[opened.payload_start : opened.payload_end])
+    assert 0 == opened.payload_start % 64
 
 
 def test_a_stale_slot_is_refused() -> None:
     """Another generation than was announced: the slot was written again, or not yet."""
     with pytest.raises(StreamCorruptError, match="generation 5; expected 6"):
-        open_slot(_ring().data, begin=_BEGIN, generation=6)
+        open_slot(_ring().data, start=_START, generation=6)
 
 
 def test_a_slot_that_is_being_written_is_refused() -> None:
     """From the first byte on that a server writes to a slot again, nobody takes it."""
     ring = _ring()
-    void_slot(ring[_BEGIN:])
+    void_slot(ring[_START:])
 
     with pytest.raises(StreamCorruptError, match="expected 4852534c4f540001"):
-        open_slot(ring.data, begin=_BEGIN, generation=_GENERATION)
+        open_slot(ring.data, start=_START, generation=_GENERATION)
 
 
 @given(st.integers(0, SLOT_HEADER_BYTES + len(_MESSAGE) - 1), st.integers(1, 255))
 def test_any_damage_to_header_or_message_is_refused(place: int, flip: int) -> None:
     """A torn slot, wherever it is torn."""
     ring = _ring()
-    ring[_BEGIN + place] ^= flip
+    ring[_START + place] ^= flip
 
     with pytest.raises(StreamCorruptError):
-        open_slot(ring.data, begin=_BEGIN, generation=_GENERATION)
+        open_slot(ring.data, start=_START, generation=_GENERATION)
 
 
-@pytest.mark.parametrize("begin", [1, 32, 63, 1024 - 32, 1024, 4096, 2**40, 2**63])
-def test_a_slot_outside_the_ring_is_refused(begin: int) -> None:
+@pytest.mark.parametrize("start", [1, 32, 63, 1024 - 32, 1024, 4096, 2**40, 2**63])
+def test_a_slot_outside_the_ring_is_refused(start: int) -> None:
     """Also one that begins inside and ends outside, and one between two."""
-    with pytest.raises(StreamCorruptError, match=f"slot at byte {begin} of a ring of 1024"):
-        open_slot(_ring().data, begin=begin, generation=_GENERATION)
+    with pytest.raises(StreamCorruptError, match=f"slot at byte {start} of a ring of 1024"):
+        open_slot(_ring().data, start=start, generation=_GENERATION)
 
 
 @pytest.mark.parametrize(
-    ("begin", "payload_bytes", "message_bytes"),
+    ("start", "payload_bytes", "message_bytes"),
     [
         (128, 641, 7),  # ends one byte behind the ring
         (128, 2**63, 7),
@@ -112,11 +112,11 @@ def test_a_slot_outside_the_ring_is_refused(begin: int) -> None:
         (2**62, 100, 7),
     ],
 )
-def test_a_hostile_header_is_refused(begin: int, payload_bytes: int, message_bytes: int) -> None:
+def test_a_hostile_header_is_refused(start: int, payload_bytes: int, message_bytes: int) -> None:
     """A right checksum does not make wrong numbers right."""
     ring = _ring()
-    header = _forged(_GENERATION, begin, payload_bytes, message_bytes)
-    ring[_BEGIN : _BEGIN + 64] = np.frombuffer(header, np.uint8)
+    header = _forged(_GENERATION, start, payload_bytes, message_bytes)
+    ring[_START : _START + 64] = np.frombuffer(header, np.uint8)
 
     with pytest.raises(StreamCorruptError, match="has a payload"):
-        open_slot(ring.data, begin=_BEGIN, generation=_GENERATION)
+        open_slot(ring.data, start=_START, generation=_GENERATION)

@@ -35,12 +35,12 @@ class PayloadLayout:
 
     Attributes:
         lengths: Bytes of each buffer: [validity,] [offsets,] values of each column in turn.
-        begins: Where each buffer starts in the payload, at a multiple of `ALIGNMENT`.
+        starts: Where each buffer starts in the payload, at a multiple of `ALIGNMENT`.
         size: Bytes of the payload, up to the end of its last buffer.
     """
 
     lengths: tuple[int, ...]
-    begins: tuple[int, ...]
+    starts: tuple[int, ...]
     size: int
 
 
@@ -63,19 +63,19 @@ def layout_of(
             lengths.append(row_count * column.item_bytes)
         else:
             lengths += ((row_count + 1) * OFFSET_BYTES, next(sizes))
-    begins, size = place_buffers(lengths)
-    return PayloadLayout(tuple(lengths), tuple(begins), size)
+    starts, size = place_buffers(lengths)
+    return PayloadLayout(tuple(lengths), tuple(starts), size)
 
 
 def place_buffers(lengths: Sequence[int]) -> tuple[list[int], int]:
     """Return where buffers of these lengths, in bytes, start, and where the last one ends."""
-    begins: list[int] = []
+    starts: list[int] = []
     end = 0
     for length in lengths:
-        begin = aligned(end)
-        begins.append(begin)
-        end = begin + length
-    return begins, end
+        start = aligned(end)
+        starts.append(start)
+        end = start + length
+    return starts, end
 
 
 def aligned(end: int) -> int:

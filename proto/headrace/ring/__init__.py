@@ -26,7 +26,7 @@ from headrace.ring.slots import (
     SLOT_HEADER_BYTES,
     OpenSlot,
     open_slot,
-    payload_begin,
+    payload_start,
     seal_slot,
     void_slot,
 )
@@ -49,7 +49,7 @@ __all__ = [
     "hello",
     "kind_of",
     "open_slot",
-    "payload_begin",
+    "payload_start",
     "read_hello",
     "record",
     "refusal",

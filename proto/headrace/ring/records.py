@@ -39,18 +39,18 @@ class Record(NamedTuple):
 
     Attributes:
         kind: What it says.
-        begin: Where the slot starts in the ring, in bytes; 0 without a slot.
+        start: Where the slot starts in the ring, in bytes; 0 without a slot.
         generation: The generation of the slot; 0 without a slot.
     """
 
     kind: RecordKind
-    begin: int = 0
+    start: int = 0
     generation: int = 0
 
 
-def record(kind: RecordKind, begin: int = 0, generation: int = 0) -> bytes:
+def record(kind: RecordKind, start: int = 0, generation: int = 0) -> bytes:
     """Return a record as it travels."""
-    return _LAYOUT.pack(kind, begin, generation)
+    return _LAYOUT.pack(kind, start, generation)
 
 
 def releases(slots: Iterable[tuple[int, int]]) -> bytes:
@@ -60,7 +60,7 @@ def releases(slots: Iterable[tuple[int, int]]) -> bytes:
         slots: Start and generation of each slot.
     """
     kind = int(RecordKind.RELEASE)
-    return b"".join([_LAYOUT.pack(kind, begin, generation) for begin, generation in slots])
+    return b"".join([_LAYOUT.pack(kind, start, generation) for start, generation in slots])
 
 
 class RecordReader:
@@ -76,8 +76,8 @@ class RecordReader:
             StreamCorruptError: The bytes are not records.
         """
         return [
-            _new(Record, (_KINDS.get(kind) or kind_of(kind), begin, generation))
-            for kind, begin, generation in self.cut(received)
+            _new(Record, (_KINDS.get(kind) or kind_of(kind), start, generation))
+            for kind, start, generation in self.cut(received)
         ]
 
     def cut(self, received: bytes) -> list[tuple[int, int, int]]:

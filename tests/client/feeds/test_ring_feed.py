@@ -417,7 +417,7 @@ def _opened(begin: int, generation: int, end: int) -> OpenSlot:
 
 def _lent(memory: RingMemory, opened: OpenSlot) -> NDArray[np.uint8]:
     """The payload of a slot, whose end releases it."""
-    memory.note_lent(opened.generation, opened.payload_end - opened.begin)
+    memory.note_lent(opened.generation, opened.payload_end - opened.start)
     return Slot(memory.mapping, opened).payload()
 
 
@@ -478,7 +478,7 @@ import numpy as np
 from headrace.client.feeds.ring_memory import RingMemory, Slot
 from headrace.ring import OpenSlot
 def lent(opened):
-    ring.note_lent(opened.generation, opened.payload_end - opened.begin)
+    ring.note_lent(opened.generation, opened.payload_end - opened.start)
     return Slot(ring.mapping, opened).payload()
 ours, theirs = socket.socketpair()
 fd = os.memfd_create("headrace-ring")

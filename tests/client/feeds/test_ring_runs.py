@@ -26,7 +26,7 @@ from headrace.client.feeds.transport import TransportState
 from headrace.client.feeds.wait_times import HopClock
 from headrace.client.wire.assembler import BatchEvent, StreamAssembler
 from headrace.errors import StreamCorruptError
-from headrace.ring import RecordKind, RecordReader, payload_begin, record, seal_slot
+from headrace.ring import RecordKind, RecordReader, payload_start, record, seal_slot
 from headrace.v1 import shard_service_pb2 as pb
 
 _RING, _SLOT, _WIDTH = 1 << 20, 4096, 8
@@ -88,14 +88,14 @@ class _Ring:
             buffer_bytes=[len(buffer) for buffer in buffers] if lengths is None else lengths,
         )
         message = pb.ReadBatchesResponse(batch=header).SerializeToString()
-        begin = payload_begin(len(message))
-        slot = self.slots[number * _SLOT : number * _SLOT + begin + len(payload)]
-        slot[begin:] = np.frombuffer(payload, np.uint8)
+        start = payload_start(len(message))
+        slot = self.slots[number * _SLOT : number * _SLOT + start + len(payload)]
+        slot[start:] = np.frombuffer(payload, np.uint8)
         seal_slot(
             slot,
             generation=number,
             message=message,
-            begin=begin,
+            start=start,
             payload_bytes=len(payload),
             layout=layout,
         )

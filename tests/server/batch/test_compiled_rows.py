@@ -226,7 +226,7 @@ def test_nothing_is_written_of_tables_that_changed_since_they_were_measured(
     elif lie == "table":
         case.places.table[1, 3] = 15
     elif lie == "places":
-        measured.begins[0, 3] += 1
+        measured.starts[0, 3] += 1
     else:
         size -= 8
 

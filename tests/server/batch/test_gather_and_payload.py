@@ -228,7 +228,7 @@ def test_payloads_are_laid_out_as_documented() -> None:
     layout = layout_of([text, pair], 3, [5])
 
     assert (3, 32, 5, 12) == layout.lengths
-    assert (0, 64, 128, 192) == layout.begins
+    assert (0, 64, 128, 192) == layout.starts
     assert 204 == layout.size
 
 

@@ -387,7 +387,7 @@ def test_a_release_makes_room() -> None:
         (slot,) = ring.reader.feed(ring.client.recv(24))
 
         assert [0] == results
-        assert (RecordKind.SLOT, 0) == (slot.kind, slot.begin)
+        assert (RecordKind.SLOT, 0) == (slot.kind, slot.start)
 
 
 def test_a_batch_larger_than_the_ring_does_not_wait() -> None:

@@ -46,10 +46,10 @@ class SlotEvent(BatchEvent):
     def array(self, part: PayloadArray) -> SlotArray:
         """Return an array of the slot, which keeps the slot alive."""
         _, _, buffer, shape, dtype = part
-        _, _, lengths, begins = self.layout
+        _, _, lengths, starts = self.layout
         if not shape:
             shape = (lengths[buffer] // dtype.itemsize,)
-        return self._mapping.array_at(self._opened[3] + begins[buffer], shape, dtype, self)
+        return self._mapping.array_at(self._opened[3] + starts[buffer], shape, dtype, self)
 
     def view_of(self, column: str) -> ColumnView:
         """Return the views of a column."""
@@ -77,5 +77,5 @@ class SlotEvent(BatchEvent):
         @property
         def payload(self) -> SlotArray:
             """``(payload_bytes,) uint8``."""
-            begin, size = self._opened.payload_begin, self.layout.payload_bytes
-            return self._mapping.array_at(begin, (size,), _UINT8, self)
+            start, size = self._opened.payload_start, self.layout.payload_bytes
+            return self._mapping.array_at(start, (size,), _UINT8, self)

@@ -136,10 +136,10 @@ class RingFeed:
     def _events_of(self, records: Sequence[_Said]) -> Iterator[Event | None]:
         """Yield the announced events; a run of batches as its last one, with the others ahead."""
         mapping = self._memory.mapping
-        for kind, begin, generation in records:
+        for kind, start, generation in records:
             if kind == _SLOT:
                 try:
-                    self._run.append(self._open(mapping, begin, generation))
+                    self._run.append(self._open(mapping, start, generation))
                 except HeadraceError:
                     yield from self._together()
                     raise
@@ -180,23 +180,23 @@ class RingFeed:
             raise StreamCorruptError("the call ended before an announced message")
         return self._wire.take(message)
 
-    def _open(self, mapping: Mapping, begin: int, generation: int) -> BatchEvent:
+    def _open(self, mapping: Mapping, start: int, generation: int) -> BatchEvent:
         if generation <= self._generation:
             raise StreamCorruptError(
                 f"a slot of generation {generation} came after {self._generation}; expected a "
                 "newer one"
             )
-        opened = open_slot(mapping.bytes, begin=begin, generation=generation)
+        opened = open_slot(mapping.bytes, start=start, generation=generation)
         self._generation = generation
         end = opened.payload_end
-        self._run_bytes += end - begin
+        self._run_bytes += end - start
         layout = self._alike
         if layout is not None and opened.layout != self._number:
             layout = self._relaid(layout.form, opened)
         if (
             layout is None
-            or end - opened.payload_begin != layout.payload_bytes
-            or (layout.form.ragged and not layout.form.fits(layout, mapping, opened.payload_begin))
+            or end - opened.payload_start != layout.payload_bytes
+            or (layout.form.ragged and not layout.form.fits(layout, mapping, opened.payload_start))
         ):
             return self._read(opened, mapping)
         self._run_alike += 1
@@ -206,7 +206,7 @@ class RingFeed:
         """Return the layout of a batch with another number; None if its columns must be read."""
         if not (form.ragged and opened.layout):
             return None
-        layout = form.layout_of(opened.message, opened.payload_end - opened.payload_begin)
+        layout = form.layout_of(opened.message, opened.payload_end - opened.payload_start)
         if layout is not None:
             self._alike, self._number = layout, opened.layout
         return layout

@@ -56,13 +56,13 @@ class SlotLayout(NamedTuple):
         form: The form of the batch.
         payload_bytes: Bytes of the payload.
         lengths: Bytes of each buffer.
-        begins: Where each buffer begins.
+        starts: Where each buffer starts.
     """
 
     form: SlotForm
     payload_bytes: int
     lengths: list[int]
-    begins: list[int]
+    starts: list[int]
 
 
 class SlotForm:
@@ -83,10 +83,10 @@ class SlotForm:
     """
 
     __slots__ = (
-        "_begins",
         "_falls",
         "_flags",
         "_lengths",
+        "_starts",
         "_wanted",
         "columns",
         "entries",
@@ -116,9 +116,9 @@ class SlotForm:
             self._wanted[values] = None
         # If only the last length may differ, all buffers start where these do.
         self._lengths = self._wanted[:-1]
-        self._begins: list[int] | None = None
+        self._starts: list[int] | None = None
         if self._wanted.count(None) == 1 and self._wanted[-1] is None:
-            self._begins = self._walk(header.buffer_bytes[:])
+            self._starts = self._walk(header.buffer_bytes[:])
         # Where offsets decrease; searching bytes takes a tenth of NumPy's time.
         self._flags = bytearray(self.sample_count)
         self._falls: NDArray[np.bool_] = np.frombuffer(self._flags, np.bool_)
@@ -135,21 +135,21 @@ class SlotForm:
         except DecodeError:
             return None
         lengths = header.buffer_bytes[:]
-        begins = self._begins_of(lengths)
+        starts = self._starts_of(lengths)
         if (
-            not begins
-            or not 0 <= lengths[-1] <= payload_bytes - begins[-1]
+            not starts
+            or not 0 <= lengths[-1] <= payload_bytes - starts[-1]
             or header.sample_count != self.sample_count
             or header.payload_bytes != payload_bytes
             or header.payload_xxh3
         ):
             return None
-        return _new(SlotLayout, (self, payload_bytes, lengths, begins))
+        return _new(SlotLayout, (self, payload_bytes, lengths, starts))
 
-    def _begins_of(self, lengths: list[int]) -> list[int] | None:
-        """Return where buffers of these lengths begin; None if other lengths are needed."""
-        if self._begins is not None:
-            return self._begins if lengths[:-1] == self._lengths else None
+    def _starts_of(self, lengths: list[int]) -> list[int] | None:
+        """Return where buffers of these lengths start; None if other lengths are needed."""
+        if self._starts is not None:
+            return self._starts if lengths[:-1] == self._lengths else None
         return self._walk(lengths)
 
     def _walk(self, lengths: list[int]) -> list[int] | None:
@@ -160,17 +160,17 @@ class SlotForm:
                 return None
         return place_buffers(lengths)[0]
 
-    def fits(self, layout: SlotLayout, mapping: Mapping, payload_begin: int) -> bool:
+    def fits(self, layout: SlotLayout, mapping: Mapping, payload_start: int) -> bool:
         """Return whether all offsets rise from 0 to the end of their values.
 
         Args:
             layout: The layout of this form.
             mapping: The ring.
-            payload_begin: Where the payload begins in it.
+            payload_start: Where the payload starts in it.
         """
-        _, _, lengths, begins = layout
+        _, _, lengths, starts = layout
         for values, item_bytes, offsets in self.ragged:
-            first = (payload_begin + begins[offsets]) >> _OFFSET_SHIFT
+            first = (payload_start + starts[offsets]) >> _OFFSET_SHIFT
             last = first + self.sample_count
             numbers, words = mapping.numbers, mapping.words
             if numbers[first] or numbers[last] * item_bytes != lengths[values]:

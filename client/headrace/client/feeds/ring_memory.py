@@ -84,19 +84,19 @@ class Mapping:
         self.give_up = self.gone.append
 
     def array_at(
-        self, begin: int, shape: tuple[int, ...], dtype: np.dtype[Any], owner: object
+        self, start: int, shape: tuple[int, ...], dtype: np.dtype[Any], owner: object
     ) -> SlotArray:
         """Return a writable array.
 
         Args:
-            begin: Where it starts in the ring.
+            start: Where it starts in the ring.
             shape: Its shape.
             dtype: The type of its items.
             owner: The object that it keeps alive.
         """
         # Based on the mapping itself, not on an array: NumPy collapses chains of arrays, and a view
         # would keep the ring alive, but not its slot.
-        array = SlotArray(shape, dtype, self.mapped, begin)
+        array = SlotArray(shape, dtype, self.mapped, start)
         array.owner = owner
         return array
 
@@ -114,8 +114,8 @@ class Slot:
 
     def payload(self) -> SlotArray:
         """Return the payload, ``(payload_bytes,) uint8``, which keeps the slot alive."""
-        begin = self._opened.payload_begin
-        return self._mapping.array_at(begin, (self._opened.payload_end - begin,), _UINT8, self)
+        start = self._opened.payload_start
+        return self._mapping.array_at(start, (self._opened.payload_end - start,), _UINT8, self)
 
 
 class RingMemory:
@@ -217,10 +217,10 @@ class RingMemory:
         with self._lock:
             gone, freed_bytes = self._gone, 0
             while gone:
-                begin, generation, _, _, end, _ = gone.popleft()
+                start, generation, _, _, end, _ = gone.popleft()
                 if generation > self._kept_up_to:
-                    self._waiting.append((begin, generation))
-                    freed_bytes += end - begin
+                    self._waiting.append((start, generation))
+                    freed_bytes += end - start
             self._waiting_bytes += freed_bytes
             self._lent_bytes -= freed_bytes
 

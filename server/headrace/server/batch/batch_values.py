@@ -100,12 +100,12 @@ def split_payload(
 
 def made_bytes(batch: Batch, payload: memoryview) -> int:
     """Return the bytes of the columns that lie outside the gathered payload."""
-    begin = np.frombuffer(payload, np.uint8).ctypes.data
+    start = np.frombuffer(payload, np.uint8).ctypes.data
     return sum(
         part.nbytes
         for values in batch.columns.values()
         for part in _parts(values)
-        if not begin <= part.ctypes.data < begin + len(payload)
+        if not start <= part.ctypes.data < start + len(payload)
     )
 
 
@@ -162,26 +162,26 @@ def write_batch(
         placed: The batch and its place.
         make: Functions by column that write rows which are not made yet.
     """
-    out, begins = payload_out(placed.target), iter(placed.layout.begins)
+    out, starts = payload_out(placed.target), iter(placed.layout.starts)
     for name, each in placed.batch.columns.items():
         for part in _parts(each):
-            begin = next(begins)
+            start = next(starts)
             if part is each.values and name in make:
                 count = len(part)
-                rows = out.take_rows(begin, count, part.nbytes // max(1, count))
+                rows = out.take_rows(start, count, part.nbytes // max(1, count))
                 yield from make[name](rows)
             else:
-                out.put(begin, np.ascontiguousarray(part).reshape(-1).view(np.uint8))
+                out.put(start, np.ascontiguousarray(part).reshape(-1).view(np.uint8))
     out.end()
     return placed.places.finish()
 
 
 def _buffers(payload: memoryview, buffer_bytes: Sequence[int]) -> Iterator[NDArray[np.uint8]]:
     whole = np.frombuffer(payload, np.uint8)
-    begin = 0
+    start = 0
     for length in buffer_bytes:
-        yield whole[begin : begin + length]
-        begin += length + -length % ALIGNMENT
+        yield whole[start : start + length]
+        start += length + -length % ALIGNMENT
 
 
 def _parts(values: Values) -> Iterator[NDArray[np.generic]]:

@@ -25,14 +25,14 @@ class Measured:
     """The layout of the payloads of batches.
 
     Attributes:
-        begins: ``(batches, buffers) int64``: where each buffer starts in its payload.
+        starts: ``(batches, buffers) int64``: where each buffer starts in its payload.
         lengths: ``(batches, buffers) int64``: bytes of each buffer.
         buffer_bytes: The lengths of the buffers of each batch; batches with equal layouts share one
             object.
         sizes: Bytes of each payload.
     """
 
-    begins: NDArray[np.int64]
+    starts: NDArray[np.int64]
     lengths: NDArray[np.int64]
     buffer_bytes: list[tuple[int, ...]]
     sizes: list[int]
@@ -41,7 +41,7 @@ class Measured:
     def of(cls, layouts: Sequence[PayloadLayout]) -> Measured:
         """Combine layouts, one for each batch."""
         return cls(
-            np.array([layout.begins for layout in layouts], np.int64),
+            np.array([layout.starts for layout in layouts], np.int64),
             np.array([layout.lengths for layout in layouts], np.int64),
             [layout.lengths for layout in layouts],
             [layout.size for layout in layouts],

@@ -98,9 +98,9 @@ class CompiledRows:
             InternalError: The tables of the cache point outside it.
         """
         self._find(rows, row_count)
-        begins, lengths = np.empty((2, batch_count, len(self._buffers)), np.int64)
+        starts, lengths = np.empty((2, batch_count, len(self._buffers)), np.int64)
         if not self._kernels.measure_rows(
-            *self._tables(), self._packed.marks, self._buffers, begins, lengths
+            *self._tables(), self._packed.marks, self._buffers, starts, lengths
         ):
             for entry, found in zip(self._fields, self._spans[:, 1, :-1], strict=True):
                 check_lengths(
@@ -111,8 +111,8 @@ class CompiledRows:
                     title=self._title,
                 )
             raise InternalError(_TABLES)
-        sizes = (begins[:, -1] + lengths[:, -1]).tolist()
-        return Measured(begins, lengths, list(map(tuple, lengths.tolist())), sizes)
+        sizes = (starts[:, -1] + lengths[:, -1]).tolist()
+        return Measured(starts, lengths, list(map(tuple, lengths.tolist())), sizes)
 
     def write(
         self,
@@ -136,7 +136,7 @@ class CompiledRows:
             rows.memory.array,
             self._places.sample_ids,
             self._made,
-            measured.begins,
+            measured.starts,
             measured.lengths,
             np.ascontiguousarray(sample_ids).reshape(-1).view(np.uint8),
             heads,

@@ -85,7 +85,7 @@ class CompiledWriter:
             return known
         if self._spans.shape[2] != row_count + 1:
             self._spans = np.empty((len(self._ragged), 3, row_count + 1), np.int64)
-        begins, lengths = np.empty((2, batch_count, len(self._buffers)), np.int64)
+        starts, lengths = np.empty((2, batch_count, len(self._buffers)), np.int64)
         is_found = self._kernels.measure_batches(
             rows.memory.array,
             rows.slot_of,
@@ -96,16 +96,16 @@ class CompiledWriter:
             self._ragged,
             self._buffers,
             self._spans,
-            begins,
+            starts,
             lengths,
         )
         _check(is_found=is_found)
-        sizes = (begins[:, -1:] + lengths[:, -1:]).sum(axis=1).tolist()
+        sizes = (starts[:, -1:] + lengths[:, -1:]).sum(axis=1).tolist()
         if self._ragged.size:
             buffer_bytes = list(map(tuple, lengths.tolist()))
         else:
             buffer_bytes = [tuple(lengths[0].tolist())] * batch_count
-        measured = Measured(begins, lengths, buffer_bytes, sizes)
+        measured = Measured(starts, lengths, buffer_bytes, sizes)
         if not self._ragged.size:
             self._measured[key] = measured
         return measured
@@ -134,7 +134,7 @@ class CompiledWriter:
             self._fields,
             self._ragged,
             self._spans,
-            measured.begins,
+            measured.starts,
             measured.lengths,
             ids,
             self._id_buffer,
@@ -160,27 +160,27 @@ class CompiledWriter:
             plain.end()
             return
         out = CompiledParts(self._kernels, target, measured.sizes[0])
-        begins, lengths = measured.begins[0].tolist(), measured.lengths[0].tolist()
+        starts, lengths = measured.starts[0].tolist(), measured.lengths[0].tolist()
         memory, gathered = rows.memory.array, self._gather_narrow(rows, lengths)
         wide = {int(field[5]): field for field in self._fields if field[0]}
         ragged = {int(buffer): column for column, (_, _, buffer) in enumerate(self._ragged)}
-        for buffer, begin in enumerate(begins):
+        for buffer, start in enumerate(starts):
             if buffer == self._id_buffer:
-                out.put(begin, ids)
+                out.put(start, ids)
             elif buffer in wide:
                 part, row_bytes, unit, *_ = wide[buffer].tolist()
                 bases = rows.bases[part][rows.slot_of[rows.blocks]]
                 places = bases * unit + rows.offsets * row_bytes
-                out.put_spans(begin, memory, places, np.full(places.size, row_bytes, np.int64))
+                out.put_spans(start, memory, places, np.full(places.size, row_bytes, np.int64))
             elif buffer in ragged:
                 edges = self._spans[ragged[buffer], 2]
                 item_bytes = int(self._ragged[ragged[buffer], 1])
-                out.put(begin, (edges // item_bytes).view(np.uint8))
+                out.put(start, (edges // item_bytes).view(np.uint8))
             elif buffer - 1 in ragged:
                 places, sizes, _ = self._spans[ragged[buffer - 1]]
-                out.put_spans(begin, memory, places[:-1], sizes[:-1])
+                out.put_spans(start, memory, places[:-1], sizes[:-1])
             elif lengths[buffer]:
-                out.put(begin, next(gathered))
+                out.put(start, next(gathered))
         out.end()
 
     def _gather_narrow(
@@ -251,13 +251,13 @@ class CompiledParts:
         self._hashed = np.zeros(1, np.int64)
         self._end = 0
 
-    def put(self, begin: int, content: NDArray[np.uint8]) -> None:
+    def put(self, start: int, content: NDArray[np.uint8]) -> None:
         """Write the content of one buffer, and zeros before it."""
-        self._copy(content, _ZERO, np.array([content.size]), begin=begin)
+        self._copy(content, _ZERO, np.array([content.size]), start=start)
 
     def put_spans(
         self,
-        begin: int,
+        start: int,
         memory: NDArray[np.uint8],
         places: NDArray[np.int64],
         lengths: NDArray[np.int64],
@@ -267,18 +267,18 @@ class CompiledParts:
         Raises:
             InternalError: Some lie outside the memory, or there is no room for them.
         """
-        self._copy(memory, places, lengths, begin=begin)
+        self._copy(memory, places, lengths, start=start)
 
     def end(self) -> None:
         """Write the hash; call it when the whole payload is written."""
         self._kernels.hash_parts(*self._place, self._size, self._sums, self._hashed)
         # The last block, with the bytes before it that the last stripe may need.
         hashed = int(self._hashed[0])
-        begin = max(0, hashed - self._kernels.BLOCK_BYTES)
-        first, left_out = divmod(begin, self._part_bytes)
+        start = max(0, hashed - self._kernels.BLOCK_BYTES)
+        first, left_out = divmod(start, self._part_bytes)
         parts = self._target.parts[first:]
         tail = np.concatenate([parts[0][left_out:], *parts[1:]])
-        found = self._kernels.end_hash(tail, hashed - begin, self._size, self._sums)
+        found = self._kernels.end_hash(tail, hashed - start, self._size, self._sums)
         write_hash(self._target.hash_to, int(found))
 
     def _copy(
@@ -287,18 +287,18 @@ class CompiledParts:
         places: NDArray[np.int64],
         lengths: NDArray[np.int64],
         *,
-        begin: int,
+        start: int,
     ) -> None:
-        if self._end < begin:
-            gap = np.zeros(begin - self._end, np.uint8)
-            self._copy(gap, _ZERO, np.array([gap.size]), begin=self._end)
-        self._end = begin + int(lengths.sum())
+        if self._end < start:
+            gap = np.zeros(start - self._end, np.uint8)
+            self._copy(gap, _ZERO, np.array([gap.size]), start=self._end)
+        self._end = start + int(lengths.sum())
         is_found = self._kernels.copy_spans_to_parts(
             memory,
             np.ascontiguousarray(places),
             np.ascontiguousarray(lengths),
             *self._place,
-            begin,
+            start,
             self._end,
             self._sums,
             self._hashed,

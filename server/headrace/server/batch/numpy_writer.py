@@ -67,7 +67,7 @@ class NumpyWriter:
         count = len(sample_ids) // len(targets)
         for batch, target in enumerate(targets):
             out = payload_out(target)
-            places = iter(measured.begins[batch].tolist())
+            places = iter(measured.starts[batch].tolist())
             own = slice(batch * count, (batch + 1) * count)
             for column in self._columns:
                 if column.name == SAMPLE_ID_COLUMN:
@@ -77,10 +77,10 @@ class NumpyWriter:
                 if entry.valid_offset >= 0:
                     out.put(next(places), packed[:, entry.valid_offset])
                 if not column.is_tensor:
-                    begins, lengths = spans(packed, entry)
+                    starts, lengths = spans(packed, entry)
                     edges = _edges(lengths)
                     out.put(next(places), (edges // column.dtype.itemsize).view(np.uint8))
-                    _ragged(memory, begins, edges, out, next(places))
+                    _ragged(memory, starts, edges, out, next(places))
                 elif entry.part:
                     _wide(rows, entry, own, out, next(places))
                 else:
@@ -120,14 +120,14 @@ def _edges(lengths: NDArray[np.int64]) -> NDArray[np.int64]:
 
 
 def _ragged(
-    memory: Memory, begins: NDArray[np.int64], edges: NDArray[np.int64], out: PayloadOut, at: int
+    memory: Memory, starts: NDArray[np.int64], edges: NDArray[np.int64], out: PayloadOut, at: int
 ) -> None:
     """Gather spans back to back."""
     out.take(at, 0)
     first = 0
-    while first < begins.size:
+    while first < starts.size:
         end = int(np.searchsorted(edges, edges[first] + out.strip_bytes, side="right")) - 1
-        end = min(max(end, first + 1), begins.size)
+        end = min(max(end, first + 1), starts.size)
         place = out.take(at + int(edges[first]), int(edges[end] - edges[first]))
-        gather_spans(memory, begins[first:end], np.diff(edges[first : end + 1]), place)
+        gather_spans(memory, starts[first:end], np.diff(edges[first : end + 1]), place)
         first = end

@@ -44,12 +44,12 @@ class _Copies:
     """The parts of documents to copy, in bytes.
 
     Attributes:
-        begins: ``(pieces,) int64``: where each part starts in memory.
+        starts: ``(pieces,) int64``: where each part starts in memory.
         lengths: ``(pieces,) int64``: bytes of each part.
         places: ``(pieces,) int64``: where each part goes, counted from the first row.
     """
 
-    begins: NDArray[np.int64]
+    starts: NDArray[np.int64]
     lengths: NDArray[np.int64]
     places: NDArray[np.int64]
 
@@ -62,7 +62,7 @@ class _Segments:
         first: The number of the first row's first element among all written rows.
         pieces: The pieces in these rows.
         places: ``(pieces,) int64``: where each piece lies, counted from the first written row.
-        begins: ``(segments,) int64``: where each segment starts, in elements from the first row.
+        starts: ``(segments,) int64``: where each segment starts, in elements from the first row.
         lengths: ``(segments,) int64``: elements of each segment.
         owners: ``(segments,) int64``: the piece of each segment, or -1 for filling.
         edges: ``(rows + 1,) int64``: the first segment of each row, and the end of the last.
@@ -71,7 +71,7 @@ class _Segments:
     first: int
     pieces: slice
     places: NDArray[np.int64]
-    begins: NDArray[np.int64]
+    starts: NDArray[np.int64]
     lengths: NDArray[np.int64]
     owners: NDArray[np.int64]
     edges: NDArray[np.int64]
@@ -80,8 +80,8 @@ class _Segments:
     def filled(self) -> list[tuple[int, int]]:
         """Return where each filled segment starts and ends."""
         own = np.flatnonzero(self.owners < 0)
-        begins = self.begins[own]
-        return list(zip(begins.tolist(), (begins + self.lengths[own]).tolist(), strict=True))
+        starts = self.starts[own]
+        return list(zip(starts.tolist(), (starts + self.lengths[own]).tolist(), strict=True))
 
     def of_rows(self, first: int, stop: int, pieces: slice, length: int) -> _Segments:
         """Return the segments of a range of rows, counted from its first row."""
@@ -90,7 +90,7 @@ class _Segments:
             first * length,
             pieces,
             self.places,
-            self.begins[low:high] - first * length,
+            self.starts[low:high] - first * length,
             self.lengths[low:high],
             self.owners[low:high],
             self.edges[first : stop + 1] - low,
@@ -141,11 +141,11 @@ class PackedWriter:
         packed = np.empty((row_count, self._row_bytes), np.uint8)
         rows.packed(packed)
         for entry in self._projection.fields:
-            begins, lengths = spans(packed, entry)
+            starts, lengths = spans(packed, entry)
             check_lengths(
                 self._places, entry.column, lengths, marks=self._packed.marks, title=self._title
             )
-            self._copies[entry.column.name] = self._copies_of(entry.column, begins)
+            self._copies[entry.column.name] = self._copies_of(entry.column, starts)
         count = len(self._places.counts) // batch_count
         edges = self._segments.edges[::count] if count else np.zeros(batch_count + 1, np.int64)
         segment_counts = np.diff(edges).tolist()
@@ -181,7 +181,7 @@ class PackedWriter:
             pieces = slice(*ends[batch : batch + 2]) if count else slice(0, 0)
             segments = self._segments.of_rows(own.start, own.stop, pieces, self._packed.length)
             out = payload_out(target)
-            self._write(memory, segments, sample_ids[own], out, measured.begins[batch].tolist())
+            self._write(memory, segments, sample_ids[own], out, measured.starts[batch].tolist())
             out.end()
 
     def _write(
@@ -190,9 +190,9 @@ class PackedWriter:
         segments: _Segments,
         ids: NDArray[np.int64],
         out: PayloadOut,
-        begins: list[int],
+        starts: list[int],
     ) -> None:
-        size, places = (len(segments.edges) - 1) * self._packed.length, iter(begins)
+        size, places = (len(segments.edges) - 1) * self._packed.length, iter(starts)
         main = self._packed.sources[0]
         # The labels need its elements too.
         documents = np.empty(size, main.dtype)
@@ -219,59 +219,59 @@ class PackedWriter:
         copies = self._copies[source.name]
         own, item, marks = segments.pieces, source.dtype.itemsize, self._packed
         places = copies.places[own] - segments.first * item
-        self._copy(memory, copies.begins[own], copies.lengths[own], places, out)
+        self._copy(memory, copies.starts[own], copies.lengths[own], places, out)
         is_main = source.name == marks.name
         elements = out.view(source.dtype)
         if marks.marks:
-            begins, sizes, totals, _ = self._places.table[own].T
+            starts, sizes, totals, _ = self._places.table[own].T
             at = self._segments.places[own] - segments.first
             if marks.bos is not None:
-                elements[at[begins == 0]] = marks.bos if is_main else 0
+                elements[at[starts == 0]] = marks.bos if is_main else 0
             if marks.eos is not None:
-                is_last = begins + sizes == totals
+                is_last = starts + sizes == totals
                 elements[(at + sizes - 1)[is_last]] = marks.eos if is_main else 0
         fill = marks.fill if is_main else 0
-        for begin, end in segments.filled:
-            elements[begin:end] = fill
+        for start, end in segments.filled:
+            elements[start:end] = fill
 
     def _copies_of(self, source: WireColumn, where: NDArray[np.int64]) -> _Copies:
         """Return the copies to make of each document, for all rows."""
-        begins, sizes, totals, _ = self._places.table.T
+        starts, sizes, totals, _ = self._places.table.T
         places, item = self._segments.places, source.dtype.itemsize
         if self._packed.bos is not None:
-            is_first = begins == 0
+            is_first = starts == 0
             sizes, places = sizes - is_first, places + is_first
-            begins = begins - ~is_first
+            starts = starts - ~is_first
         if self._packed.eos is not None:
             table = self._places.table
             sizes = sizes - (table[:, 0] + table[:, 1] == totals)
-        return _Copies(where + begins * item, sizes * item, places * item)
+        return _Copies(where + starts * item, sizes * item, places * item)
 
     def _copy(
         self,
         memory: Memory,
-        begins: NDArray[np.int64],
+        starts: NDArray[np.int64],
         lengths: NDArray[np.int64],
         places: NDArray[np.int64],
         out: NDArray[np.uint8],
     ) -> None:
-        for begin, length, place in zip(
-            begins.tolist(), lengths.tolist(), places.tolist(), strict=True
+        for start, length, place in zip(
+            starts.tolist(), lengths.tolist(), places.tolist(), strict=True
         ):
-            out[place : place + length] = memory.array[begin : begin + length]
+            out[place : place + length] = memory.array[start : start + length]
 
     def _made(
         self, column: WireColumn, segments: _Segments, documents: NDArray[np.generic]
     ) -> Iterator[NDArray[np.generic]]:
         """Yield the buffers of a column that describes where documents lie."""
-        begins, lengths, owners = segments.begins, segments.lengths, segments.owners
+        starts, lengths, owners = segments.starts, segments.lengths, segments.owners
         part = column.name.removeprefix(f"{self._packed.name}.")
         firsts, counts = segments.edges[:-1], np.diff(segments.edges)
         if part == "labels":
             yield _labels(documents, segments)
         elif part == "positions":
             positions = np.arange(documents.size, dtype=np.int32)
-            positions -= np.repeat(begins.astype(np.int32), lengths)
+            positions -= np.repeat(starts.astype(np.int32), lengths)
             yield positions
         elif part == "documents":
             numbers = np.arange(owners.size) - np.repeat(firsts, counts)
@@ -286,7 +286,7 @@ class PackedWriter:
             yield segments.edges + np.arange(segments.edges.size)
             rows = np.repeat(np.arange(counts.size), counts)
             edges = np.zeros(owners.size + counts.size, np.int32)
-            edges[np.arange(owners.size) + rows + 1] = begins + lengths - rows * self._packed.length
+            edges[np.arange(owners.size) + rows + 1] = starts + lengths - rows * self._packed.length
             yield edges
 
     def _ragged_bytes(self, row_count: int, segment_count: int) -> Iterator[int]:
@@ -337,27 +337,27 @@ def _segments(places: Pieces, length: int) -> _Segments:
     """Return the segments of rows: pieces in order, and the filling between them."""
     row_count, count = places.counts.size, places.sample_ids.size
     rows = np.repeat(np.arange(row_count), places.counts)
-    piece_places = begins = rows * length + places.table[:, 3]
+    piece_places = starts = rows * length + places.table[:, 3]
     # The starts and ends of pieces and the ends of rows, in order.
     edges = np.zeros(2 * count + row_count + 1, np.int64)
     at = 2 * np.arange(count) + rows + 1
-    edges[at], edges[at + 1] = begins, begins + places.table[:, 1]
+    edges[at], edges[at + 1] = starts, starts + places.table[:, 1]
     row_ends = 2 * np.cumsum(places.counts) + np.arange(row_count) + 1
     edges[row_ends] = (np.arange(row_count) + 1) * length
     owners = np.full(edges.size, -1, np.int64)
     owners[at] = np.arange(count)
     lengths = np.diff(edges)
     is_segment = lengths > 0
-    begins, lengths, owners = edges[:-1][is_segment], lengths[is_segment], owners[:-1][is_segment]
-    firsts = np.searchsorted(begins, np.arange(row_count + 1) * length)
-    return _Segments(0, slice(0, count), piece_places, begins, lengths, owners, firsts)
+    starts, lengths, owners = edges[:-1][is_segment], lengths[is_segment], owners[:-1][is_segment]
+    firsts = np.searchsorted(starts, np.arange(row_count + 1) * length)
+    return _Segments(0, slice(0, count), piece_places, starts, lengths, owners, firsts)
 
 
 def _labels(documents: NDArray[np.generic], segments: _Segments) -> NDArray[np.int32]:
     """Return the next element in the document for each element: ``(elements,) int32``."""
     labels = np.empty(documents.size, np.int32)
     np.copyto(labels[:-1], documents[1:], casting="unsafe")
-    labels[segments.begins + segments.lengths - 1] = IGNORED_LABEL
-    for begin, end in segments.filled:
-        labels[begin:end] = IGNORED_LABEL
+    labels[segments.starts + segments.lengths - 1] = IGNORED_LABEL
+    for start, end in segments.filled:
+        labels[start:end] = IGNORED_LABEL
     return labels

@@ -33,14 +33,14 @@ class PayloadOut(Protocol):
     def strip_bytes(self) -> int:
         """Bytes to take at a time, if they can be written in several pieces."""
 
-    def take(self, begin: int, size: int) -> NDArray[np.uint8]:
-        """Return the memory for the next bytes ``[begin, begin + size)`` of the payload."""
+    def take(self, start: int, size: int) -> NDArray[np.uint8]:
+        """Return the memory for the next bytes ``[start, start + size)`` of the payload."""
 
-    def take_rows(self, begin: int, count: int, row_bytes: int) -> Sequence[NDArray[np.uint8]]:
-        """Return the memory of each row from ``begin`` on; rows may be written in any order."""
+    def take_rows(self, start: int, count: int, row_bytes: int) -> Sequence[NDArray[np.uint8]]:
+        """Return the memory of each row from ``start`` on; rows may be written in any order."""
 
-    def put(self, begin: int, content: NDArray[np.uint8]) -> None:
-        """Write the next bytes, which start at ``begin``."""
+    def put(self, start: int, content: NDArray[np.uint8]) -> None:
+        """Write the next bytes, which start at ``start``."""
 
     def end(self) -> None:
         """Write the hash; call it when the whole payload is written."""
@@ -63,17 +63,17 @@ class _WholeOut:
         self.strip_bytes = size
         self._end = 0
 
-    def take(self, begin: int, size: int) -> NDArray[np.uint8]:
-        if self._end < begin:
-            self._payload[self._end : begin] = 0
-        self._end = begin + size
-        return self._payload[begin : self._end]
+    def take(self, start: int, size: int) -> NDArray[np.uint8]:
+        if self._end < start:
+            self._payload[self._end : start] = 0
+        self._end = start + size
+        return self._payload[start : self._end]
 
-    def take_rows(self, begin: int, count: int, row_bytes: int) -> Sequence[NDArray[np.uint8]]:
-        return _rows(self.take(begin, count * row_bytes), count, row_bytes)
+    def take_rows(self, start: int, count: int, row_bytes: int) -> Sequence[NDArray[np.uint8]]:
+        return _rows(self.take(start, count * row_bytes), count, row_bytes)
 
-    def put(self, begin: int, content: NDArray[np.uint8]) -> None:
-        self.take(begin, content.size)[:] = content
+    def put(self, start: int, content: NDArray[np.uint8]) -> None:
+        self.take(start, content.size)[:] = content
 
     def end(self) -> None:
         if self._hash_at:
@@ -95,14 +95,14 @@ class PartsOut:
         self._pieces: list[tuple[NDArray[np.uint8], bool]] = []
         self._hash = xxhash.xxh3_64()
 
-    def take(self, begin: int, size: int) -> NDArray[np.uint8]:
-        self._flush(begin)
+    def take(self, start: int, size: int) -> NDArray[np.uint8]:
+        self._flush(start)
         self._taken = np.empty(size, np.uint8)
         return self._taken
 
-    def take_rows(self, begin: int, count: int, row_bytes: int) -> Sequence[NDArray[np.uint8]]:
+    def take_rows(self, start: int, count: int, row_bytes: int) -> Sequence[NDArray[np.uint8]]:
         """Return memory in the parts, and temporary memory for rows that span two parts."""
-        self._flush(begin)
+        self._flush(start)
         rows: list[NDArray[np.uint8]] = []
         left = iter(self._target.parts)
         part, at = self._part, self._at
@@ -124,23 +124,23 @@ class PartsOut:
                     part = next(left)
         return rows
 
-    def put(self, begin: int, content: NDArray[np.uint8]) -> None:
-        self._flush(begin)
+    def put(self, start: int, content: NDArray[np.uint8]) -> None:
+        self._flush(start)
         self._write(np.ascontiguousarray(content))
 
     def end(self) -> None:
         self._flush(self._end)
         write_hash(self._target.hash_to, self._hash.intdigest())
 
-    def _flush(self, begin: int) -> None:
+    def _flush(self, start: int) -> None:
         """Write what was taken, and zeros up to the start of the next buffer."""
         taken, self._taken = self._taken, self._taken[:0]
         self._write(taken)
         pieces, self._pieces = self._pieces, []
         for piece, is_there in pieces:
             self._write(piece, is_there=is_there)
-        if self._end < begin:
-            self._write(np.zeros(begin - self._end, np.uint8))
+        if self._end < start:
+            self._write(np.zeros(start - self._end, np.uint8))
 
     def _write(self, content: NDArray[np.uint8], *, is_there: bool = False) -> None:
         self._end += content.size

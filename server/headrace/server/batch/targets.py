@@ -149,14 +149,14 @@ class WirePlaces:
 
     def _hold(self, body: bytes, size: int) -> bool:
         """Add a batch to the current message; return whether there was room."""
-        begin = self._open_bytes + _PREFIX_BYTES
+        start = self._open_bytes + _PREFIX_BYTES
         tail = _tagged(size)
-        head = _head_of(body, begin % _ALIGNMENT + len(tail)) + tail
+        head = _head_of(body, start % _ALIGNMENT + len(tail)) + tail
         response_bytes = len(head) + size
-        if begin + response_bytes > self._group_bytes:
+        if start + response_bytes > self._group_bytes:
             return False
         self._open.append((_prefix(response_bytes) + head, size))
-        self._open_bytes = begin + response_bytes
+        self._open_bytes = start + response_bytes
         return True
 
     def _close(self) -> None:
@@ -175,20 +175,20 @@ class WirePlaces:
         """Make the messages of a batch that is split."""
         target = Parts()
         head = _head_of(body, 0)
-        for begin in range(0, size, self._max_chunk_bytes):
-            length = min(self._max_chunk_bytes, size - begin)
-            if begin:
-                chunk = pb.Chunk(payload_offset=begin)
+        for start in range(0, size, self._max_chunk_bytes):
+            length = min(self._max_chunk_bytes, size - start)
+            if start:
+                chunk = pb.Chunk(payload_offset=start)
                 head = pb.ReadBatchesResponse(chunk=chunk).SerializeToString()
             tagged = head + _tagged(length)
             message, address = _raw_bytes(len(tagged) + length)
             array = writable(address, len(tagged) + length)
             array[: len(tagged)] = memoryview(tagged)
-            if not begin:
+            if not start:
                 hash_at = head.index(_ANY_HASH_FIELD) + _HASH_TAG_BYTES
                 target.hash_to = array[hash_at : hash_at + len(_ANY_HASH_BYTES)]
             target.parts.append(array[len(tagged) :])
-            self._finished.append((message, int(begin + length == size)))
+            self._finished.append((message, int(start + length == size)))
         self._targets.append(target)
 
 

@@ -96,13 +96,13 @@ class StagedRows:
         for entry in self._projection.fields:
             if entry.column.is_tensor:
                 continue
-            begins, lengths = spans(packed, entry)
+            starts, lengths = spans(packed, entry)
             size = int(lengths.sum())
             refuse_large(self._piece_bytes + size, self._max_bytes)
             self._claim(self.nbytes + 2 * size)
             piece = np.empty(size, np.uint8)
-            gather_spans(memory, begins, lengths, piece)
-            begins[:] = np.cumsum(lengths) - lengths + self._piece_bytes
+            gather_spans(memory, starts, lengths, piece)
+            starts[:] = np.cumsum(lengths) - lengths + self._piece_bytes
             self._pieces.append(piece)
             self._piece_bytes += piece.size
 
@@ -129,7 +129,7 @@ def spans(packed: NDArray[np.uint8], entry: Field) -> tuple[NDArray[np.int64], N
 
 def gather_spans(
     memory: Memory,
-    begins: NDArray[np.int64],
+    starts: NDArray[np.int64],
     lengths: NDArray[np.int64],
     out: NDArray[np.uint8],
 ) -> None:
@@ -137,16 +137,16 @@ def gather_spans(
 
     Args:
         memory: The memory of the spans.
-        begins: ``(spans,) int64``: where each span starts, in bytes.
+        starts: ``(spans,) int64``: where each span starts, in bytes.
         lengths: ``(spans,) int64``: the length of each span, in bytes.
         out: ``(sum of lengths,) uint8``: the destination.
     """
     if not out.size:
         return
     if out.size >= TAKE_BYTES * lengths.size:
-        _copy_each(memory, begins, lengths, out)
+        _copy_each(memory, starts, lengths, out)
     else:
-        _take_spans(memory, begins, lengths, out)
+        _take_spans(memory, starts, lengths, out)
 
 
 def gather_part(
@@ -178,22 +178,22 @@ def gather_part(
 
 def _copy_each(
     memory: Memory,
-    begins: NDArray[np.int64],
+    starts: NDArray[np.int64],
     lengths: NDArray[np.int64],
     out: NDArray[np.uint8],
 ) -> None:
     source, target, at = memory.view, out.data, 0
-    for begin, length in zip(begins.tolist(), lengths.tolist(), strict=True):
+    for start, length in zip(starts.tolist(), lengths.tolist(), strict=True):
         if length < _LONG_BYTES:
-            target[at : at + length] = source[begin : begin + length]
+            target[at : at + length] = source[start : start + length]
         else:
-            out[at : at + length] = memory.array[begin : begin + length]
+            out[at : at + length] = memory.array[start : start + length]
         at += length
 
 
 def _take_spans(
     memory: Memory,
-    begins: NDArray[np.int64],
+    starts: NDArray[np.int64],
     lengths: NDArray[np.int64],
     out: NDArray[np.uint8],
 ) -> None:
@@ -208,8 +208,8 @@ def _take_spans(
     count = lengths.size
     edges = np.empty(2 * count + 2, np.int64)
     edges[0] = 0
-    edges[1:-1:2] = begins
-    np.add(begins, lengths, out=edges[2::2])
+    edges[1:-1:2] = starts
+    np.add(starts, lengths, out=edges[2::2])
     edges[-1] = min(out.size * (2 * count + 1) // count, memory.array.size)
     everything = pa.Array.from_buffers(
         pa.large_binary(), 2 * count + 1, [None, pa.py_buffer(edges.data), memory.buffer]

@@ -60,28 +60,28 @@ class RingMemory:
 
     def take(self, size: int) -> tuple[int, int] | None:
         """Return the offset and the generation of a free slot of that size, or None."""
-        begin = self._free.take(size)
-        if begin is None:
+        start = self._free.take(size)
+        if start is None:
             return None
         self._generation += 1
-        self._lent[begin] = (self._generation, size)
-        return begin, self._generation
+        self._lent[start] = (self._generation, size)
+        return start, self._generation
 
-    def give(self, begin: int, generation: int) -> None:
+    def give(self, start: int, generation: int) -> None:
         """Take a slot back.
 
         Raises:
             BadArgumentError: The client does not have it.
         """
-        lent = self._lent.get(begin)
+        lent = self._lent.get(start)
         if lent is None or lent[0] != generation:
             raise BadArgumentError(
-                f"the client released the slot at byte {begin} with generation {generation}; "
+                f"the client released the slot at byte {start} with generation {generation}; "
                 f"it has {lent[0] if lent else 'no such slot'}",
                 field="ring",
             )
-        del self._lent[begin]
-        self._free.give(begin, lent[1])
+        del self._lent[start]
+        self._free.give(start, lent[1])
 
     def close(self) -> None:
         """Free the memory; the client's own mapping remains valid."""

@@ -29,7 +29,7 @@ from contextlib import closing, suppress
 from typing import Protocol
 
 from headrace.errors import HeadraceError
-from headrace.ring import RecordKind, payload_begin, record
+from headrace.ring import RecordKind, payload_start, record
 from headrace.server.batch.targets import ClientGoneError, Places
 from headrace.server.ring.channel import RingChannel
 from headrace.server.ring.memory import RingMemory
@@ -143,8 +143,8 @@ class RingOutlet:
     ) -> Slot | None:
         """Take a slot, if one is free; its announcement follows when it is filled."""
         room = header.ByteSize() + _MESSAGE_SPARE + _VARINT_BYTES * len(buffer_bytes)
-        begin = payload_begin(room)
-        size = begin + payload_bytes
+        start = payload_start(room)
+        size = start + payload_bytes
         self._likely_bytes = max(size, int(self._likely_bytes * _DECAY))
         taken = self._memory.take(size)
         self._observer.placed(is_in_ring=taken is not None)
@@ -155,8 +155,8 @@ class RingOutlet:
         self._held_bytes += size
         return Slot(
             self._memory.array[taken[0] : taken[0] + size],
-            begin=begin,
-            address=self._address + taken[0] + begin,
+            start=start,
+            address=self._address + taken[0] + start,
             generation=taken[1],
             layout=self._layout_number(header, buffer_bytes),
         )
@@ -214,7 +214,7 @@ class RingOutlet:
     def _take(self) -> None:
         for said in self._channel.take():
             if said.kind is RecordKind.RELEASE:
-                self._memory.give(said.begin, said.generation)
+                self._memory.give(said.start, said.generation)
             elif said.kind is RecordKind.HUNGRY and said.generation == self._fulls:
                 self._is_hungry = True
 

@@ -20,14 +20,14 @@ class Slot:
 
     Attributes:
         memory: The memory of the whole slot.
-        begin: The offset of the payload in the memory.
+        start: The offset of the payload in the memory.
         address: The address of the payload.
         generation: The generation of the slot.
         layout: The number of the payload's layout.
     """
 
     memory: NDArray[np.uint8]
-    begin: int
+    start: int
     address: int
     generation: int
     layout: int
@@ -35,7 +35,7 @@ class Slot:
     @property
     def payload(self) -> NDArray[np.uint8]:
         """Return the memory of the payload."""
-        return self.memory[self.begin :]
+        return self.memory[self.start :]
 
     def seal(self, message: bytes) -> None:
         """Write the batch's message and mark the slot as filled."""
@@ -43,8 +43,8 @@ class Slot:
             self.memory,
             generation=self.generation,
             message=message,
-            begin=self.begin,
-            payload_bytes=self.memory.size - self.begin,
+            start=self.start,
+            payload_bytes=self.memory.size - self.start,
             layout=self.layout,
         )
 

@@ -17,7 +17,7 @@
 enum { SPAN_AT, ITEM_BYTES, BUFFER, RAGGED };
 
 /* Of the spans of a ragged column: where values begin, their bytes, and their edges. */
-enum { BEGINS, LENGTHS, EDGES, SPANS };
+enum { VALUE_STARTS, LENGTHS, EDGES, SPANS };
 
 static inline int64_t *spans_of(const array *spans, int64_t column, int64_t which) {
     return ints_of(spans) + (column * SPANS + which) * spans->shape[2];
@@ -35,12 +35,12 @@ static bool are_spans(const array *spans, const array *ragged, int64_t count) {
            spans->shape[1] == SPANS && (ragged->shape[0] == 0 || spans->shape[2] > count);
 }
 
-/* Place buffers one after another; `begins` takes where each begins. */
-static void place_buffers(const int64_t *lengths, int64_t count, int64_t *begins) {
+/* Place buffers one after another; `starts` takes where each begins. */
+static void place_buffers(const int64_t *lengths, int64_t count, int64_t *starts) {
     int64_t end = 0;
     for (int64_t buffer = 0; buffer < count; buffer++) {
-        begins[buffer] = (end + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT;
-        end = begins[buffer] + lengths[buffer];
+        starts[buffer] = (end + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT;
+        end = starts[buffer] + lengths[buffer];
     }
 }
 
@@ -60,7 +60,7 @@ static bool find_ragged(const argument *of, const array *spans) {
         return false;
     for (int64_t column = 0; column < ragged->shape[0]; column++)
         if (!find_values(&given, of[5].number, ints_of(ragged)[column * RAGGED + SPAN_AT],
-                         spans_of(spans, column, BEGINS), spans_of(spans, column, LENGTHS),
+                         spans_of(spans, column, VALUE_STARTS), spans_of(spans, column, LENGTHS),
                          spans_of(spans, column, EDGES)))
             return false;
     return true;
@@ -74,7 +74,7 @@ static bool find_ragged(const argument *of, const array *spans) {
  * 7 buffers: (buffers, 2): bytes for each row, and besides them; below 0 if it has the values of
  *   that ragged column, counted from -1 down.
  * 8 spans: (ragged columns, 3, rows + 1): takes what `find_values` finds of each.
- * 9 begins: (batches, buffers): takes where each buffer begins in its payload.
+ * 9 starts: (batches, buffers): takes where each buffer begins in its payload.
  * 10 lengths: (batches, buffers): takes its bytes.
  *
  * Returns as `gather`.
@@ -121,7 +121,7 @@ typedef struct {
     int64_t number;
     uint8_t *out;
     int64_t size;
-    const int64_t *begins;
+    const int64_t *starts;
     const int64_t *lengths;
     int64_t buffers;
 } payload;
@@ -130,11 +130,11 @@ typedef struct {
 static bool put_padding(const payload *of) {
     int64_t end = 0;
     for (int64_t buffer = 0; buffer < of->buffers; buffer++) {
-        const int64_t begin = of->begins[buffer], length = of->lengths[buffer];
-        if (begin < end || length < 0 || length > of->size || begin > of->size - length)
+        const int64_t start = of->starts[buffer], length = of->lengths[buffer];
+        if (start < end || length < 0 || length > of->size || start > of->size - length)
             return false;
-        memset(of->out + end, 0, (size_t)(begin - end));
-        end = begin + length;
+        memset(of->out + end, 0, (size_t)(start - end));
+        end = start + length;
     }
     return true;
 }
@@ -145,13 +145,13 @@ static bool put_ragged(const payload *of, const rows *given, const int64_t *colu
     const int64_t buffer = column[BUFFER], first = of->number * given->count;
     const int64_t edge_bytes = OFFSET_BYTES * (given->count + 1);
     if (buffer < 0 || buffer + 1 >= of->buffers || of->lengths[buffer] != edge_bytes ||
-        (uintptr_t)of->out % OFFSET_BYTES || of->begins[buffer] % OFFSET_BYTES)
+        (uintptr_t)of->out % OFFSET_BYTES || of->starts[buffer] % OFFSET_BYTES)
         return false;
     put_offsets(spans_of(spans, index, EDGES) + first, given->count + 1, column[ITEM_BYTES],
-                of->out + of->begins[buffer]);
-    return copy_spans(given->arena, spans_of(spans, index, BEGINS) + first,
+                of->out + of->starts[buffer]);
+    return copy_spans(given->arena, spans_of(spans, index, VALUE_STARTS) + first,
                       spans_of(spans, index, LENGTHS) + first, given->count,
-                      of->out + of->begins[buffer + 1], of->lengths[buffer + 1]);
+                      of->out + of->starts[buffer + 1], of->lengths[buffer + 1]);
 }
 
 /* Gather columns of fixed size; `placed` has room for them. */
@@ -162,7 +162,7 @@ static bool put_fields(const payload *of, const rows *given, const array *fields
         const int64_t buffer = placed[field * FIELD + TO];
         if (buffer < 0 || buffer >= of->buffers)
             return false;
-        placed[field * FIELD + TO] = of->begins[buffer];
+        placed[field * FIELD + TO] = of->starts[buffer];
     }
     return gather(given, placed, fields->shape[0], of->out, of->size);
 }
@@ -173,7 +173,7 @@ static bool put_ids(const payload *of, const array *ids, int64_t buffer) {
         return true;
     if (buffer >= of->buffers || (of->number + 1) * of->lengths[buffer] > ids->size)
         return false;
-    memcpy(of->out + of->begins[buffer], bytes_of(ids) + of->number * of->lengths[buffer],
+    memcpy(of->out + of->starts[buffer], bytes_of(ids) + of->number * of->lengths[buffer],
            (size_t)of->lengths[buffer]);
     return true;
 }
@@ -182,16 +182,16 @@ static bool put_ids(const payload *of, const array *ids, int64_t buffer) {
  * its bytes; bytes of its head; the address that takes its hash, 0 for none. */
 enum { ADDRESS, PAYLOAD_BYTES, HEAD_BYTES, HASH_TO, TARGET };
 
-/* Return a batch's payload; `begins` says which argument has where buffers begin, the next one has
+/* Return a batch's payload; `starts` says which argument has where buffers begin, the next one has
  * their bytes. */
-static payload payload_of(const argument *of, int begins, int64_t batch, const array *targets) {
+static payload payload_of(const argument *of, int starts, int64_t batch, const array *targets) {
     const int64_t *target = ints_of(targets) + batch * TARGET;
-    const int64_t width = of[begins].array.shape[1];
+    const int64_t width = of[starts].array.shape[1];
     const payload found = {batch,
                            (uint8_t *)(uintptr_t)target[ADDRESS],
                            target[PAYLOAD_BYTES],
-                           ints_of(&of[begins].array) + batch * width,
-                           ints_of(&of[begins + 1].array) + batch * width,
+                           ints_of(&of[starts].array) + batch * width,
+                           ints_of(&of[starts + 1].array) + batch * width,
                            width};
     return found;
 }
@@ -220,7 +220,7 @@ static void put_hash(const payload *of, const array *targets) {
  *
  * 0 to 4: As for `measure_batches`.
  * 5 fields: As for `gather`, but for the last column, which says the buffer.
- * 6 ragged, 7 spans, 8 begins, 9 lengths: As for `measure_batches`.
+ * 6 ragged, 7 spans, 8 starts, 9 lengths: As for `measure_batches`.
  * 10 ids: What the column of sample ids shows of all rows.
  * 11 id_buffer: Its buffer; below 0 without that column.
  * 12 heads: What precedes each payload, one after the other.
@@ -231,11 +231,11 @@ static void put_hash(const payload *of, const array *targets) {
 static bool write_batches(const argument *of) {
     const rows all = rows_of(of);
     const array *fields = &of[5].array, *ragged = &of[6].array, *spans = &of[7].array;
-    const array *begins = &of[8].array, *heads = &of[12].array, *targets = &of[13].array;
+    const array *starts = &of[8].array, *heads = &of[12].array, *targets = &of[13].array;
     const int64_t batches = targets->shape[0], count = all.count / most(1, batches);
     if (fields->shape[1] != FIELD || targets->shape[1] != TARGET ||
-        !are_spans(spans, ragged, all.count) || begins->shape[0] != batches ||
-        of[9].array.size != begins->size)
+        !are_spans(spans, ragged, all.count) || starts->shape[0] != batches ||
+        of[9].array.size != starts->size)
         return false;
     int64_t *placed = malloc((size_t)most(1, fields->size) * sizeof *placed);
     if (placed == NULL)
@@ -279,10 +279,10 @@ static void hash_parts(const parts_out *to, int64_t end) {
     const int64_t last = least(end, (to->size - 1) / BLOCK_BYTES * BLOCK_BYTES);
     while (*to->hashed + BLOCK_BYTES <= last) {
         const int64_t part = *to->hashed / to->part_bytes;
-        const int64_t begin = *to->hashed - part * to->part_bytes;
-        const int64_t here = least(last - part * to->part_bytes, to->part_bytes) - begin;
+        const int64_t start = *to->hashed - part * to->part_bytes;
+        const int64_t here = least(last - part * to->part_bytes, to->part_bytes) - start;
         const uint8_t *from = (const uint8_t *)(uintptr_t)ints_of(to->parts)[part];
-        add_blocks(from + begin, here / BLOCK_BYTES, to->sums);
+        add_blocks(from + start, here / BLOCK_BYTES, to->sums);
         *to->hashed += here / BLOCK_BYTES * BLOCK_BYTES;
     }
 }
@@ -295,24 +295,24 @@ static void hash_parts(const parts_out *to, int64_t end) {
  *
  * Returns whether all spans lie in the memory, and are as many bytes.
  */
-static bool copy_spans_to_parts(const array *memory, const int64_t *begins, const int64_t *lengths,
+static bool copy_spans_to_parts(const array *memory, const int64_t *starts, const int64_t *lengths,
                                 int64_t count, const parts_out *to, int64_t at, int64_t end) {
     if (at < 0)
         return false;
     for (int64_t first = 0; first < count; first += TILE) {
         const int64_t last = first + least(TILE, count - first);
-        if (!fetch_spans(memory, begins + first, lengths + first, last - first))
+        if (!fetch_spans(memory, starts + first, lengths + first, last - first))
             return false;
         for (int64_t i = first; i < last; i++) {
-            int64_t begin = begins[i], left = lengths[i];
+            int64_t start = starts[i], left = lengths[i];
             if (left > least(end, to->size) - at)
                 return false;
             while (left > 0) {
                 const int64_t part = at / to->part_bytes, into = at - part * to->part_bytes;
                 const int64_t here = least(least(left, to->part_bytes - into), NEAR_BYTES);
                 uint8_t *target = (uint8_t *)(uintptr_t)ints_of(to->parts)[part];
-                memcpy(target + into, bytes_of(memory) + begin, (size_t)here);
-                begin += here;
+                memcpy(target + into, bytes_of(memory) + start, (size_t)here);
+                start += here;
                 left -= here;
                 at += here;
                 if (at - *to->hashed >= NEAR_BYTES)

@@ -33,11 +33,11 @@ static bool distinct(const array *blocks, const array *ends, int64_t widest, con
     uint8_t *seen = calloc((size_t)(last - first + 1), 1);
     if (seen == NULL)
         return false;
-    int64_t begin = 0, at = 0;
+    int64_t start = 0, at = 0;
     for (int64_t batch = 0; batch < ends->size; batch++) {
         const int64_t end = least(ints_of(ends)[batch], count);
         int64_t low = last - first, high = 0;
-        for (int64_t i = begin; i < end; i++) {
+        for (int64_t i = start; i < end; i++) {
             const int64_t place = of[i] - first;
             seen[place] = 1;
             low = least(low, place);
@@ -49,7 +49,7 @@ static bool distinct(const array *blocks, const array *ends, int64_t widest, con
                 seen[place] = 0;
             }
         }
-        begin = most(begin, end);
+        start = most(start, end);
         ints_of(out_ends)[batch] = at;
     }
     free(seen);

@@ -41,9 +41,9 @@ typedef struct {
 static bool deal_slice(const deal_table *of, int64_t low, int64_t high) {
     int64_t size = 0;
     for (int64_t part = 0; part < of->parts; part++) {
-        const int64_t begin = most(of->part_edges[part], low);
+        const int64_t start = most(of->part_edges[part], low);
         const int64_t end = least(of->part_edges[part + 1], high);
-        of->rooms[part] = most(0, end - begin);
+        of->rooms[part] = most(0, end - start);
         if (of->rooms[part])
             of->heap[size++] = part;
     }

@@ -20,20 +20,20 @@
  * Into the second cache: of requests by the first there are few, and 160-byte rows came in 65 us
  * instead of 92 (4,096 of them).
  */
-static inline void fetch_all(const uint8_t *memory, int64_t begin, int64_t size) {
-    const int64_t end = begin + least(size, MOST_LINES * LINE);
-    for (int64_t line = begin & -LINE; line < end; line += LINE)
+static inline void fetch_all(const uint8_t *memory, int64_t start, int64_t size) {
+    const int64_t end = start + least(size, MOST_LINES * LINE);
+    for (int64_t line = start & -LINE; line < end; line += LINE)
         __builtin_prefetch(memory + line, 0, 2);
 }
 
 /* Ask for several spans; return whether all lie in the memory. */
-static bool fetch_spans(const array *memory, const int64_t *begins, const int64_t *lengths,
+static bool fetch_spans(const array *memory, const int64_t *starts, const int64_t *lengths,
                         int64_t count) {
     for (int64_t i = 0; i < count; i++) {
         /* Nothing is added that could pass the greatest number. */
-        if (lengths[i] < 0 || begins[i] < 0 || begins[i] > memory->size - lengths[i])
+        if (lengths[i] < 0 || starts[i] < 0 || starts[i] > memory->size - lengths[i])
             return false;
-        fetch_all(bytes_of(memory), begins[i], lengths[i]);
+        fetch_all(bytes_of(memory), starts[i], lengths[i]);
     }
     return true;
 }
@@ -101,8 +101,8 @@ static inline int64_t row_at(const rows *of, int64_t part, int64_t i, int64_t un
     if (slot < 0 || slot >= of->bases->shape[1])
         return -1;
     const int64_t base = ints_of(of->bases)[part * of->bases->shape[1] + slot] * unit;
-    const int64_t begin = base + of->offsets[i] * row_bytes;
-    return begin < 0 || begin > of->arena->size - row_bytes ? -1 : begin;
+    const int64_t start = base + of->offsets[i] * row_bytes;
+    return start < 0 || start > of->arena->size - row_bytes ? -1 : start;
 }
 
 /* Gather the only column of a part: each row is copied when it has had time to come. */
@@ -110,12 +110,12 @@ static bool gather_column(const rows *of, const int64_t *field, uint8_t *out, bo
     const uint8_t *memory = bytes_of(of->arena);
     const int64_t row_bytes = field[ROW_BYTES], unit = field[UNIT], at = field[AT];
     const int64_t size = field[SIZE];
-    int64_t begins[AHEAD] = {0};
+    int64_t starts[AHEAD] = {0};
     is_past = is_past && size >= LONG_BYTES;
     out += field[TO];
     for (int64_t coming = 0; coming < of->count + AHEAD; coming++) {
         const int64_t i = coming - AHEAD;
-        int64_t *place = begins + coming % AHEAD;
+        int64_t *place = starts + coming % AHEAD;
         if (i >= 0) {
             const uint8_t *from = memory + *place;
             if (size == 8)
@@ -128,11 +128,11 @@ static bool gather_column(const rows *of, const int64_t *field, uint8_t *out, bo
                 memcpy(out + size * i, from, (size_t)size);
         }
         if (coming < of->count) {
-            const int64_t begin = row_at(of, field[PART], coming, unit, row_bytes);
-            if (begin < 0)
+            const int64_t start = row_at(of, field[PART], coming, unit, row_bytes);
+            if (start < 0)
                 return false;
-            *place = begin + at;
-            fetch_all(memory, begin + at, size);
+            *place = start + at;
+            fetch_all(memory, start + at, size);
         }
     }
     if (is_past)
@@ -145,17 +145,17 @@ static bool gather_columns(const rows *of, const int64_t *fields, int64_t field_
                            uint8_t *out) {
     const uint8_t *memory = bytes_of(of->arena);
     const int64_t row_bytes = fields[ROW_BYTES], unit = fields[UNIT];
-    int64_t begins[2][TILE];
+    int64_t starts[2][TILE];
     for (int64_t coming = 0; coming < of->count + TILE; coming += TILE) {
         const int64_t turn = coming / TILE % 2;
         for (int64_t i = 0; i < least(TILE, of->count - coming); i++) {
-            const int64_t begin = row_at(of, fields[PART], coming + i, unit, row_bytes);
-            if (begin < 0)
+            const int64_t start = row_at(of, fields[PART], coming + i, unit, row_bytes);
+            if (start < 0)
                 return false;
-            begins[turn][i] = begin;
-            fetch_all(memory, begin, row_bytes);
+            starts[turn][i] = start;
+            fetch_all(memory, start, row_bytes);
         }
-        const int64_t first = coming - TILE, *own = begins[1 - turn];
+        const int64_t first = coming - TILE, *own = starts[1 - turn];
         const int64_t here = first < 0 ? 0 : least(TILE, of->count - first);
         for (int64_t field = 0; field < field_count; field++) {
             const int64_t at = fields[field * FIELD + AT], size = fields[field * FIELD + SIZE];
@@ -195,13 +195,13 @@ static bool gather(const rows *of, const int64_t *fields, int64_t count, uint8_t
                    int64_t out_bytes) {
     if (!are_fields(of, fields, count, out_bytes))
         return false;
-    for (int64_t begin = 0, end; begin < count; begin = end) {
-        const int64_t *field = fields + begin * FIELD;
-        end = begin + 1;
+    for (int64_t start = 0, end; start < count; start = end) {
+        const int64_t *field = fields + start * FIELD;
+        end = start + 1;
         while (end < count && fields[end * FIELD + PART] == field[PART])
             end++;
-        if (end == begin + 1 ? !gather_column(of, field, out, out_bytes >= PAST_BYTES)
-                             : !gather_columns(of, field, end - begin, out))
+        if (end == start + 1 ? !gather_column(of, field, out, out_bytes >= PAST_BYTES)
+                             : !gather_columns(of, field, end - start, out))
             return false;
     }
     return true;
@@ -209,10 +209,10 @@ static bool gather(const rows *of, const int64_t *fields, int64_t count, uint8_t
 
 /* Find the values of a ragged column, whose spans lie at `at` in packed rows.
  *
- * `begins` takes where each begins in the arena, `lengths` its bytes, and `edges` where each
+ * `starts` takes where each begins in the arena, `lengths` its bytes, and `edges` where each
  * begins, and the last ends, when they lie back to back. Returns as `gather`.
  */
-static bool find_values(const rows *of, int64_t row_bytes, int64_t at, int64_t *begins,
+static bool find_values(const rows *of, int64_t row_bytes, int64_t at, int64_t *starts,
                         int64_t *lengths, int64_t *edges) {
     const uint8_t *memory = bytes_of(of->arena);
     if (at < 0 || at > row_bytes - 16 || of->bases->shape[0] < 1)
@@ -221,18 +221,18 @@ static bool find_values(const rows *of, int64_t row_bytes, int64_t at, int64_t *
     for (int64_t first = 0; first < of->count; first += TILE) {
         const int64_t end = first + least(TILE, of->count - first);
         for (int64_t i = first; i < end; i++) {
-            const int64_t begin = row_at(of, 0, i, row_bytes, row_bytes);
-            if (begin < 0)
+            const int64_t start = row_at(of, 0, i, row_bytes, row_bytes);
+            if (start < 0)
                 return false;
-            begins[i] = begin + at;
-            __builtin_prefetch(memory + begin + at, 0, 2);
+            starts[i] = start + at;
+            __builtin_prefetch(memory + start + at, 0, 2);
         }
         for (int64_t i = first; i < end; i++) {
             int64_t span[2];
-            memcpy(span, memory + begins[i], sizeof span);
+            memcpy(span, memory + starts[i], sizeof span);
             if (span[1] < 0 || span[0] < 0 || span[0] > of->arena->size - span[1])
                 return false;
-            begins[i] = span[0];
+            starts[i] = span[0];
             lengths[i] = span[1];
             edges[i + 1] = edges[i] + span[1];
         }
@@ -241,21 +241,21 @@ static bool find_values(const rows *of, int64_t row_bytes, int64_t at, int64_t *
 }
 
 /* Copy spans of bytes back to back; return whether all lie in the memory and fit. */
-static bool copy_spans(const array *memory, const int64_t *begins, const int64_t *lengths,
+static bool copy_spans(const array *memory, const int64_t *starts, const int64_t *lengths,
                        int64_t count, uint8_t *out, int64_t out_bytes) {
     const bool is_past = out_bytes >= PAST_BYTES;
     int64_t at = 0;
     for (int64_t first = 0; first < count; first += TILE) {
         const int64_t end = first + least(TILE, count - first);
-        if (!fetch_spans(memory, begins + first, lengths + first, end - first))
+        if (!fetch_spans(memory, starts + first, lengths + first, end - first))
             return false;
         for (int64_t i = first; i < end; i++) {
             if (lengths[i] > out_bytes - at)
                 return false;
             if (is_past && lengths[i] >= LONG_BYTES)
-                copy_past(out + at, bytes_of(memory) + begins[i], lengths[i]);
+                copy_past(out + at, bytes_of(memory) + starts[i], lengths[i]);
             else
-                memcpy(out + at, bytes_of(memory) + begins[i], (size_t)lengths[i]);
+                memcpy(out + at, bytes_of(memory) + starts[i], (size_t)lengths[i]);
             at += lengths[i];
         }
     }

@@ -45,18 +45,18 @@ static bool weigh(int64_t length, int64_t size, int64_t first, int64_t count, im
     }
     for (int64_t i = 0; i < count; i++) {
         const double centre = ((double)(first + i) + 0.5) * scale;
-        const int64_t begin = most((int64_t)floor(centre - support + 0.5), 0);
+        const int64_t start = most((int64_t)floor(centre - support + 0.5), 0);
         const int64_t end = least((int64_t)floor(centre + support + 0.5), length);
         int16_t *weights = into->weights + i * taps;
         double total = 0.0;
-        for (int64_t place = begin; place < end; place++) {
+        for (int64_t place = start; place < end; place++) {
             const double far = fabs(((double)place + 0.5 - centre) / support);
-            near[place - begin] = far < 1.0 ? 1.0 - far : 0.0;
-            total += near[place - begin];
+            near[place - start] = far < 1.0 ? 1.0 - far : 0.0;
+            total += near[place - start];
         }
         int32_t left = 1 << WEIGHT_BITS;
         int64_t best = 0;
-        for (int64_t tap = 0; tap < end - begin; tap++) {
+        for (int64_t tap = 0; tap < end - start; tap++) {
             const double share = near[tap] / total * (1 << WEIGHT_BITS);
             weights[tap] = (int16_t)floor(share + 0.5);
             left -= weights[tap];
@@ -64,8 +64,8 @@ static bool weigh(int64_t length, int64_t size, int64_t first, int64_t count, im
                 best = tap;
         }
         weights[best] = (int16_t)(weights[best] + left);
-        into->firsts[i] = (int32_t)begin;
-        into->taps = most(into->taps, (end - begin + 1) & ~(int64_t)1);
+        into->firsts[i] = (int32_t)start;
+        into->taps = most(into->taps, (end - start + 1) & ~(int64_t)1);
     }
     free(near);
     /* As many for each as the most that one has. */
@@ -156,12 +156,12 @@ WITH_AVX2 static int64_t weigh_bytes_wide(const uint8_t *from, int64_t stride, i
 /* Weigh the pixels of four rows, which lie side by side in `kept`, for all columns.
  *
  * A pixel is written as four bytes, of which the next one overwrites the last. */
-WITH_AVX2 static void weigh_four_rows(const int16_t *kept, int64_t begin, const image_part *part,
+WITH_AVX2 static void weigh_four_rows(const int16_t *kept, int64_t start, const image_part *part,
                                       const image_weights *across, uint8_t *const *out,
                                       int64_t rows) {
     for (int64_t i = 0; i < part->columns; i++) {
         const int64_t x = part->flip_x ? part->columns - 1 - i : i;
-        const int16_t *from = kept + (across->firsts[x] - begin) * PIXEL * ROWS_AT_ONCE;
+        const int16_t *from = kept + (across->firsts[x] - start) * PIXEL * ROWS_AT_ONCE;
         const int16_t *weights = across->weights + x * across->taps;
         __m256i even = _mm256_set1_epi32(1 << (LAST_SHIFT - 1)), odd = even;
         for (int64_t tap = 0; tap < across->taps; tap += 2) {
@@ -340,10 +340,10 @@ static bool map_levels(const array *pixels, const array *tables, const array *nu
 TWICE static int64_t count_scans(const uint8_t *from, int64_t size) {
     int64_t found = 0;
     /* Some at a time, for sums of bytes that are added up at once. */
-    for (int64_t begin = 0; begin < size - 1; begin += 255) {
-        const int64_t end = least(begin + 255, size - 1);
+    for (int64_t start = 0; start < size - 1; start += 255) {
+        const int64_t end = least(start + 255, size - 1);
         uint8_t here = 0;
-        for (int64_t i = begin; i < end; i++)
+        for (int64_t i = start; i < end; i++)
             here = (uint8_t)(here + ((from[i] == 0xff) & (from[i + 1] == 0xda)));
         found += here;
     }
@@ -372,11 +372,11 @@ static int resample(const array *pixels, const array *numbers, const array *out)
     int result = -1;
     if (weigh(part.height, part.size_y, part.first_y, part.rows, &down) &&
         weigh(part.width, part.size_x, part.first_x, part.columns, &across)) {
-        const int64_t begin = across.firsts[0];
+        const int64_t start = across.firsts[0];
         const int64_t end = least(across.firsts[part.columns - 1] + across.taps, part.width);
         /* Past the last pixel stand zeros, for weights of zero. */
         const int64_t step = lanes * ROWS_AT_ONCE;
-        kept = calloc((size_t)((end - begin + across.taps) * step), sizeof *kept);
+        kept = calloc((size_t)((end - start + across.taps) * step), sizeof *kept);
         if (kept != NULL)
             result = 0;
 #if HAS_AVX2_PATH
@@ -389,7 +389,7 @@ static int resample(const array *pixels, const array *numbers, const array *out)
                 const int64_t place = part.flip_y ? part.rows - 1 - y - row : y + row;
                 const int64_t first = down.firsts[y + row], left = part.height - first;
                 const uint8_t *from = bytes_of(pixels) +
-                                      ((part.top + first) * part.stride + part.left + begin) * lanes;
+                                      ((part.top + first) * part.stride + part.left + start) * lanes;
                 const int16_t *weights = down.weights + (y + row) * down.taps;
                 int16_t *into = kept + row * lanes;
                 int64_t done = 0;
@@ -401,22 +401,22 @@ static int resample(const array *pixels, const array *numbers, const array *out)
                         from + (known - first) * part.stride * lanes,
                         end_of_rows(&part, &down, y + row + ROWS_AHEAD) - known};
                     done = weigh_bytes_wide(from, part.stride * lanes, left, weights, down.taps,
-                                            end - begin, step, into, ahead);
+                                            end - start, step, into, ahead);
                 }
 #endif
                 weigh_bytes(from + done * lanes, part.stride * lanes, left, weights, down.taps,
-                            (end - begin - done) * lanes, lanes, step, into + done * step);
+                            (end - start - done) * lanes, lanes, step, into + done * step);
             }
 #if HAS_AVX2_PATH
             if (is_wide) {
-                weigh_four_rows(kept, begin, &part, &across, to, rows);
+                weigh_four_rows(kept, start, &part, &across, to, rows);
                 continue;
             }
 #endif
             for (int64_t row = 0; row < rows; row++)
                 for (int64_t i = 0; i < part.columns; i++) {
                     const int64_t x = part.flip_x ? part.columns - 1 - i : i;
-                    weigh_pixels(kept + (across.firsts[x] - begin) * step + row * lanes, step,
+                    weigh_pixels(kept + (across.firsts[x] - start) * step + row * lanes, step,
                                  across.weights + x * across.taps, across.taps, channels,
                                  to[row] + i * channels);
                 }

@@ -62,12 +62,12 @@ static void remove_room(rooms *from, int64_t room) {
 }
 
 /* A piece of a document: its row, the document, where it begins and how long it is. */
-enum { ROW, DOCUMENT, BEGIN, TAKEN, PACKED };
+enum { ROW, DOCUMENT, START, TAKEN, PACKED };
 
 /* What `best_fit` is given, as headrace.order.packing.best_fit takes it. */
 typedef struct {
     const int64_t *documents;
-    const int64_t *begins;
+    const int64_t *starts;
     const int64_t *sizes;
     int64_t count;
     int64_t length;
@@ -86,7 +86,7 @@ typedef struct {
 static packed place_documents(const packing *of, rooms *left, int64_t *last, int64_t *before) {
     packed found = {0, 0};
     for (int64_t i = 0; i < of->count; i++) {
-        int64_t begin = of->begins[i], size = of->sizes[i];
+        int64_t start = of->starts[i], size = of->sizes[i];
         while (size > 0) {
             int64_t row, room = size <= of->length ? room_from(left, size) : -1;
             if (room < 0 && of->cut) {
@@ -109,14 +109,14 @@ static packed place_documents(const packing *of, rooms *left, int64_t *last, int
             int64_t *piece = of->out + found.pieces++ * PACKED;
             piece[ROW] = row;
             piece[DOCUMENT] = of->documents[i];
-            piece[BEGIN] = begin;
+            piece[START] = start;
             piece[TAKEN] = taken;
             if (room > taken) {
                 before[row] = last[room - taken];
                 last[room - taken] = row;
                 add_room(left, room - taken);
             }
-            begin += taken;
+            start += taken;
             size -= taken;
         }
     }

@@ -39,9 +39,9 @@ typedef struct {
     int64_t length;
 } packed_rows;
 
-/* What a row consists of, from its begin to its end: pieces, and what is filled between them. */
+/* What a row consists of, from its start to its end: pieces, and what is filled between them. */
 typedef struct {
-    int64_t begin;
+    int64_t start;
     int64_t size;
     int64_t piece; /* -1 for what is filled */
 } segment;
@@ -63,7 +63,7 @@ static inline bool next_segment(row_walk *walk, segment *found) {
     const bool is_last = walk->next == walk->stop;
     const int64_t *piece = piece_of(walk->of, walk->next);
     const int64_t end = is_last ? walk->of->length : piece[IN_ROW];
-    found->begin = walk->at;
+    found->start = walk->at;
     if (is_last || end > walk->at) {
         found->piece = -1;
         found->size = end - walk->at;
@@ -138,7 +138,7 @@ static bool are_row_tables(const argument *of) {
  * 4 sources: (sources, 5), as above; the one of documents first.
  * 5 marks: Elements that are put around each document.
  * 6 buffers: (buffers, 3): bytes for each row, for each segment, and besides them.
- * 7 begins: (batches, buffers): takes where each buffer begins in its payload.
+ * 7 starts: (batches, buffers): takes where each buffer begins in its payload.
  * 8 lengths: (batches, buffers): takes its bytes.
  *
  * Returns whether the pieces lie in their rows, and all documents are as long as the pieces say.
@@ -178,7 +178,7 @@ static bool measure_rows(const argument *of) {
 
 typedef struct {
     const array *memory;
-    const int64_t *begins; /* of the documents of the pieces, in bytes */
+    const int64_t *starts; /* of the documents of the pieces, in bytes */
     const int64_t *lengths;
     const int64_t *source;
 } packed_source;
@@ -186,7 +186,7 @@ typedef struct {
 /* What of a document is copied: where it lies in the memory, its bytes, and whether a mark comes
  * before and after it; `size` is -1 if it does not lie in the memory. */
 typedef struct {
-    int64_t begin;
+    int64_t start;
     int64_t size;
     bool has_bos;
     bool has_eos;
@@ -194,16 +194,16 @@ typedef struct {
 
 static inline copied copied_of(const packed_source *from, const packed_rows *of, int64_t i) {
     const int64_t *piece = piece_of(of, i), bytes = from->source[ELEMENT_BYTES];
-    const bool marks_begin = from->source[BOS] >= 0, marks_end = from->source[EOS] >= 0;
-    copied found = {from->begins[i], -1, marks_begin && piece[IN_DOCUMENT] == 0,
+    const bool marks_start = from->source[BOS] >= 0, marks_end = from->source[EOS] >= 0;
+    copied found = {from->starts[i], -1, marks_start && piece[IN_DOCUMENT] == 0,
                     marks_end && piece[IN_DOCUMENT] + piece[ELEMENTS] == piece[OF_DOCUMENT]};
-    const int64_t first = piece[IN_DOCUMENT] - (marks_begin && !found.has_bos);
+    const int64_t first = piece[IN_DOCUMENT] - (marks_start && !found.has_bos);
     const int64_t size = piece[ELEMENTS] - found.has_bos - found.has_eos;
     const int64_t length = from->lengths[i];
-    if (size < 0 || length < 0 || (first + size) * bytes > length || found.begin < 0 ||
-        found.begin > from->memory->size - length)
+    if (size < 0 || length < 0 || (first + size) * bytes > length || found.start < 0 ||
+        found.start > from->memory->size - length)
         return found;
-    found.begin += first * bytes;
+    found.start += first * bytes;
     found.size = size * bytes;
     return found;
 }
@@ -223,14 +223,14 @@ static bool put_elements(const packed_source *from, row_walk walk, uint8_t *to) 
     const packed_rows *of = walk.of;
     const int64_t bytes = from->source[ELEMENT_BYTES];
     for (segment found; next_segment(&walk, &found);) {
-        uint8_t *at = to + found.begin * bytes;
+        uint8_t *at = to + found.start * bytes;
         if (found.piece < 0) {
             put_items(at, from->source[FILL], found.size, bytes);
             continue;
         }
         if (found.piece + PIECES_AHEAD < of->piece_count) {
             const copied later = copied_of(from, of, found.piece + PIECES_AHEAD);
-            fetch_all(bytes_of(from->memory), most(0, later.begin), most(0, later.size));
+            fetch_all(bytes_of(from->memory), most(0, later.start), most(0, later.size));
         }
         const copied own = copied_of(from, of, found.piece);
         if (own.size < 0)
@@ -239,7 +239,7 @@ static bool put_elements(const packed_source *from, row_walk walk, uint8_t *to) 
             put_items(at, from->source[BOS], 1, bytes);
             at += bytes;
         }
-        memcpy(at, bytes_of(from->memory) + own.begin, (size_t)own.size);
+        memcpy(at, bytes_of(from->memory) + own.start, (size_t)own.size);
         if (own.has_eos)
             put_items(at + own.size, from->source[EOS], 1, bytes);
     }
@@ -276,29 +276,29 @@ static void put_labels(const uint8_t *row, const int64_t *source, row_walk walk,
     const int64_t bytes = source[ELEMENT_BYTES];
     for (segment found; next_segment(&walk, &found);) {
         if (found.piece < 0)
-            put_each(to + found.begin, found.size, IGNORED_LABEL);
+            put_each(to + found.start, found.size, IGNORED_LABEL);
         else
-            put_next(row + found.begin * bytes, bytes, source[IS_SIGNED], found.size,
-                     to + found.begin);
+            put_next(row + found.start * bytes, bytes, source[IS_SIGNED], found.size,
+                     to + found.start);
     }
 }
 
 static void put_positions(row_walk walk, int32_t *to) {
     for (segment found; next_segment(&walk, &found);)
         for (int64_t i = 0; i < found.size; i++)
-            to[found.begin + i] = (int32_t)i;
+            to[found.start + i] = (int32_t)i;
 }
 
 static void put_documents(row_walk walk, int32_t *to) {
     segment found;
     for (int32_t number = 0; next_segment(&walk, &found); number++)
-        put_each(to + found.begin, found.size, found.piece < 0 ? -1 : number);
+        put_each(to + found.start, found.size, found.piece < 0 ? -1 : number);
 }
 
 static void put_boundaries(row_walk walk, int32_t *to) {
     *to++ = 0;
     for (segment found; next_segment(&walk, &found);)
-        *to++ = (int32_t)(found.begin + found.size);
+        *to++ = (int32_t)(found.start + found.size);
 }
 
 static void put_samples(row_walk walk, const int64_t *sample_ids, int64_t *to) {
@@ -352,13 +352,13 @@ static bool are_made(const row_batch *of) {
         return false;
     for (int64_t buffer = 0; buffer < of->to.buffers; buffer++)
         if (of->to.lengths[buffer] != made_bytes(of, of->made + buffer * MADE) ||
-            of->to.begins[buffer] % OFFSET_BYTES)
+            of->to.starts[buffer] % OFFSET_BYTES)
             return false;
     return true;
 }
 
 static packed_source source_of(const row_batch *of, int64_t source) {
-    const packed_source found = {of->memory, spans_of(of->spans, source, BEGINS),
+    const packed_source found = {of->memory, spans_of(of->spans, source, VALUE_STARTS),
                                  spans_of(of->spans, source, LENGTHS),
                                  ints_of(of->sources) + source * SOURCE};
     return found;
@@ -378,7 +378,7 @@ typedef struct {
 static bool put_row(const row_batch *of, int64_t buffer, const row_place *row) {
     const int64_t *made = of->made + buffer * MADE;
     const int64_t cells = row->number * of->rows.length;
-    uint8_t *out = of->to.out + of->to.begins[buffer];
+    uint8_t *out = of->to.out + of->to.starts[buffer];
     const packed_source from = source_of(of, made[OF_SOURCE]);
     switch (made[KIND]) {
     case ELEMENTS_OF_SOURCE:
@@ -399,7 +399,7 @@ static bool put_row(const row_batch *of, int64_t buffer, const row_place *row) {
 /* Write what buffers begin with, and the ids, which have no rows of their own. */
 static void put_first(const row_batch *of) {
     for (int64_t buffer = 0; buffer < of->to.buffers; buffer++) {
-        uint8_t *out = of->to.out + of->to.begins[buffer];
+        uint8_t *out = of->to.out + of->to.starts[buffer];
         const int64_t kind = of->made[buffer * MADE + KIND], bytes = of->to.lengths[buffer];
         if (kind == IDS)
             memcpy(out, bytes_of(of->ids) + of->to.number * bytes, (size_t)bytes);
@@ -413,7 +413,7 @@ static uint8_t *main_place(const row_batch *of, int64_t row) {
     if (of->main < 0)
         return of->scratch;
     const int64_t row_bytes = of->rows.length * ints_of(of->sources)[ELEMENT_BYTES];
-    return of->to.out + of->to.begins[of->main] + row * row_bytes;
+    return of->to.out + of->to.starts[of->main] + row * row_bytes;
 }
 
 /* Write the rows of a batch; return whether their documents lie in the memory. */
@@ -458,10 +458,10 @@ static int64_t main_buffer(const array *made) {
 }
 
 static bool are_buffers(const argument *of) {
-    const array *made = &of[7].array, *begins = &of[8].array;
-    if (made->shape[1] != MADE || begins->shape[1] != made->shape[0] ||
-        of[9].array.size != begins->size || of[12].array.shape[1] != TARGET ||
-        of[12].array.shape[0] != begins->shape[0] || of[6].array.size < of[1].array.shape[0])
+    const array *made = &of[7].array, *starts = &of[8].array;
+    if (made->shape[1] != MADE || starts->shape[1] != made->shape[0] ||
+        of[9].array.size != starts->size || of[12].array.shape[1] != TARGET ||
+        of[12].array.shape[0] != starts->shape[0] || of[6].array.size < of[1].array.shape[0])
         return false;
     for (int64_t buffer = 0; buffer < made->shape[0]; buffer++) {
         const int64_t source = ints_of(made)[buffer * MADE + OF_SOURCE];
@@ -477,7 +477,7 @@ static bool are_buffers(const argument *of) {
  * 5 memory: What the spans point into.
  * 6 sample_ids: (pieces,): the document of each.
  * 7 made: (buffers, 2): what each buffer holds, and of which source; 0 where it does not matter.
- * 8 begins, 9 lengths: As for `measure_rows`.
+ * 8 starts, 9 lengths: As for `measure_rows`.
  * 10 ids, 11 heads, 12 targets: As for `write_batches`.
  *
  * Returns whether all of it fits together and lies in the memory; false without memory too.
