@@ -69,6 +69,25 @@ def test_inspect_lists_the_versions_that_can_be_opened(url: str) -> None:
     ]
 
 
+def test_inspect_shows_packed_rows(tmp_path: Path) -> None:
+    """Each length of rows that was indexed, shortest first; none without an index."""
+    folder = str(tmp_path / "corpus")
+    schema = pa.schema([pa.field("tokens", pa.list_(pa.int32()), nullable=False)])
+    documents = pa.RecordBatch.from_pylist([{"tokens": [1] * 16}] * 10, schema)
+    write_shards_of(folder, [documents])
+    bare = json.loads(run("inspect", folder, "--json").stdout)
+    for length in ("64", "32"):
+        assert 0 == run("index", folder, "--pack-length", length).returncode
+    packed = json.loads(run("inspect", folder, "--json").stdout)["packed"]
+
+    assert [] == bare["packed"]
+    assert [32, 64] == [rows["length"] for rows in packed]
+    assert all(160 <= rows["row_count"] * rows["length"] <= 320 for rows in packed)
+    assert [["tokens"]] * 2 == [rows["columns"] for rows in packed]
+    shown = f"packed       {packed[1]['row_count']} rows of 64 (tokens), read as NAME:64"
+    assert shown in run("inspect", folder).stdout
+
+
 @pytest.mark.parametrize("older_than", ["soon", "-1h"])
 def test_gc_refuses_what_is_no_time(url: str, older_than: str) -> None:
     """A wrong time is misuse."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from contextlib import closing
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
@@ -24,7 +25,7 @@ _MOST_SHOWN = 20  # classes; two lines of a terminal
 @where_option
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def command(*, url: str, fingerprint: str | None, where: str, as_json: bool) -> None:
-    """Show the columns, counts, sizes and versions of the dataset at URL.
+    """Show the columns, counts, sizes, packed rows and versions of the dataset at URL.
 
     \b
     headrace inspect s3://bucket/flights
@@ -39,12 +40,16 @@ def command(*, url: str, fingerprint: str | None, where: str, as_json: bool) -> 
     versions = [asdict(version) for version in list_versions(url)]
     with open_dataset(url, fingerprint=fingerprint) as dataset:
         facts, columns = _facts(url, dataset), _columns(dataset)
+        packed = _packed(url, dataset)
         if where:
             facts["kept_count"] = kept_of(dataset, where).count
     if as_json:
-        click.echo(json.dumps({**facts, "columns": columns, "versions": versions}))
+        click.echo(
+            json.dumps({**facts, "columns": columns, "packed": packed, "versions": versions})
+        )
         return
     _show_facts(facts)
+    _show_packed(packed)
     _show_columns(columns)
     _show_classes(columns)
     _show_versions(versions, shown=str(facts["fingerprint"]))
@@ -78,6 +83,22 @@ def _columns(dataset: OpenDataset) -> list[dict[str, object]]:
     ]
 
 
+def _packed(url: str, dataset: OpenDataset) -> list[dict[str, Any]]:
+    """Return the rows that the documents are packed into, by their lengths."""
+    from headrace.storage import open_store, read_packing  # noqa: PLC0415 - as above
+
+    with closing(open_store(url)) as store:
+        pointer = read_packing(store, dataset.fingerprint)
+    if pointer is None:
+        return []
+    columns = [pointer.column, *pointer.alike]
+    rows = sorted(pointer.rows, key=lambda table: table.options.length)
+    return [
+        {"length": table.options.length, "row_count": table.row_count, "columns": columns}
+        for table in rows
+    ]
+
+
 def _show_facts(facts: dict[str, object]) -> None:
     raw, stored = facts["raw_bytes"], facts["stored_bytes"]
     assert isinstance(raw, int)
@@ -94,6 +115,15 @@ def _show_facts(facts: dict[str, object]) -> None:
     click.echo(f"  shards       {facts['shard_count']:,} in {facts['block_count']:,} blocks")
     click.echo(f"  raw          {size(raw)}")
     click.echo(f"  stored       {size(stored)}{share}")
+
+
+def _show_packed(packed: list[dict[str, Any]]) -> None:
+    for rows in packed:
+        length, names = rows["length"], ", ".join(rows["columns"])
+        click.echo(
+            f"  packed       {rows['row_count']:,} rows of {length:,} ({names}), "
+            f"read as NAME:{length}"
+        )
 
 
 def _show_columns(columns: list[dict[str, object]]) -> None:
