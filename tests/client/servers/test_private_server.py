@@ -4,6 +4,7 @@ import itertools
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -244,6 +245,44 @@ def test_closing_ends_the_wait_for_another_process(url: str, runtime: Path) -> N
 
     assert not thread.is_alive()
     assert "another process" in str(outcomes[0])
+    assert [] == server_pids(runtime)
+
+
+def test_closing_ends_the_wait_for_a_server_that_does_not_answer(url: str, runtime: Path) -> None:
+    """A server that accepts a lease and hangs is not waited for by one who is told to stop."""
+    server = private_server({"small": url})
+    make_folder(server.place.folder)
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(str(server.place.lease))
+        listener.listen()
+        accepted = threading.Event()
+        held: list[socket.socket] = []
+
+        def accept() -> None:
+            held.append(listener.accept()[0])
+            accepted.set()
+
+        accepting = threading.Thread(target=accept, name="accepting")
+        accepting.start()
+        stop = threading.Event()
+        outcomes: list[Exception] = []
+
+        def wait() -> None:
+            try:
+                server.address(stop)
+            except HeadraceError as error:
+                outcomes.append(error)
+
+        waiting = threading.Thread(target=wait, name="waiting", daemon=True)
+        waiting.start()
+        assert accepted.wait(60)
+        stop.set()
+        waiting.join(30)
+        accepting.join(30)
+        held[0].close()
+
+    assert not waiting.is_alive()
+    assert "does not answer" in str(outcomes[0])
     assert [] == server_pids(runtime)
 
 

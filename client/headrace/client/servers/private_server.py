@@ -92,29 +92,40 @@ class JobServer:
             ConfigurationError: The ``[server]`` extra is missing, or no folder for sockets exists.
             HeadraceError: The server could not start; this is the server's error.
         """
-        with _GUARD.lock:
+        wait = _Wait(time.monotonic() + _START_S, stop)
+        # Another thread may be starting a server, this one or another.
+        while not _GUARD.lock.acquire(timeout=_POLL_S):
+            if wait.is_over():
+                raise _late(self.place)
+        try:
             lease = _GUARD.leases.get(self.place.key)
             if lease is None or not lease.renew():
-                lease = _GUARD.leases[self.place.key] = self._obtain(stop)
-            return lease.address
+                lease = _GUARD.leases[self.place.key] = self._obtain(wait)
+        except OSError as error:  # such as no memory, no descriptor, no room on the disk
+            raise ServerUnreachableError(
+                f"a private server cannot be started or reached: {error}"
+            ) from error
+        finally:
+            _GUARD.lock.release()
+        return lease.address
 
-    def _obtain(self, stop: threading.Event) -> _Lease:
-        deadline = time.monotonic() + _START_S
+    def _obtain(self, wait: _Wait) -> _Lease:
         while True:
             make_folder(self.place.folder)
-            lease = _connect(self.place.lease)
+            lease = _connect(self.place.lease, wait)
             if lease is not None:
                 return lease
+            if wait.is_over():
+                raise _late(self.place)
             lock = try_lock(self.place.lock)
             if lock is not None:
                 try:
-                    return _connect(self.place.lease) or self._start(deadline, stop)
+                    return _connect(self.place.lease, wait) or self._start(wait)
                 finally:
                     os.close(lock)
-            if stop.wait(_POLL_S) or time.monotonic() >= deadline:
-                raise _late(self.place)
+            wait.stop.wait(_POLL_S)
 
-    def _start(self, deadline: float, stop: threading.Event) -> _Lease:
+    def _start(self, wait: _Wait) -> _Lease:
         sweep(self.place)
         listen = self.place.new_socket()
         server = subprocess.Popen(  # noqa: S603 - our own program
@@ -129,8 +140,8 @@ class JobServer:
         threading.Thread(target=server.wait, name="headrace-private-server", daemon=True).start()
         try:
             _hand_over(self.store, server)
-            said = _read_to_end(server, deadline, stop)
-            lease = _connect(self.place.lease)
+            said = _read_to_end(server, wait)
+            lease = _connect(self.place.lease, wait)
         except BaseException:
             server.kill()
             listen.unlink(missing_ok=True)
@@ -235,21 +246,42 @@ _GUARD = _Guard()
 os.register_at_fork(after_in_child=_GUARD.after_fork)
 
 
-def _connect(path: Path) -> _Lease | None:
+@dataclass(frozen=True, slots=True)
+class _Wait:
+    """How long to wait: until a time of the monotonic clock, or until told to stop."""
+
+    deadline: float
+    stop: threading.Event
+
+    def is_over(self) -> bool:
+        return self.stop.is_set() or time.monotonic() >= self.deadline
+
+
+def _connect(path: Path, wait: _Wait) -> _Lease | None:
     connection = socket.socket(socket.AF_UNIX)
-    connection.settimeout(_START_S)
-    try:
+    connection.settimeout(_POLL_S)
+    address = b""
+    with contextlib.suppress(OSError):
         connection.connect(str(path))
         connection.sendall(json.dumps({"watch": _pids()}).encode() + b"\n")
-        with connection.makefile("rb") as answers:
-            address = answers.readline()
-    except OSError:
-        address = b""
+        address = _read_line(connection, wait)
     if not address.endswith(b"\n"):
         connection.close()
         return None
     connection.setblocking(False)
     return _Lease(connection, address.decode().strip())
+
+
+def _read_line(connection: socket.socket, wait: _Wait) -> bytes:
+    """Return a line, or less of it if the other side closes or the wait is over."""
+    line = b""
+    while not line.endswith(b"\n") and not wait.is_over():
+        with contextlib.suppress(TimeoutError):
+            part = connection.recv(_SAID_BYTES)
+            if not part:
+                break
+            line += part
+    return line
 
 
 def _pids() -> list[int]:
@@ -282,13 +314,13 @@ def _hand_over(store: str, server: subprocess.Popen[bytes]) -> None:
         pipe.write(store.encode())
 
 
-def _read_to_end(server: subprocess.Popen[bytes], deadline: float, stop: threading.Event) -> str:
+def _read_to_end(server: subprocess.Popen[bytes], wait: _Wait) -> str:
     """Return the server's output until it serves or ends."""
     said = b""
     assert server.stdout is not None
     with server.stdout as output, selectors.DefaultSelector() as selector:
         selector.register(output, selectors.EVENT_READ)
-        while time.monotonic() < deadline and not stop.is_set():
+        while not wait.is_over():
             if selector.select(_POLL_S):
                 part = os.read(output.fileno(), _SAID_BYTES)
                 if not part:
@@ -324,8 +356,8 @@ def _failure(said: str, sources: Sequence[tuple[str, str]]) -> HeadraceError:
 
 def _late(place: Rendezvous) -> HeadraceError:
     return ServerUnreachableError(
-        f"another process has been starting or ending a private server for {_START_S:.0f} s; it "
-        f"holds {place.lock}"
+        f"another process or thread has been starting or ending a private server for {_START_S:.0f}"
+        f" s, or one that runs does not answer; its files are {place.lock} and beside it"
     )
 
 
