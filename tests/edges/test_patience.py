@@ -21,7 +21,7 @@ from headrace.client import (
 )
 from headrace.client.options.settings import Backoff
 from headrace.client.servers.retry_policy import Patience
-from headrace.errors import DatasetNotFoundError, ServerUnreachableError
+from headrace.errors import DatasetNotFoundError, FilterPendingError, ServerUnreachableError
 from headrace.v1 import shard_service_pb2 as pb
 from support.scripted_server import Describe, ScriptedService, fail, scripted_server
 from support.wire import epoch_messages, start_message
@@ -77,6 +77,15 @@ def test_a_wait_that_is_nearly_over_is_not_announced(caplog: pytest.LogCaptureFi
         patience.fail(error, asked="h:1", now=now)
 
     assert not [one for one in caplog.records if one.levelno == logging.WARNING]
+
+
+def test_a_filter_is_not_waited_for_beyond_the_deadline() -> None:
+    """A server that asks to come back in a million years is asked again before the time is over."""
+    patience = Patience(Deadlines(give_up_s=30), Backoff(), reading="d")
+    error = FilterPendingError("looking", done="1 %", retry_after_s=3e13)
+
+    assert 30.0 == patience.fail(error, asked="h:1", now=0.0)
+    assert 10.0 == patience.fail(error, asked="h:1", now=20.0)
 
 
 class _Failing:

@@ -92,7 +92,6 @@ class Lateness:
         if self._saved < 1:
             return False
         self._saved -= 1
-        self.counts.asked += 1
         return True
 
 
@@ -216,7 +215,8 @@ class HedgedFeed:
             if self._is_done or self._since is None or self._number != number:
                 return False
             self._hedge = self._ask(endpoint, token)
-        counts = self._lateness.counts
+            counts = self._lateness.counts
+            counts.asked += 1
         _log.info("a batch is late; asking %s too (hedge %d)", endpoint.address, counts.asked)
         return True
 

@@ -138,7 +138,8 @@ class Patience:
         if now - since >= limit:
             raise self._gave_up(error, now - since) from error
         if isinstance(error, FilterPendingError):
-            return retry_after_s(error) or self._backoff.most_s
+            wait_s = retry_after_s(error) or self._backoff.most_s
+            return min(wait_s, max(0.0, since + limit - now))
         if self.attempt == 1:
             self._log_first(error)
         elif (
