@@ -129,6 +129,36 @@ def test_what_is_no_sample_is_left_out(tmp_path: Path) -> None:
     assert [{"__key__": "0", "txt": ""}] == _read(tmp_path)
 
 
+@pytest.mark.parametrize(
+    "kind",
+    [tarfile.LNKTYPE, tarfile.SYMTYPE, tarfile.CHRTYPE, tarfile.DIRTYPE, tarfile.FIFOTYPE],
+)
+def test_the_size_of_what_has_no_content_is_ignored(tmp_path: Path, kind: bytes) -> None:
+    """A folder may state a quota and a link the size of its file; the next header follows."""
+    member = tarfile.TarInfo("d")
+    member.type, member.linkname, member.size = kind, "0.txt", 700
+    content = write_tar(tmp_path / "a.tar", {"0.txt": b"a", "1.txt": b"b"}, form=tarfile.GNU_FORMAT)
+    path = tmp_path / "a.tar"
+    path.write_bytes(content[:1024] + member.tobuf(tarfile.GNU_FORMAT) + content[1024:])
+
+    assert [{"__key__": "0", "txt": "a"}, {"__key__": "1", "txt": "b"}] == _read(tmp_path)
+
+    path.write_bytes(content[:2048] + member.tobuf(tarfile.GNU_FORMAT))
+
+    assert [{"__key__": "0", "txt": "a"}, {"__key__": "1", "txt": "b"}] == _read(tmp_path)
+
+
+def test_hard_links_with_content_are_skipped(tmp_path: Path) -> None:
+    """The pax format allows the content of a file with each of its links."""
+    member = tarfile.TarInfo("d")
+    member.type, member.linkname, member.size = tarfile.LNKTYPE, "0.txt", 700
+    content = write_tar(tmp_path / "a.tar", {"0.txt": b"a", "1.txt": b"b"})
+    link = member.tobuf(tarfile.USTAR_FORMAT) + b"x" * 700 + bytes(324)
+    (tmp_path / "a.tar").write_bytes(content[:1024] + link + content[1024:])
+
+    assert [{"__key__": "0", "txt": "a"}, {"__key__": "1", "txt": "b"}] == _read(tmp_path)
+
+
 def test_tar_files_without_samples_are_refused(tmp_path: Path) -> None:
     """One file or several in which no member is a sample are told as such, each in its number."""
     write_tar(tmp_path / "a.tar", {"README": b""})

@@ -22,6 +22,8 @@ _LARGEST_WINDOW = 4 << 20
 _MAX_NAME_HEADER = 1 << 20  # of pax records or a long name; names have at most a few kB
 _REGULAR = (b"0", b"\0", b"7")
 _PAX, _PAX_GLOBAL, _LONG_NAME, _LONG_LINK, _SPARSE = b"x", b"g", b"L", b"K", b"S"
+_HARD_LINK = b"1"
+_WITHOUT_CONTENT = (b"2", b"3", b"4", b"5", b"6")  # symbolic links, devices, folders, pipes
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +71,8 @@ def members_of(files: Store, entry: ObjectEntry) -> Generator[Member, None, int]
         if kind == _SPARSE:
             raise _sparse(entry, offset)
         stated = stated if size is None else size
+        if kind in _WITHOUT_CONTENT or (kind == _HARD_LINK and _has_none(window, start, entry)):
+            stated = 0
         _check_end(entry, offset, start + stated)
         if kind in _REGULAR:
             text = _text(_short_name(header) if name is None else name, entry, offset)
@@ -146,9 +150,27 @@ class _Window:
         self._start = offset
 
 
+def _has_none(window: _Window, start: int, entry: ObjectEntry) -> bool:
+    """Return whether a hard link has no content: the next header or the end of the archive follows.
+
+    It has content in some pax archives. In others its size is that of the file to which it leads,
+    but its content is not repeated.
+    """
+    if start + BLOCK > entry.stored_bytes:
+        return start == entry.stored_bytes
+    header = window.read(start, BLOCK)
+    try:
+        return not any(header) or int(header[148:156].strip(b" \0"), 8) == _checksum(header)
+    except ValueError:
+        return False
+
+
+def _checksum(header: bytes) -> int:
+    return sum(header) - sum(header[148:156]) + 8 * ord(" ")
+
+
 def _checked_size(header: bytes, entry: ObjectEntry, offset: int) -> int:
-    stated = _number(header[148:156], entry, offset)
-    found = sum(header) - sum(header[148:156]) + 8 * ord(" ")
+    stated, found = _number(header[148:156], entry, offset), _checksum(header)
     if stated != found:
         raise tar_damage(
             entry, f"a header with checksum {found} found, {stated} expected", offset=offset
