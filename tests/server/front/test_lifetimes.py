@@ -9,9 +9,12 @@ from pathlib import Path
 
 import grpc
 
-from headrace.server import Server
+from headrace.server import Server, ServerConfig, start_server
+from headrace.storage import RowOptions
 from headrace.v1 import shard_service_pb2 as pb
 from server.conftest import StartServer
+from support.datasets import write_dataset
+from support.packed import documents_of, index_rows, table_of
 from support.served import TIMEOUT_S, failure_of, stub_of
 from support.waiting import seconds_until
 
@@ -100,3 +103,29 @@ def test_other_changes_of_the_file_end_nothing(start: StartServer, tmp_path: Pat
     while time.monotonic() < until:
         next(call)
     assert 1 == running.server.open_call_count
+
+
+def test_other_changes_of_the_file_end_no_packed_rows(tmp_path: Path) -> None:
+    """Whoever may read a dataset may read its packed rows, also after a change of the file."""
+    path, url = tmp_path / "tokens", str(tmp_path / "documents")
+    write_dataset(url, table_of(documents_of(20, seed=5)), shard_samples=(20,), block_bytes=2048)
+    index_rows(url, RowOptions(64, eos=9))
+    config = ServerConfig(
+        datasets={"d": url},
+        listen="127.0.0.1:0",
+        tokens=_tokens(path, datasets=("d",)),
+        max_stream_s=0,
+    )
+    request = pb.ReadBatchesRequest(
+        dataset="d:64", global_batch_size=4, world_size=1, epoch_start=pb.EpochStart()
+    )
+    with start_server(config) as server, grpc.insecure_channel(server.address) as channel:
+        call = stub_of(channel).ReadBatches(request, timeout=TIMEOUT_S, metadata=_AS)
+        read = iter(call)
+        next(read)
+        _tokens(path, datasets=("d", "other"))
+
+        until = time.monotonic() + _WITHIN_S
+        while time.monotonic() < until:
+            next(read)
+        assert 1 == server.open_call_count

@@ -86,6 +86,11 @@ class Catalog:
         base, length = parts
         return self._datasets[base].rows.get(length)
 
+    def owner_of(self, name: str) -> str:
+        """Return the dataset that a name stands for: its own, or the one whose rows it names."""
+        parts = None if name in self._datasets else split_name(name)
+        return name if parts is None else parts[0]
+
     def page(self, *, size: int, token: str, caller: Caller = ANYBODY) -> pb.ListDatasetsResponse:
         """Return one page of the list.
 

@@ -257,9 +257,8 @@ class ShardService:
         end = CallEnd(self._alarms, call.cancel)
         with closing(self._share(call.caller, found, end)) as share:
             rank = _rank(request)
-            opened = _Opened(
-                found, served, call.caller, call.peer, rank, share, end, names_of(request)
-            )
+            owners = frozenset(map(self._catalog.owner_of, names_of(request)))
+            opened = _Opened(found, served, call.caller, call.peer, rank, share, end, owners)
             if wish is None:
                 yield from self._stream(opened, call)
             else:
