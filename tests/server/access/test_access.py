@@ -19,6 +19,7 @@ from headrace.server import Server, ServerConfig, start_server
 from headrace.server.access.callers import LOOK_S, Access
 from headrace.v1 import shard_service_pb2 as pb
 from server.conftest import StartServer
+from support.no_descriptors import no_descriptors
 from support.served import TIMEOUT_S, failure_of, messages_of, stub_of
 
 _ENDLESS = pb.ReadBatchesRequest(
@@ -144,6 +145,28 @@ def test_a_file_of_tokens_is_looked_at_now_and_then(tmp_path: Path) -> None:
 
     _write_one(path, first)
     assert "first" == access.caller(_bearer(first)).name
+
+
+def test_a_file_that_cannot_be_read_is_tried_again(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Unchanged, as after a moment without free descriptors; the log says it once."""
+    now = [0.0]
+    path = tmp_path / "tokens"
+    first, second = "first-secret-0123456", "second-secret-0123456"
+    _write_one(path, first)
+    access = Access(path, now=lambda: now[0])
+    _write_one(path, second)
+
+    with no_descriptors():
+        for looks in (1, 2):
+            now[0] = looks * LOOK_S
+            assert 0 == access.changes()
+    now[0] = 3 * LOOK_S
+    assert 1 == access.changes()
+    assert 1 == caplog.text.count("callers were not changed")
+    with pytest.raises(UnauthenticatedError):
+        access.caller(_bearer(first))
 
 
 def _write_one(path: Path, token: str) -> None:

@@ -85,6 +85,8 @@ class Access:
         self._entries: tuple[_Entry, ...] = ()
         self._changes = 0
         self._stamp: tuple[int, int, int] | None = None
+        # Why the file could not be read, so that the log says it once.
+        self._told = ""
         if path is not None:
             self._stamp = _stamp(path)
             self._entries = read_tokens(path)
@@ -163,12 +165,16 @@ class Access:
                 stamp = _stamp(path)
                 if stamp == self._stamp:
                     return
-                self._stamp = stamp
+                # Not before: a file that cannot be read now may be readable later, unchanged.
                 self._entries = read_tokens(path)
+                self._stamp = stamp
                 self._changes += 1
             except ConfigurationError as error:
-                _log.error("callers were not changed: %s", error.message)
+                if error.message != self._told:
+                    _log.error("callers were not changed: %s", error.message)
+                self._told = error.message
             else:
+                self._told = ""
                 _log.info("%d callers read from %s", len(self._entries), path)
 
 
