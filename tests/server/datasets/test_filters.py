@@ -340,3 +340,27 @@ def test_an_endless_row_of_filters_takes_no_memory(url: str) -> None:
 
         again = filters.apply(served, "label = 3", ANYBODY, wait_s=TIMEOUT_S)
         assert first is again
+
+
+def test_a_filter_that_got_no_thread_is_found_at_the_next_request(
+    url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A system that has no thread to give for a moment does not end all filters."""
+
+    def refuse(_thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    cache = BlockCache(1 << 24, fetch_threads=1, observer=Metrics())
+    with open_dataset(url) as dataset:
+        served = ServedDataset("d", dataset, cache=cache, max_batch_bytes=1 << 24)
+        filters = Filters()
+        with monkeypatch.context() as patch:
+            patch.setattr(threading.Thread, "start", refuse)
+            with pytest.raises(RuntimeError):
+                filters.apply(served, "x < 10", ANYBODY, wait_s=0.0)
+
+        found = filters.apply(served, "x < 10", ANYBODY, wait_s=TIMEOUT_S)
+        filters.close()
+    cache.close()
+
+    assert 10 == found.readable.sample_count

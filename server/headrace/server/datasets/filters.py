@@ -170,12 +170,21 @@ class Filters:
         if search is None:
             self._check_room(caller)
             search = self._searches[key] = _Search(served, filtered, caller, now)
-            if self._thread is None:
-                self._thread = threading.Thread(target=self._run, name="headrace-filters")
-                self._thread.start()
+            try:
+                self._ensure_thread()
+            except BaseException:
+                del self._searches[key]
+                raise
         search.wanted = now
         self._searches.move_to_end(key)
         return search
+
+    def _ensure_thread(self) -> None:
+        if self._thread is None:
+            thread = threading.Thread(target=self._run, name="headrace-filters")
+            # The system may have no thread to give.
+            thread.start()
+            self._thread = thread
 
     def _check_room(self, caller: str) -> None:
         waiting = [search.caller for search in self._searches.values() if not search.is_over]
