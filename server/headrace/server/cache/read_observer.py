@@ -95,6 +95,11 @@ class StoreHealth:
         # Also held while a change is reported, so that changes are reported in order.
         self._changing = threading.Lock()
 
+    def forget(self, dataset: str) -> None:
+        """Forget the failures of a dataset that is removed, or opened again under its name."""
+        with self._changing:
+            self._failures.pop(dataset, None)
+
     def read(self, dataset: str, *, seconds: float, blocks: int, reason: str) -> None:
         """Record a read."""
         del seconds, blocks

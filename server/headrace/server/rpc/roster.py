@@ -76,7 +76,8 @@ class Roster:
         self._streams = streams
         self._health = health
         self._places = places
-        self._observers = (*observers, StoreHealth(self._tell_store))
+        self._store_health = StoreHealth(self._tell_store)
+        self._observers = (*observers, self._store_health)
         self._served: dict[str, DatasetConfig] = {}
         self._changing = threading.Lock()
 
@@ -163,6 +164,7 @@ class Roster:
         before = self._catalog.put(served)
         self._served[served.name] = config
         self._tell(served.name, _Status.SERVING)
+        self._store_health.forget(served.name)
         _log.info(
             "dataset served",
             extra=event(
@@ -179,6 +181,7 @@ class Roster:
     def _remove(self, name: str) -> ServedDataset:
         del self._served[name]
         gone = self._catalog.take(name)
+        self._store_health.forget(name)
         self._tell(name, _Status.SERVICE_UNKNOWN)
         _log.info("dataset removed", extra=event(dataset=name))
         self._streams.end_dataset(gone.retirement, partial(_removed, name))
