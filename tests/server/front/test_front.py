@@ -294,6 +294,34 @@ class _Waiter:
         self._said.append((self._number, for_room))
 
 
+class _Broken:
+    def give_up(self, *, for_room: bool) -> None:
+        raise ZeroDivisionError(for_room)
+
+
+def test_a_call_that_cannot_be_given_up_keeps_no_other_waiting(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """The thread goes on: the next call is given up in its time, and the rest is done."""
+    given_up, done = threading.Event(), threading.Event()
+
+    class _Fine:
+        def give_up(self, *, for_room: bool) -> None:
+            if not for_room:
+                given_up.set()
+
+    waiting = Waiting(most=2, timeout_s=0.0, also=done.set)
+    waiting.add(_Broken())
+    waiting.start()
+    assert done.wait(TIMEOUT_S)
+    waiting.add(_Fine())
+    was_given_up = given_up.wait(TIMEOUT_S)
+    waiting.close()
+
+    assert was_given_up
+    assert "bug of headrace" in caplog.text
+
+
 def test_who_waits_longest_gives_way() -> None:
     """One too many ends the oldest; time ends what is as old as it may be, and no other."""
     said: list[tuple[int, bool]] = []

@@ -14,12 +14,15 @@ If the code differs, the code is wrong.
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
 from collections.abc import Callable
 from typing import Protocol
 
 _LOOK_S = 0.25
+
+_log = logging.getLogger(__name__)
 
 
 class WaitingCall(Protocol):
@@ -105,5 +108,8 @@ class Waiting:
 
     def _look(self) -> None:
         while not self._over.wait(_LOOK_S):
-            self.give_up_late()
-            self._also()
+            for work in (self.give_up_late, self._also):
+                try:
+                    work()
+                except Exception:  # noqa: BLE001 - the other calls must be given up all the same
+                    _log.exception("waiting calls were not looked at; this is a bug of headrace")
