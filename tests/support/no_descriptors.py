@@ -9,12 +9,16 @@ from contextlib import contextmanager
 
 
 @contextmanager
-def no_descriptors() -> Iterator[None]:
-    """Let every attempt to open a file or a socket fail with EMFILE; open ones stay."""
+def no_descriptors(*, but: int = 0) -> Iterator[None]:
+    """Let every attempt to open a file or a socket fail with EMFILE; open ones stay.
+
+    Args:
+        but: How many may be open in addition.
+    """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     free = os.open(os.devnull, os.O_RDONLY)
     os.close(free)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (free, hard))
+    resource.setrlimit(resource.RLIMIT_NOFILE, (free + but, hard))
     try:
         yield
     finally:

@@ -1,16 +1,22 @@
 """Find the sockets of this process through the kernel, because gRPC does not expose its own.
 
-Each is yielded as a duplicate descriptor, which the caller closes. Duplicates of listening sockets
-must not be kept: the port would stay open after gRPC has closed its own.
+Each is yielded as a duplicate descriptor, which is closed again before the next one: with as many
+duplicates as connections, no descriptor would be left for the store. Duplicates of listening
+sockets must not be kept either: the port would stay open after gRPC has closed its own.
+
+All raise `OSError` if no descriptor is free to look with.
 """
 
 from __future__ import annotations
 
+import errno
 import os
 import socket
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+
+_NONE_LEFT = (errno.EMFILE, errno.ENFILE)
 
 
 def tcp_ports(addresses: Iterable[str]) -> frozenset[int]:
@@ -19,22 +25,15 @@ def tcp_ports(addresses: Iterable[str]) -> frozenset[int]:
     return frozenset(map(int, ports))
 
 
-@contextmanager
-def clients_at(ports: frozenset[int]) -> Iterator[list[tuple[socket.socket, str, int]]]:
-    """Yield the connections to certain ports, with the host and the port of each client."""
-    found: list[tuple[socket.socket, str, int]] = []
-    try:
-        for one in _tcp_sockets(ports):
+def clients_at(ports: frozenset[int]) -> Iterator[tuple[socket.socket, str, int]]:
+    """Yield each connection to certain ports, with the host and the port of its client."""
+    for one in _tcp_sockets(ports):
+        with one:
             try:
                 host, port = one.getpeername()[:2]
             except OSError:
-                one.close()
-            else:
-                found.append((one, str(host), int(port)))
-        yield found
-    finally:
-        for one, _, _ in found:
-            one.close()
+                continue
+            yield one, str(host), int(port)
 
 
 @contextmanager
@@ -59,8 +58,10 @@ def _tcp_sockets(ports: frozenset[int]) -> Iterator[socket.socket]:
             if not str(entry.readlink()).startswith("socket:"):
                 continue
             one = socket.socket(fileno=os.dup(int(entry.name)))
-        except OSError:
-            continue
+        except OSError as error:
+            if error.errno in _NONE_LEFT:
+                raise
+            continue  # it was closed meanwhile
         if _is_at(one, ports):
             yield one
         else:

@@ -78,25 +78,34 @@ class Doorkeeper:
 
     def _look(self) -> None:
         while not self._over.wait(_LOOK_S):
-            # Counting all descriptors first takes only one call.
-            if len(os.listdir("/proc/self/fd")) > _FULL * self._most:  # noqa: PTH208 - their number
-                self._make_room()
+            # With no descriptor free to look with, the next look may find one.
+            with suppress(OSError):
+                # Counting all descriptors first takes only one call.
+                if len(os.listdir("/proc/self/fd")) > _FULL * self._most:  # noqa: PTH208 - their number
+                    self._make_room()
 
     def _make_room(self) -> None:
-        with clients_at(self._ports) as found:
-            if len(found) <= _FULL * self._most:
-                return
-            with self._lock:
-                busy = frozenset(self._calls)
-            idle = [
-                (silent_s, number)
-                for number, (connection, _, port) in enumerate(found)
-                if port not in busy and (silent_s := _silent_s(connection)) >= _IDLE_S
-            ]
-            for _, number in sorted(idle, reverse=True)[: len(found) - int(_ROOM * self._most)]:
+        found = [
+            (_silent_s(connection), host, port)
+            for connection, host, port in clients_at(self._ports)
+        ]
+        if len(found) <= _FULL * self._most:
+            return
+        with self._lock:
+            idle = sorted(one for one in found if one[0] >= _IDLE_S and one[2] not in self._calls)
+        longest = idle[::-1][: len(found) - int(_ROOM * self._most)]
+        dropped = {(host, port) for _, host, port in longest}
+        for connection, host, port in clients_at(self._ports):
+            if (host, port) in dropped:
+                self._drop(connection, port)
+
+    def _drop(self, connection: socket.socket, port: int) -> None:
+        """Drop a connection, unless it has a call by now."""
+        with self._lock:
+            if port not in self._calls and _silent_s(connection) >= _IDLE_S:
                 # gRPC has another descriptor of the socket, and sees it closed.
                 with suppress(OSError):
-                    found[number][0].shutdown(socket.SHUT_RDWR)
+                    connection.shutdown(socket.SHUT_RDWR)
 
 
 def _silent_s(connection: socket.socket) -> float:

@@ -167,19 +167,30 @@ class Gate:
         )
 
     def _guard(self) -> None:
+        is_late = False
         while not self._is_over:
-            self._wake.wait(_LOOK_S if self._kept_out else _IDLE_S)
+            self._wake.wait(_LOOK_S if self._kept_out or is_late else _IDLE_S)
             self._wake.clear()
-            networks = self.shut_out()
-            if networks != self._kept_out:
-                self._keep_out(networks)
-            if networks:
-                self._cut(frozenset(networks))
+            try:
+                self._look()
+                is_late = False
+            except OSError as error:
+                # No descriptor is free to look with.
+                if not is_late:
+                    _log.warning("addresses cannot be kept out or let in for now: %s", error)
+                is_late = True
         if self._kept_out:
-            self._keep_out(())
+            with suppress(OSError):
+                self._keep_out(())
+
+    def _look(self) -> None:
+        networks = self.shut_out()
+        if networks != self._kept_out:
+            self._keep_out(networks)
+        if networks:
+            self._cut(frozenset(networks))
 
     def _keep_out(self, networks: tuple[Network, ...]) -> None:
-        self._kept_out = networks
         with listeners_at(self._ports) as listeners:
             for one in listeners:
                 try:
@@ -188,6 +199,7 @@ class Gate:
                     if not self._is_useless:
                         self._is_useless = True
                         _log.warning("the kernel cannot keep addresses out: %s", error)
+        self._kept_out = networks
 
     def _cut(self, networks: frozenset[Network]) -> None:
         """Cut connections with too many calls of networks that are shut out."""
@@ -199,12 +211,11 @@ class Gate:
             }
         if not many:
             return
-        with clients_at(self._ports) as clients:
-            for connection, host, port in clients:
-                if (network_of(host), port) in many:
-                    # gRPC has another descriptor of the socket, and sees it closed.
-                    with suppress(OSError):
-                        connection.shutdown(socket.SHUT_RDWR)
+        for connection, host, port in clients_at(self._ports):
+            if (network_of(host), port) in many:
+                # gRPC has another descriptor of the socket, and sees it closed.
+                with suppress(OSError):
+                    connection.shutdown(socket.SHUT_RDWR)
 
 
 @lru_cache(maxsize=1024)
