@@ -15,7 +15,7 @@
 
 Then what the ring reaches of each, and the processor seconds of the client a GB. Servers run in
 processes of their own, all clients but LitData's in this one; every figure is the median of
-interleaved rounds out of warm caches. ``--ranks 8`` reads with so many processes at once instead,
+interleaved rounds out of warm caches. ``--ranks 8`` reads with several processes at once instead,
 each one rank of the host, and prints the sum, and the server's processor time a GB.
 """
 
@@ -401,7 +401,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--seconds", type=float, default=2.0, help="measured of each way")
     parser.add_argument("--small", action="store_true", help="batches of some hundred samples")
-    parser.add_argument("--ranks", type=int, default=0, help="so many readers at once instead")
+    parser.add_argument("--ranks", type=int, default=0, help="this many readers at once instead")
     parser.add_argument("--data", help="a folder that keeps the samples for the next time")
     parser.add_argument("--prepare", action="store_true", help="write the samples, and end")
     return parser.parse_args()

@@ -124,7 +124,7 @@ PACKED = {
     "whole": lambda one, other: one + other,
     "begins wrong": lambda one, other: one + b"XX" + other[2:],
     "cut": lambda one, other: one + other[:-5],
-    "cut at its begin": lambda one, other: one + other[:3],
+    "cut at its start": lambda one, other: one + other[:3],
     "rest": lambda one, other: one + other + b"rest",
 }
 

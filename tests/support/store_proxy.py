@@ -22,7 +22,7 @@ Fault = Literal[
 _BUSY = b"<Error><Code>SlowDown</Code><Message>Please reduce your request rate.</Message></Error>"
 _UPSTREAM_TIMEOUT_S = 30
 
-# A byte in so many is altered: in each block, where several come in one answer.
+# One byte in this many is altered: in each block, if several come in one answer.
 _ALTERED_STEP = 512
 
 # Between two bytes of an answer that trickles (arbitrary).

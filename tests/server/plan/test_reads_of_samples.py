@@ -23,7 +23,7 @@ from support.served import messages_of
 
 _BLOCK_BYTES = 2048
 _RUN_BLOCKS = 2
-# An epoch has so many times what is shuffled together.
+# An epoch has this many times the samples that are shuffled together.
 _TIMES = 4
 # Runs are cut by cohorts, and reads are under way; neither is less for being scaled down.
 _MORE = 16

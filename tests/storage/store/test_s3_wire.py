@@ -57,7 +57,7 @@ def _store(
     """A store that is certified as a host, if that has a name.
 
     It sends byte by byte after the first ones if there is to be a pause between them; if it is
-    silent, it leaves the end of a connection to others; what is to be in clear goes without TLS.
+    silent, it leaves the end of a connection to others; what it sends in clear goes without TLS.
     """
     with socket.create_server(("127.0.0.1", 0)) as listener:
         listener.settimeout(30)

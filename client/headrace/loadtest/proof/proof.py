@@ -53,7 +53,7 @@ class Proof:
         wanted_digest: The same from the manifest alone; empty without one.
         epochs_whole: Epochs of which every sample was seen exactly once, over all jobs; of a
             mixture, every draw.
-        epochs_complete: Epochs that the run covered from begin to end, over all jobs.
+        epochs_complete: Epochs that the run covered from start to end, over all jobs.
         examples: Some of the faults, in words.
     """
 

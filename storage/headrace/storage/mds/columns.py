@@ -95,7 +95,7 @@ def _tensors(content: Bytes, spans: Spans, encoding: Encoding, field: Field) -> 
 
 
 def _rows(content: Bytes, begins: NDArray[np.int64], size: int) -> NDArray[np.uint8]:
-    """Return ``size`` consecutive bytes from each begin on."""
+    """Return ``size`` consecutive bytes at each of ``begins``."""
     if size <= _WIDEST_NUMBER and size & (size - 1) == 0:
         return gather_numbers(content, begins, np.dtype(f"<u{size}")).view(np.uint8)
     count = len(begins)

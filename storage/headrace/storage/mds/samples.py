@@ -122,7 +122,7 @@ def gather_numbers(content: Bytes, begins: NDArray[np.int64], dtype: np.dtype[An
     """Return the numbers at ``begins``, in any alignment; ``(samples,)`` of ``dtype``.
 
     Args:
-        content: The bytes, with ``dtype.itemsize`` bytes from each begin on.
+        content: The bytes, with ``dtype.itemsize`` bytes at each of ``begins``.
         begins: ``(samples,)``.
         dtype: The dtype of the numbers.
     """
