@@ -242,10 +242,11 @@ class Lookahead:
         """Return the blocks of a batch, and those that are read together with missing ones.
 
         One read brings them, and later batches need them. But a client waits for a first batch.
+        Blocks that are being fetched were requested with their runs before.
         """
         if self._blocks_of_runs is None or not self._taken:
             return found.touched
-        absent = ~self._blocks.is_cached(found.touched)
+        absent = ~self._blocks.is_known(found.touched)
         if not absent.any():
             return found.touched
         lacking = np.isin(found.blocks, found.touched[absent])
