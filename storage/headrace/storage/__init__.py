@@ -23,7 +23,12 @@ from headrace.storage.care.repair import RepairReport, repair_manifest
 from headrace.storage.care.scan import Lost
 from headrace.storage.care.verify import DEFAULT_VERIFY_THREADS, Fault, verify_blocks, verify_shards
 from headrace.storage.dataset.block_stream import stream_blocks
-from headrace.storage.dataset.coalesced_reads import MAX_RANGE_BYTES, ReadBlock
+from headrace.storage.dataset.coalesced_reads import (
+    MAX_RANGE_BYTES,
+    ReadBlock,
+    VerifiedBlock,
+    Verify,
+)
 from headrace.storage.dataset.commit import Mode, check_mode, commit_dataset
 from headrace.storage.dataset.dataset import Dataset
 from headrace.storage.dataset.manifest import Manifest
@@ -134,6 +139,8 @@ __all__ = [
     "Tokenizer",
     "Trial",
     "Unfinished",
+    "VerifiedBlock",
+    "Verify",
     "Version",
     "check_blocks",
     "check_mode",

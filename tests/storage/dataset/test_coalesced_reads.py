@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 
 from headrace.errors import ObjectNotFoundError, ShardCorruptError
-from headrace.storage import BlockPlace, Dataset, ReadBlock, open_dataset
+from headrace.storage import BlockPlace, Dataset, ReadBlock, VerifiedBlock, Verify, open_dataset
 from headrace.storage.dataset.coalesced_reads import BlockAccess, ranges_of
 from support.shards import numbered_batch, write_shards_of
 
@@ -29,6 +29,13 @@ class _Reads:
         """Read as `Dataset.read_run`."""
         access = BlockAccess(self._read, self.dataset._decoded, self._read_alone)
         return list(access.read_run(map(self.dataset.block_place, blocks)))
+
+    def read_verified(
+        self, blocks: list[int], verify: Verify[int]
+    ) -> list[ReadBlock | VerifiedBlock[int]]:
+        """Read as `Dataset.read_verified`."""
+        access = BlockAccess(self._read, self.dataset._decoded, self._read_alone)
+        return list(access.read_verified(map(self.dataset.block_place, blocks), verify))
 
     def _read(self, shard: str, offset: int, length: int) -> bytes:
         self.ranges.append((shard, offset, length))
@@ -141,6 +148,34 @@ def test_a_range_that_cannot_be_read_is_the_error_of_its_blocks(
 
     assert all(isinstance(read.content, ObjectNotFoundError) for read in found[:2])
     assert all(_samples(read) for read in found[2:])
+
+
+def test_blocks_that_are_verified_are_not_decoded(dataset: Dataset) -> None:
+    """What a caller makes of a block comes in its place; the others come decoded."""
+    reads = _Reads(dataset)
+
+    found = reads.read_verified(
+        [1, 2, 3], lambda _, places: [place.block % 2 or None for place in places]
+    )
+
+    assert [VerifiedBlock, ReadBlock, VerifiedBlock] == [type(read) for read in found]
+    assert [1, 2, 3] == [read.block for read in found]
+    assert isinstance(found[1], ReadBlock)
+    assert _samples(found[1])
+    assert 1 == len(reads.ranges)
+
+
+@pytest.mark.parametrize("times", [1, 2])
+def test_a_block_that_is_read_alone_is_read_twice_at_most(dataset: Dataset, times: int) -> None:
+    """One that nobody verified is decoded, or read once more; then it is an error."""
+    reads = _Reads(dataset)
+    reads.spoil = lambda content: content[::-1] if len(reads.ranges) <= times else content
+
+    (found,) = reads.read_verified([2], lambda _, places: [None for _ in places])
+
+    assert isinstance(found, ReadBlock)
+    assert (times == 2) == isinstance(found.content, ShardCorruptError)
+    assert 2 == len(reads.ranges)
 
 
 def test_a_range_is_bounded(dataset: Dataset) -> None:

@@ -4,13 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from typing import TypeVar
 
 import pyarrow as pa
 
 from headrace.server.cache.disk.disk_blocks import DiskBlocks
-from headrace.server.cache.fetch.block_runs import read_run, run_blocks
+from headrace.server.cache.fetch.block_runs import (
+    VerifyingReader,
+    block_schema,
+    read_run,
+    run_blocks,
+)
 from headrace.server.layout.flatten_columns import lower_field
-from headrace.storage import OpenDataset, ReadBlock
+from headrace.storage import OpenDataset, ReadBlock, VerifiedBlock, Verify
+
+_T = TypeVar("_T")
 
 
 class FlatBlocks:
@@ -24,6 +32,7 @@ class FlatBlocks:
             item_nulls: Whether lists may hold null items.
         """
         self._dataset = dataset
+        self._verifying = dataset if isinstance(dataset, VerifyingReader) else None
         self._plan = [
             (index, lowered)
             for index, field in enumerate(dataset.schema)
@@ -47,6 +56,19 @@ class FlatBlocks:
             content = read.content
             flat = self._flat(content) if isinstance(content, pa.RecordBatch) else content
             yield read if flat is content else replace(read, content=flat)
+
+    @property
+    def block_schema(self) -> pa.Schema | None:
+        """The schema of stored blocks; None if they must be decoded, or columns are nested."""
+        is_flat = self._schema.equals(self._dataset.schema)
+        return block_schema(self._dataset) if is_flat else None
+
+    def read_verified(
+        self, blocks: Sequence[int], verify: Verify[_T]
+    ) -> Iterator[ReadBlock | VerifiedBlock[_T]]:
+        """Read blocks as `read_run` does, but decode only those that ``verify`` does not take."""
+        assert self._verifying is not None
+        return self._verifying.read_verified(blocks, verify)
 
     def _flat(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         if self._schema.equals(batch.schema):

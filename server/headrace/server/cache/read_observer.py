@@ -5,13 +5,22 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 import pyarrow as pa
 
 from headrace.errors import HeadraceError, InternalError
-from headrace.server.cache.fetch.block_runs import BlockReader, read_run, run_blocks
-from headrace.storage import ReadBlock
+from headrace.server.cache.fetch.block_runs import (
+    BlockReader,
+    VerifyingReader,
+    block_schema,
+    read_run,
+    run_blocks,
+)
+from headrace.storage import ReadBlock, VerifiedBlock, Verify
+
+_T = TypeVar("_T")
+_Read = TypeVar("_Read")
 
 
 class ReadObserver(Protocol):
@@ -33,6 +42,7 @@ class WatchedBlocks:
     def __init__(self, name: str, blocks: BlockReader, observers: Sequence[ReadObserver]) -> None:
         self._name = name
         self._blocks = blocks
+        self._verifying = blocks if isinstance(blocks, VerifyingReader) else None
         self._observers = tuple(observers)
 
     def read_block(self, block: int) -> pa.RecordBatch:
@@ -47,7 +57,23 @@ class WatchedBlocks:
         return run_blocks(self._blocks, max_bytes)
 
     def read_run(self, blocks: Sequence[int]) -> Iterator[ReadBlock]:
-        """Fetch, verify and decode blocks, neighbours together; errors are values.
+        """Fetch, verify and decode blocks, neighbours together; errors are values."""
+        return self._watched(read_run(self._blocks, blocks))
+
+    @property
+    def block_schema(self) -> pa.Schema | None:
+        """The schema of stored blocks; None if they must be decoded."""
+        return block_schema(self._blocks)
+
+    def read_verified(
+        self, blocks: Sequence[int], verify: Verify[_T]
+    ) -> Iterator[ReadBlock | VerifiedBlock[_T]]:
+        """Read blocks as `read_run` does, but decode only those that ``verify`` does not take."""
+        assert self._verifying is not None
+        return self._watched(self._verifying.read_verified(blocks, verify))
+
+    def _watched(self, reads: Iterator[_Read]) -> Iterator[_Read]:
+        """Report the reads of a run when it ends.
 
         A run counts as one read with the first of its errors. The time that the caller spends on
         blocks in between does not count.
@@ -55,10 +81,10 @@ class WatchedBlocks:
         seconds, count, reason, is_over = 0.0, 0, "", False
         began = time.monotonic()
         try:
-            for read in read_run(self._blocks, blocks):
+            for read in reads:
                 seconds += time.monotonic() - began
                 count += 1
-                if isinstance(read.content, HeadraceError):
+                if isinstance(read, ReadBlock) and isinstance(read.content, HeadraceError):
                     reason = reason or read.content.reason
                 yield read
                 began = time.monotonic()

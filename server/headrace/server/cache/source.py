@@ -15,10 +15,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from headrace.errors import HeadraceError
-from headrace.server.cache.fetch.block_runs import BlockReader
+from headrace.server.cache.fetch.block_runs import BlockReader, block_schema
 from headrace.server.cache.gather import Rows, gather_part
 from headrace.server.cache.memory.arena import Memory
 from headrace.server.cache.memory.shared_memory import SourceTables
+from headrace.server.cache.stored_blocks import StoredForm, stored_form
 from headrace.server.layout.block_layout import BlockLayout
 from headrace.storage import OpenDataset
 
@@ -49,6 +50,7 @@ class Source:
         on_removed: Called once when the dataset was removed from the cache.
         run_blocks: The most neighbouring blocks to read together.
         store: The name of the store.
+        stored: How its stored blocks are verified and written; None if they must be decoded.
         removed: Whether the dataset was removed; its blocks are not fetched any more.
         growth: Counts replacements of `bases`; all datasets of a cache share it.
     """
@@ -71,6 +73,7 @@ class Source:
         self.store = store
         self.reader = reader
         self.layout = layout
+        self.stored: StoredForm | None = stored_form(block_schema(reader), layout)
         self.removed = False
         self.on_removed = on_removed
         # The slot of each block; 0 if it is not cached, -1 if it is being fetched. Fresh zeros cost

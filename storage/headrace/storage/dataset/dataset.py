@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Self
+from typing import Self, TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -14,7 +14,13 @@ from headrace.errors import (
     ShardCorruptError,
 )
 from headrace.storage.dataset.block_pages import BlockTable, Page
-from headrace.storage.dataset.coalesced_reads import MAX_RANGE_BYTES, BlockAccess, ReadBlock
+from headrace.storage.dataset.coalesced_reads import (
+    MAX_RANGE_BYTES,
+    BlockAccess,
+    ReadBlock,
+    VerifiedBlock,
+    Verify,
+)
 from headrace.storage.dataset.manifest import Manifest
 from headrace.storage.dataset.pointer import VersionEntry
 from headrace.storage.shard.block import BlockPlace, decode_block
@@ -28,6 +34,8 @@ from headrace.storage.source.prefix_search import Search, Starts, search_starts
 from headrace.storage.source.source import ShardCheck
 from headrace.storage.source.stretches import Stretches
 from headrace.storage.store.store import Store
+
+_T = TypeVar("_T")
 
 
 class Dataset:
@@ -62,6 +70,11 @@ class Dataset:
         self._narrowing = Narrowing(stored=manifest.stored_schema, served=manifest.schema)
         self._decoder = BlockDecoder(self._narrowing.decoded)
         self._table = BlockTable(store, entry.blocks, manifest=manifest)
+        self._access = BlockAccess(
+            read=lambda shard, offset, length: store.read(shard, offset=offset, length=length),
+            decode=self._decoded,
+            read_alone=self._read_alone,
+        )
         self._shard_block_ends = np.cumsum(manifest.block_counts)
         page_starts = [page.first_sample for page in manifest.pages]
         self._page_starts = Starts(np.array([*page_starts, self.sample_count], np.int64))
@@ -200,14 +213,22 @@ class Dataset:
             BadArgumentError: An ordinal is outside ``[0, block_count)``.
             ManifestCorruptError: A page of the block table is damaged.
         """
-        access = BlockAccess(
-            read=lambda shard, offset, length: self._store.read(
-                shard, offset=offset, length=length
-            ),
-            decode=self._decoded,
-            read_alone=self._read_alone,
-        )
-        return access.read_run(list(self._places(blocks)))
+        return self._access.read_run(list(self._places(blocks)))
+
+    @property
+    def block_schema(self) -> pa.Schema:
+        """The schema of stored blocks, whose types may be wider than those of the dataset's."""
+        return self._narrowing.decoded
+
+    def read_verified(
+        self, blocks: Sequence[int], verify: Verify[_T]
+    ) -> Iterator[ReadBlock | VerifiedBlock[_T]]:
+        """Read blocks as `read_run` does, but decode only those that ``verify`` does not take.
+
+        Raises:
+            HeadraceError: See `read_run`.
+        """
+        return self._access.read_verified(list(self._places(blocks)), verify)
 
     def decode_stored(self, block: int, stored: bytes) -> pa.RecordBatch:
         """Verify and decode the stored bytes of a block, from an earlier `read_stored`.

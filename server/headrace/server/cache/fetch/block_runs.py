@@ -1,19 +1,22 @@
 """Read neighbouring blocks together, through all layers between the cache and a dataset.
 
-Readers that support this have the two methods of `RunReader`; others read single blocks.
+Readers that support this have the two methods of `RunReader`; others read single blocks. Readers
+whose blocks can be verified as they are stored have the methods of `VerifyingReader` too.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from functools import cache
-from typing import Protocol, TypeGuard, runtime_checkable
+from typing import Protocol, TypeGuard, TypeVar, runtime_checkable
 from urllib.parse import urlsplit
 
 import pyarrow as pa
 
 from headrace.errors import HeadraceError
-from headrace.storage import ReadBlock
+from headrace.storage import ReadBlock, VerifiedBlock, Verify
+
+_T = TypeVar("_T")
 
 
 class BlockReader(Protocol):
@@ -32,6 +35,25 @@ class RunReader(BlockReader, Protocol):
 
     def read_run(self, blocks: Sequence[int]) -> Iterator[ReadBlock]:
         """Read blocks, given in rising order; errors are values."""
+
+
+@runtime_checkable
+class VerifyingReader(RunReader, Protocol):
+    """A reader whose blocks can be verified as they are stored."""
+
+    @property
+    def block_schema(self) -> pa.Schema | None:
+        """The schema of stored blocks; None if they must be decoded."""
+
+    def read_verified(
+        self, blocks: Sequence[int], verify: Verify[_T]
+    ) -> Iterator[ReadBlock | VerifiedBlock[_T]]:
+        """Read blocks as `read_run` does, but decode only those that ``verify`` does not take."""
+
+
+def block_schema(reader: object) -> pa.Schema | None:
+    """Return the schema of a reader's stored blocks; None if they must be decoded."""
+    return reader.block_schema if isinstance(reader, VerifyingReader) else None
 
 
 def store_of(url: str) -> str:

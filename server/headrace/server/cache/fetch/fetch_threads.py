@@ -24,26 +24,32 @@ import logging
 import threading
 import time
 from collections import deque
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Protocol, TypeAlias, cast
 from urllib.parse import urlsplit
 
 import pyarrow as pa
 
 from headrace.errors import HeadraceError, InternalError, StoreUnavailableError
 from headrace.server.cache.decode import DecodedBlock
-from headrace.server.cache.fetch.block_runs import read_run
+from headrace.server.cache.fetch.block_runs import VerifyingReader, read_run
 from headrace.server.cache.fetch.concurrency import Concurrency
 from headrace.server.cache.fetch.fetch_queue import Flight, Flights
 from headrace.server.cache.fetch.slow_reads import SlowReads
 from headrace.server.cache.memory.allocation import Room
 from headrace.server.cache.source import ABSENT, Source
+from headrace.server.cache.stored_blocks import StoredBlock
+from headrace.storage import ReadBlock, VerifiedBlock
 from headrace.storage.store.retry import hearing_failures
 
 _log = logging.getLogger(__name__)
 
 # Shortest time between two looks for slow reads (arbitrary: a fraction of what counts as slow).
 _LOOK_S = 0.01
+
+
+_Content: TypeAlias = "pa.RecordBatch | StoredBlock | HeadraceError"
 
 
 class HeldObserver(Protocol):
@@ -265,7 +271,7 @@ class Fetchers:
         size, is_whole = 0, True
         try:
             with hearing_failures(self._heard):
-                for found in read_run(read.flights[0].source.reader, list(left)):
+                for found in _read(read.flights[0].source, list(left)):
                     landed = self._end(left.pop(found.block), found.content)
                     size += landed
                     is_whole &= landed > 0
@@ -308,7 +314,7 @@ class Fetchers:
             self._work.notify(1)
         return 2 * _LOOK_S
 
-    def _end(self, flight: Flight, content: pa.RecordBatch | HeadraceError) -> int:
+    def _end(self, flight: Flight, content: _Content) -> int:
         """End a flight; return the bytes that arrived, 0 if it failed."""
         if isinstance(content, HeadraceError):
             self._crash(flight, content)
@@ -319,8 +325,12 @@ class Fetchers:
             self._crash(flight, error)
             return 0
 
-    def _land(self, flight: Flight, content: pa.RecordBatch) -> int:
-        block = DecodedBlock(flight.source.layout, content)
+    def _land(self, flight: Flight, content: pa.RecordBatch | StoredBlock) -> int:
+        block = (
+            content
+            if isinstance(content, StoredBlock)
+            else DecodedBlock(flight.source.layout, content)
+        )
         with self._lock:
             if flight.is_over:
                 return block.size
@@ -355,3 +365,12 @@ class Fetchers:
             self._flights.land(flight, ABSENT)
             flight.fail(error)
             self._room.freed.notify_all()
+
+
+def _read(
+    source: Source, blocks: Sequence[int]
+) -> Iterator[ReadBlock] | Iterator[ReadBlock | VerifiedBlock[StoredBlock]]:
+    if source.stored is None:
+        return read_run(source.reader, blocks)
+    reader = cast("VerifyingReader", source.reader)  # since its blocks have a stored form
+    return reader.read_verified(blocks, source.stored.verify)

@@ -15,6 +15,7 @@
 #include "order.h"
 #include "pack.h"
 #include "rows.h"
+#include "stored.h"
 
 #ifndef SOURCES
 #define SOURCES ""
@@ -144,6 +145,28 @@ static PyObject *py_find_bases(GIVEN) {
     joined all;
     if (!is_joined(ARRAY(0), ARRAY(1), &all) || !find_bases(&all, ARRAY(2), ARRAY(3)))
         return refuse(&taken, "find_bases: a block is not cached, or not one of the tables");
+    return end_with(&taken, Py_NewRef(Py_None));
+}
+
+static PyObject *py_check_blocks(GIVEN) {
+    TAKE("check_blocks", "bmmmnnL");
+    bool is_right;
+    Py_BEGIN_ALLOW_THREADS;
+    is_right = check_blocks(of);
+    Py_END_ALLOW_THREADS;
+    if (!is_right)
+        return refuse(&taken, "check_blocks: the columns do not fit to the parts");
+    return end_with(&taken, Py_NewRef(Py_None));
+}
+
+static PyObject *py_write_block(GIVEN) {
+    TAKE("write_block", "blmmnnBnnL");
+    bool is_right;
+    Py_BEGIN_ALLOW_THREADS;
+    is_right = write_block(of);
+    Py_END_ALLOW_THREADS;
+    if (!is_right)
+        return refuse(&taken, "write_block: the block does not fit to where it is to be");
     return end_with(&taken, Py_NewRef(Py_None));
 }
 
@@ -383,6 +406,7 @@ static PyMethodDef METHODS[] = {
     METHOD(ask),
     METHOD(begin_hash),
     METHOD(best_fit),
+    METHOD(check_blocks),
     METHOD(copy_spans),
     METHOD(copy_spans_to_parts),
     METHOD(count_scans),
@@ -410,6 +434,7 @@ static PyMethodDef METHODS[] = {
     METHOD(unpin),
     METHOD(walk),
     METHOD(write_batches),
+    METHOD(write_block),
     METHOD(write_rows),
     METHOD(xxh3),
     {NULL, NULL, 0, NULL}};

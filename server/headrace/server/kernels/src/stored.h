@@ -1,0 +1,377 @@
+/* Stored blocks: verify them, and write them into the arena.
+ *
+ * Only the usual kind of block is understood: an Arrow message that is not compressed, without
+ * nulls, with ASCII in its texts. Of any other, and of a damaged one, nothing is said but that; it
+ * is decoded, or refused with a reason, in the other way (headrace.storage.shard.block).
+ *
+ * Source: Message.fbs and the page "Serialization and Interprocess Communication" of the Arrow
+ * format, version 1.5; tables and vectors are those of FlatBuffers.
+ */
+
+#ifndef HEADRACE_STORED_H
+#define HEADRACE_STORED_H
+
+#include "arrays.h"
+#include "gather.h"
+#include "hash.h"
+
+/* A block as its manifest describes it: where it begins in what was read, its bytes, its samples,
+ * its checksum. */
+enum { STORED_AT, STORED_BYTES, STORED_SAMPLES, STORED_HASH, STORED_PLACE };
+
+/* A column: its kind; the number of its first node, of its buffer of offsets and of that of values;
+ * bytes of a row, or of an element where rows differ; the elements of a row of a list; its part of
+ * the block; where its value or span, and its byte for validity, begin in a row (-1 for none). */
+enum {
+    COLUMN_KIND,
+    COLUMN_NODE,
+    COLUMN_OFFSETS,
+    COLUMN_VALUES,
+    COLUMN_BYTES,
+    COLUMN_ITEMS,
+    COLUMN_PART,
+    COLUMN_AT,
+    COLUMN_VALID,
+    COLUMN_FIELDS
+};
+enum { FIXED_ROWS, LIST_ROWS, RAGGED_ROWS, TEXT_ROWS, ROW_KINDS };
+
+/* A part of the block: bytes of a row, and whether it begins at a multiple of them. */
+enum { STORED_ROW_BYTES, STORED_IS_ALIGNED, STORED_PART };
+
+#define MESSAGE_HEAD 8
+#define RECORD_BATCH 3
+#define PAIR 16
+#define SPAN 16
+#define NON_ASCII UINT64_C(0x8080808080808080)
+
+typedef struct {
+    const uint8_t *data;
+    int64_t size;
+} piece;
+
+/* A table of FlatBuffers: where it begins, where its fields are listed, and bytes of that list. */
+typedef struct {
+    int64_t start;
+    int64_t fields;
+    int64_t fields_bytes;
+} table;
+
+/* The buffers of a record batch, as pairs of offset and length, and what they lie in. */
+typedef struct {
+    const uint8_t *nodes;
+    const uint8_t *buffers;
+    piece body;
+} batch;
+
+static bool is_inside(const piece *in, int64_t at, int64_t size) {
+    return at >= 0 && at <= in->size - size;
+}
+
+static inline int64_t long_at(const uint8_t *from) { return (int64_t)word_at(from); }
+
+static inline int64_t half_long_at(const uint8_t *from) {
+    return (int32_t)((uint32_t)from[0] | (uint32_t)from[1] << 8 | (uint32_t)from[2] << 16 |
+                     (uint32_t)from[3] << 24);
+}
+
+static inline int64_t short_at(const uint8_t *from) { return from[0] | from[1] << 8; }
+
+/* Return where an offset without a sign leads, or -1. */
+static int64_t led_to(const piece *in, int64_t at) {
+    if (!is_inside(in, at, 4))
+        return -1;
+    return at + (half_long_at(in->data + at) & UINT32_MAX);
+}
+
+static bool find_table(const piece *in, int64_t start, table *found) {
+    if (!is_inside(in, start, 4))
+        return false;
+    const int64_t fields = start - half_long_at(in->data + start);
+    if (!is_inside(in, fields, 4))
+        return false;
+    *found = (table){start, fields, short_at(in->data + fields)};
+    return is_inside(in, fields, found->fields_bytes);
+}
+
+/* Return where a field of so many bytes begins, or -1. */
+static int64_t field_at(const piece *in, const table *of, int field, int64_t size) {
+    const int64_t entry = 4 + 2 * field;
+    if (entry + 2 > of->fields_bytes)
+        return -1;
+    const int64_t offset = short_at(in->data + of->fields + entry);
+    return offset && is_inside(in, of->start + offset, size) ? of->start + offset : -1;
+}
+
+/* Find a vector of so many pairs; NULL if it is another. */
+static const uint8_t *pairs_at(const piece *in, const table *of, int field, int64_t count) {
+    const int64_t at = field_at(in, of, field, 4);
+    const int64_t start = at < 0 ? -1 : led_to(in, at);
+    if (start < 0 || !is_inside(in, start, 4) ||
+        (half_long_at(in->data + start) & UINT32_MAX) != count ||
+        !is_inside(in, start + 4, count * PAIR))
+        return NULL;
+    return in->data + start + 4;
+}
+
+/* Find the record batch in a message: so many samples, nodes and buffers, none compressed. */
+static bool find_batch(const piece *message, int64_t samples, int64_t nodes, int64_t buffers,
+                       batch *found) {
+    if (message->size < MESSAGE_HEAD || half_long_at(message->data) != -1)
+        return false;
+    const int64_t metadata_bytes = half_long_at(message->data + 4);
+    if (metadata_bytes < 0 || metadata_bytes > message->size - MESSAGE_HEAD)
+        return false;
+    const piece metadata = {message->data + MESSAGE_HEAD, metadata_bytes};
+    table head, of;
+    if (!find_table(&metadata, led_to(&metadata, 0), &head))
+        return false;
+    const int64_t kind = field_at(&metadata, &head, 1, 1);
+    const int64_t place = field_at(&metadata, &head, 2, 4);
+    const int64_t bytes = field_at(&metadata, &head, 3, 8);
+    if (kind < 0 || metadata.data[kind] != RECORD_BATCH || place < 0 || bytes < 0 ||
+        !find_table(&metadata, led_to(&metadata, place), &of))
+        return false;
+    found->body = (piece){metadata.data + metadata_bytes, long_at(metadata.data + bytes)};
+    if (found->body.size < 0 ||
+        found->body.size > message->size - MESSAGE_HEAD - metadata_bytes)
+        return false;
+    const int64_t rows = field_at(&metadata, &of, 0, 8);
+    if (rows < 0 || long_at(metadata.data + rows) != samples ||
+        field_at(&metadata, &of, 3, 1) >= 0)
+        return false;
+    found->nodes = pairs_at(&metadata, &of, 1, nodes);
+    found->buffers = pairs_at(&metadata, &of, 2, buffers);
+    return found->nodes != NULL && found->buffers != NULL;
+}
+
+/* Return whether no node states nulls, and all buffers lie side by side in the body. */
+static bool are_plain(const batch *of, int64_t nodes, int64_t buffers) {
+    for (int64_t i = 0; i < nodes; i++)
+        if (long_at(of->nodes + PAIR * i + 8) != 0)
+            return false;
+    int64_t end = 0;
+    for (int64_t i = 0; i < buffers; i++) {
+        const int64_t begin = long_at(of->buffers + PAIR * i);
+        const int64_t size = long_at(of->buffers + PAIR * i + 8);
+        if (begin < end || size < 0 || size > of->body.size || begin > of->body.size - size)
+            return false;
+        end = begin + size;
+    }
+    return true;
+}
+
+static piece buffer_of(const batch *of, int64_t number) {
+    const uint8_t *pair = of->buffers + PAIR * number;
+    return (piece){of->body.data + long_at(pair), long_at(pair + 8)};
+}
+
+static bool is_ascii(const uint8_t *from, int64_t size) {
+    uint64_t seen = 0;
+    int64_t at = 0;
+    for (; at + 8 <= size; at += 8)
+        seen |= word_at(from + at);
+    for (; at < size; at++)
+        seen |= from[at];
+    return !(seen & NON_ASCII);
+}
+
+/* Return whether offsets rise, by `items` each unless that is negative, up to `most`. */
+static bool are_edges(const uint8_t *offsets, int64_t rows, int64_t items, int64_t most_elements) {
+    int64_t before = half_long_at(offsets);
+    bool is_right = before >= 0;
+    for (int64_t row = 1; row <= rows; row++) {
+        const int64_t next = half_long_at(offsets + 4 * row);
+        is_right &= items < 0 ? next >= before : next - before == items;
+        before = next;
+    }
+    return is_right && before <= most_elements;
+}
+
+/* Find the values of a column: of fixed size from row to row, or of all rows together. */
+static bool find_column(const batch *of, const int64_t *column, int64_t samples, piece *found) {
+    const piece values = buffer_of(of, column[COLUMN_VALUES]);
+    const int64_t kind = column[COLUMN_KIND], bytes = column[COLUMN_BYTES];
+    if (long_at(of->nodes + PAIR * column[COLUMN_NODE]) != samples)
+        return false;
+    if (kind == FIXED_ROWS) {
+        *found = (piece){values.data, samples * bytes};
+        return values.size >= found->size;
+    }
+    const piece offsets = buffer_of(of, column[COLUMN_OFFSETS]);
+    const int64_t items = kind == LIST_ROWS ? column[COLUMN_ITEMS] : -1;
+    const int64_t element_bytes = kind == LIST_ROWS ? bytes / items : bytes;
+    if (offsets.size / 4 < samples + 1 ||
+        !are_edges(offsets.data, samples, items, values.size / element_bytes))
+        return false;
+    const int64_t first = half_long_at(offsets.data);
+    const int64_t last = half_long_at(offsets.data + 4 * samples);
+    *found = (piece){values.data + first * element_bytes, (last - first) * element_bytes};
+    return true;
+}
+
+/* Return whether columns and parts fit together, so that no row is written beyond its end. */
+static bool are_columns(const array *columns, const array *parts, int64_t nodes, int64_t buffers) {
+    if (columns->shape[1] != COLUMN_FIELDS || parts->shape[1] != STORED_PART || nodes < 0 ||
+        buffers < 0 || parts->shape[0] < 1)
+        return false;
+    for (int64_t i = 0; i < parts->shape[0]; i++) {
+        const int64_t row_bytes = ints_of(parts)[i * STORED_PART + STORED_ROW_BYTES];
+        if (row_bytes < 0 || row_bytes > INT32_MAX)
+            return false;
+    }
+    for (int64_t i = 0; i < columns->shape[0]; i++) {
+        const int64_t *of = ints_of(columns) + i * COLUMN_FIELDS;
+        const bool is_fixed = of[COLUMN_KIND] == FIXED_ROWS || of[COLUMN_KIND] == LIST_ROWS;
+        const bool has_offsets = of[COLUMN_KIND] != FIXED_ROWS;
+        if (of[COLUMN_KIND] < 0 || of[COLUMN_KIND] >= ROW_KINDS || of[COLUMN_NODE] < 0 ||
+            of[COLUMN_NODE] >= nodes || of[COLUMN_VALUES] < 0 || of[COLUMN_VALUES] >= buffers ||
+            (has_offsets && (of[COLUMN_OFFSETS] < 0 || of[COLUMN_OFFSETS] >= buffers)) ||
+            of[COLUMN_BYTES] < 1 || of[COLUMN_BYTES] > INT32_MAX || of[COLUMN_PART] < 0 ||
+            of[COLUMN_PART] >= parts->shape[0] ||
+            (of[COLUMN_KIND] == LIST_ROWS &&
+             (of[COLUMN_ITEMS] < 1 || of[COLUMN_BYTES] % of[COLUMN_ITEMS])))
+            return false;
+        const int64_t size = is_fixed ? of[COLUMN_BYTES] : SPAN;
+        const int64_t part = is_fixed ? of[COLUMN_PART] : 0;
+        if (of[COLUMN_AT] < 0 || of[COLUMN_AT] > ints_of(parts)[part * STORED_PART] - size ||
+            of[COLUMN_VALID] >= ints_of(parts)[0])
+            return false;
+    }
+    return true;
+}
+
+static bool find_block(const array *stored, const int64_t *place, int64_t nodes, int64_t buffers,
+                       batch *found) {
+    const int64_t at = place[STORED_AT], size = place[STORED_BYTES];
+    if (place[STORED_SAMPLES] < 1 || place[STORED_SAMPLES] > INT32_MAX - 1 || at < 0 || size < 0 ||
+        at > stored->size - size)
+        return false;
+    const piece message = {bytes_of(stored) + at, size};
+    return find_batch(&message, place[STORED_SAMPLES], nodes, buffers, found) &&
+           are_plain(found, nodes, buffers);
+}
+
+/* Return the bytes of ragged values of a block that is as its manifest says; -1 of any other. */
+static int64_t check_block(const array *stored, const int64_t *place, const array *columns,
+                           int64_t nodes, int64_t buffers) {
+    batch found;
+    if (place[STORED_BYTES] < SHORTEST || !find_block(stored, place, nodes, buffers, &found) ||
+        hash_of(bytes_of(stored) + place[STORED_AT], place[STORED_BYTES]) !=
+            (uint64_t)place[STORED_HASH])
+        return -1;
+    int64_t ragged_bytes = 0;
+    for (int64_t i = 0; i < columns->shape[0]; i++) {
+        const int64_t *of = ints_of(columns) + i * COLUMN_FIELDS;
+        piece values;
+        if (!find_column(&found, of, place[STORED_SAMPLES], &values))
+            return -1;
+        if (of[COLUMN_KIND] == TEXT_ROWS && !is_ascii(values.data, values.size))
+            return -1;
+        if (of[COLUMN_KIND] >= RAGGED_ROWS)
+            ragged_bytes += values.size;
+    }
+    return ragged_bytes;
+}
+
+/* Copy values of fixed size to where each row has its own. */
+static void write_fixed(uint8_t *rows, int64_t row_bytes, const uint8_t *values, int64_t bytes,
+                        int64_t samples) {
+    if (row_bytes == bytes) {
+        memcpy(rows, values, (size_t)(bytes * samples));
+    } else if (bytes == 8) {
+        for (int64_t row = 0; row < samples; row++)
+            memcpy(rows + row * row_bytes, values + row * 8, 8);
+    } else if (bytes == 4) {
+        for (int64_t row = 0; row < samples; row++)
+            memcpy(rows + row * row_bytes, values + row * 4, 4);
+    } else {
+        for (int64_t row = 0; row < samples; row++)
+            memcpy(rows + row * row_bytes, values + row * bytes, (size_t)bytes);
+    }
+}
+
+/* Write where each row's values lie, whose first element lies at `begin`. */
+static void write_spans(uint8_t *rows, int64_t row_bytes, const uint8_t *offsets, int64_t bytes,
+                        int64_t samples, int64_t begin) {
+    const int64_t first = half_long_at(offsets);
+    for (int64_t row = 0; row < samples; row++) {
+        const int64_t from = half_long_at(offsets + 4 * row);
+        const int64_t to = half_long_at(offsets + 4 * row + 4);
+        const int64_t span[2] = {begin + (from - first) * bytes, (to - from) * bytes};
+        memcpy(rows + row * row_bytes, span, sizeof span);
+    }
+}
+
+#define MOST_PARTS 4096
+
+/* Write a block that was checked to `[begin, begin + size)` of the arena, and the base of each
+ * part; false if it does not fit there. */
+static bool write_block(const argument *of) {
+    const array *stored = &of[0].array, *columns = &of[2].array, *parts = &of[3].array;
+    const array *arena = &of[6].array, *bases = &of[9].array;
+    const int64_t *place = ints_of(&of[1].array), nodes = of[4].number, buffers = of[5].number;
+    const int64_t begin = of[7].number, size = of[8].number;
+    batch found;
+    if (of[1].array.size != STORED_PLACE || !are_columns(columns, parts, nodes, buffers) ||
+        bases->size != parts->shape[0] || begin < 0 || size < 0 || begin > arena->size - size ||
+        !find_block(stored, place, nodes, buffers, &found))
+        return false;
+    const int64_t samples = place[STORED_SAMPLES];
+    int64_t end = begin;
+    int64_t begins[MOST_PARTS];
+    if (parts->shape[0] > MOST_PARTS)
+        return false;
+    for (int64_t i = 0; i < parts->shape[0]; i++) {
+        const int64_t row_bytes = ints_of(parts)[i * STORED_PART + STORED_ROW_BYTES];
+        const bool is_aligned = ints_of(parts)[i * STORED_PART + STORED_IS_ALIGNED];
+        if (is_aligned && row_bytes)
+            end += (row_bytes - end % row_bytes) % row_bytes;
+        begins[i] = end;
+        ints_of(bases)[i] = !row_bytes ? 0 : is_aligned ? end / row_bytes : end;
+        end += row_bytes * samples;
+        if (end > begin + size)
+            return false;
+    }
+    const int64_t packed_bytes = ints_of(parts)[STORED_ROW_BYTES];
+    uint8_t *packed = bytes_to(arena) + begins[0];
+    for (int64_t i = 0; i < columns->shape[0]; i++) {
+        const int64_t *column = ints_of(columns) + i * COLUMN_FIELDS;
+        const int64_t at = column[COLUMN_AT], bytes = column[COLUMN_BYTES];
+        piece values;
+        if (!find_column(&found, column, samples, &values))
+            return false;
+        if (column[COLUMN_KIND] < RAGGED_ROWS) {
+            const int64_t part = column[COLUMN_PART];
+            write_fixed(bytes_to(arena) + begins[part] + at,
+                        ints_of(parts)[part * STORED_PART + STORED_ROW_BYTES], values.data, bytes,
+                        samples);
+        } else {
+            if (values.size > begin + size - end)
+                return false;
+            memcpy(bytes_to(arena) + end, values.data, (size_t)values.size);
+            write_spans(packed + at, packed_bytes,
+                        buffer_of(&found, column[COLUMN_OFFSETS]).data, bytes, samples, end);
+            end += values.size;
+        }
+        if (column[COLUMN_VALID] >= 0)
+            for (int64_t row = 0; row < samples; row++)
+                packed[row * packed_bytes + column[COLUMN_VALID]] = 1;
+    }
+    return true;
+}
+
+/* Check each of some blocks; write the bytes of their ragged values, or -1. */
+static bool check_blocks(const argument *of) {
+    const array *stored = &of[0].array, *places = &of[1].array, *columns = &of[2].array;
+    const array *found = &of[6].array;
+    if (places->shape[1] != STORED_PLACE || found->size < places->shape[0] ||
+        !are_columns(columns, &of[3].array, of[4].number, of[5].number))
+        return false;
+    for (int64_t i = 0; i < places->shape[0]; i++)
+        ints_of(found)[i] = check_block(stored, ints_of(places) + i * STORED_PLACE, columns,
+                                        of[4].number, of[5].number);
+    return true;
+}
+
+#endif

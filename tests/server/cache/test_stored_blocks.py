@@ -1,0 +1,226 @@
+"""Claims about stored blocks: the compiled loops write what decoding does, and take no other."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from headrace.server.cache.decode import DecodedBlock
+from headrace.server.cache.memory.arena import Memory
+from headrace.server.cache.stored_blocks import StoredBlock, stored_form
+from headrace.server.layout.block_layout import BlockLayout, block_layout
+from headrace.server.layout.wire_columns import split_schema
+from headrace.storage import (
+    Dataset,
+    ShardWriter,
+    commit_dataset,
+    open_dataset,
+    open_store,
+)
+from headrace.storage.shard.block import checksum_of
+from support.loops import compiled_loops
+
+_ROWS = 500
+
+
+@pytest.fixture(autouse=True)
+def _compiled() -> None:
+    compiled_loops()
+
+
+def _lists(rng: np.random.Generator, item: pa.DataType, longest: int) -> pa.Array[Any]:
+    edges = np.concatenate([[0], np.cumsum(rng.integers(0, longest, _ROWS))])
+    values = pa.array(rng.integers(0, 100, int(edges[-1])), item)
+    return pa.ListArray.from_arrays(pa.array(edges.tolist(), pa.int32()), values)
+
+
+def _columns() -> dict[str, pa.Array[Any]]:
+    rng = np.random.default_rng(7)
+    wide = pa.array(rng.random(_ROWS * 200, dtype=np.float32))
+    narrow = pa.array(rng.integers(0, 100, _ROWS * 6), pa.int16())
+    return {
+        "label": pa.array(rng.integers(0, 1 << 60, _ROWS)),
+        "half": pa.array(rng.random(_ROWS).astype(np.float16)),
+        "byte": pa.array(rng.integers(0, 255, _ROWS), pa.uint8()),
+        "wide": pa.FixedSizeListArray.from_arrays(wide, 200),
+        "nested": pa.FixedSizeListArray.from_arrays(
+            pa.FixedSizeListArray.from_arrays(narrow, 2), 3
+        ),
+        "text": pa.array(["x" * (row % 7) for row in range(_ROWS)]),
+        "image": pa.array([rng.bytes(row % 97) for row in range(_ROWS)]),
+        "ids": _lists(rng, pa.int32(), 9),
+        "same": pa.array([[row, 1, 2] for row in range(_ROWS)], pa.list_(pa.int64())),
+    }
+
+
+class _Written:
+    """A table that was written as one block, and its form in the arena."""
+
+    def __init__(
+        self, folder: Path, table: pa.Table, compression: Literal["lz4", "none"] = "none"
+    ) -> None:
+        store = open_store(str(folder))
+        with ShardWriter(
+            store, "00000.arrow", schema=table.schema, compression=compression
+        ) as writer:
+            writer.append(table.combine_chunks().to_batches()[0])
+            entry = writer.close()
+        commit_dataset(store, table.schema, [entry])
+        store.close()
+        dataset = open_dataset(str(folder))
+        assert isinstance(dataset, Dataset)
+        columns, refused = split_schema(dataset.schema)
+        assert not refused
+        self.layout = block_layout(columns)
+        self.place = dataset.block_place(0)
+        self.stored, self.batch = dataset.read_stored(0)
+        self.form = stored_form(dataset.block_schema, self.layout)
+
+    def verified(self, stored: bytes | None = None) -> StoredBlock | None:
+        """Return what verifying makes of the block, or of other bytes with the right checksum."""
+        place = self.place
+        if stored is not None:
+            place = dataclasses.replace(place, checksum=checksum_of(stored))
+        assert self.form is not None
+        (found,) = self.form.verify(self.stored if stored is None else stored, [place])
+        return found
+
+
+def _in_arena(block: DecodedBlock | StoredBlock) -> tuple[tuple[int, ...], bytes]:
+    """Write a block to a place that is aligned to nothing; return its bases and all memory."""
+    memory = Memory(np.zeros(block.size + 1000, np.uint8))
+    bases = block.write(memory, 192)
+    return bases, memory.array.tobytes()
+
+
+@pytest.mark.parametrize("names", [*([name] for name in _columns()), list(_columns())])
+def test_what_is_written_is_that_of_decoding(tmp_path: Path, names: list[str]) -> None:
+    """Bases, values, spans and padding are the same for every kind of column, and for all."""
+    columns = _columns()
+    written = _Written(tmp_path, pa.table({name: columns[name] for name in names}))
+    decoded = DecodedBlock(written.layout, written.batch)
+
+    found = written.verified()
+
+    assert found is not None
+    assert decoded.size == found.size
+    assert _in_arena(decoded) == _in_arena(found)
+
+
+def test_blocks_of_a_run_are_verified_each_on_its_own(tmp_path: Path) -> None:
+    """A damaged block does not affect its neighbours, and padding lies between them."""
+    written = _Written(tmp_path, pa.table({"image": _columns()["image"]}))
+    size = len(written.stored)
+    content = bytearray(written.stored + bytes(64) + written.stored + written.stored)
+    content[size + 64 + size // 2] ^= 1
+    begins = (0, size + 64, 2 * size + 64)
+    assert written.form is not None
+
+    found = written.form.verify(
+        bytes(content),
+        [
+            dataclasses.replace(written.place, offset=written.place.offset + begin)
+            for begin in begins
+        ],
+    )
+
+    assert [True, False, True] == [block is not None for block in found]
+    assert found[2] is not None
+    decoded = DecodedBlock(written.layout, written.batch)
+    assert _in_arena(decoded) == _in_arena(found[2])
+
+
+@pytest.mark.parametrize(
+    "column",
+    [
+        pa.array(["x", None, "z"] * 200),
+        pa.array(["x", "\u00fc", "z"] * 200),
+        pa.array([[1, None], [2]] * 200, pa.list_(pa.int32())),
+    ],
+    ids=["null", "not ASCII", "null item"],
+)
+def test_unusual_blocks_are_decoded(tmp_path: Path, column: pa.Array[Any]) -> None:
+    """Nulls and texts that are not ASCII are left to the other way."""
+    assert _Written(tmp_path, pa.table({"x": column})).verified() is None
+
+
+def test_compressed_blocks_are_decoded(tmp_path: Path) -> None:
+    """So are blocks that are compressed."""
+    table = pa.table({"x": pa.array(np.zeros(5000, np.int64))})
+
+    assert _Written(tmp_path, table, "lz4").verified() is None
+
+
+@pytest.mark.parametrize(
+    "column",
+    [
+        pa.array([True, False] * 50),
+        pa.array([{"a": 1}] * 50),
+        pa.array(["x"] * 50, pa.large_string()),
+    ],
+    ids=["bool", "struct", "large"],
+)
+def test_other_columns_have_no_form(column: pa.Array[Any]) -> None:
+    """A dataset with a column that the loops cannot write is decoded."""
+    assert stored_form(pa.schema([("x", column.type)]), _layout_of(column)) is None
+
+
+def _layout_of(column: pa.Array[Any]) -> BlockLayout:
+    schema = pa.schema([pa.field("x", column.type, nullable=False)])
+    return block_layout(split_schema(schema)[0])
+
+
+@pytest.fixture(scope="module")
+def several(tmp_path_factory: pytest.TempPathFactory) -> _Written:
+    """A block with a column of each kind."""
+    columns = _columns()
+    table = pa.table({name: columns[name] for name in ("label", "wide", "text", "same")})
+    return _Written(tmp_path_factory.mktemp("several"), table)
+
+
+@settings(deadline=None, max_examples=300)
+@given(data=st.data())
+def test_hostile_metadata_is_refused_or_harmless(several: _Written, data: st.DataObject) -> None:
+    """Whatever the metadata say, nothing is read beyond the block or written beyond its extent."""
+    # The metadata come first, and offsets follow; their checksum is right, as an attacker's is.
+    changed = bytearray(several.stored)
+    for _ in range(data.draw(st.integers(1, 4))):
+        at = data.draw(st.integers(0, 700))
+        changed[at] = data.draw(st.sampled_from([0, 1, 0x7F, 0x80, 0xFF, changed[at] ^ 4]))
+
+    found = several.verified(bytes(changed))
+
+    if found is not None:
+        memory = Memory(np.full(found.size + 512, 0xAB, np.uint8))
+        found.write(memory, 256)
+        assert (memory.array[:256] == 0xAB).all()
+        assert (memory.array[256 + found.size :] == 0xAB).all()
+
+
+@pytest.mark.parametrize("at", [0, 1000, -1])
+def test_any_changed_byte_is_noticed(tmp_path: Path, at: int) -> None:
+    """A block whose checksum is not that of the manifest is not taken."""
+    written = _Written(tmp_path, pa.table({"image": _columns()["image"]}))
+    changed = bytearray(written.stored)
+    changed[at] ^= 0x10
+    assert written.form is not None
+
+    assert [None] == written.form.verify(bytes(changed), [written.place])
+
+
+def test_a_block_is_not_written_beyond_its_extent(tmp_path: Path) -> None:
+    """The loop refuses an extent that is too short."""
+    written = _Written(tmp_path, pa.table({"image": _columns()["image"]}))
+    found = written.verified()
+    assert found is not None
+    found.size -= 100
+
+    with pytest.raises(ValueError, match="does not fit"):
+        found.write(Memory(np.zeros(1 << 20, np.uint8)), 0)
