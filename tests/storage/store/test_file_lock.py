@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import os
+import resource
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
 from pathlib import Path
@@ -11,6 +14,7 @@ from typing import Protocol
 import pytest
 
 from headrace.errors import StoreUnavailableError
+from headrace.storage import open_store
 from headrace.storage.store.file_lock import held_by_name, locked
 
 DEADLINE_S = 60.0
@@ -49,6 +53,50 @@ def test_the_file_is_gone_when_its_holder_is_done(tmp_path: Path) -> None:
 
     assert [tmp_path / ".held"] == held
     assert [] == list(tmp_path.iterdir())
+
+
+def _limit_files(size: int) -> None:
+    _, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
+
+
+@pytest.fixture
+def files_unlimited_again() -> Iterator[None]:
+    """The limit of this process, for later tests."""
+    soft, _ = resource.getrlimit(resource.RLIMIT_FSIZE)
+    yield
+    _limit_files(soft)
+
+
+@pytest.mark.usefixtures("files_unlimited_again")
+def test_a_full_disk_leaves_no_lock(tmp_path: Path) -> None:
+    """Who could not write the file does not hold it, and the next one can."""
+    soft, _ = resource.getrlimit(resource.RLIMIT_FSIZE)
+    _limit_files(0)
+    with pytest.raises(OSError, match="too large"), held_by_name(tmp_path / "l", deadline_s=0.0):
+        pass
+    _limit_files(soft)
+
+    with held_by_name(tmp_path / "l", deadline_s=0.0):
+        pass
+
+
+@pytest.mark.usefixtures("files_unlimited_again")
+def test_a_full_disk_leaves_no_part_of_an_object(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On a file system without links, where the object is written under its own name."""
+
+    def refuse(_source: Path, _target: Path) -> None:
+        _limit_files(4)
+        raise PermissionError(errno.EPERM, "no links here")
+
+    monkeypatch.setattr(os, "link", refuse)
+    store = open_store(str(tmp_path))
+    with pytest.raises(StoreUnavailableError):
+        store.write_if_absent("x", bytes(100))
+
+    assert [] == list(store.list())
 
 
 def test_a_lock_that_stays_is_told_with_its_holder(tmp_path: Path) -> None:

@@ -84,10 +84,16 @@ def _try_lock(descriptor: int) -> bool:
 
 def _try_make(path: Path) -> bool:
     try:
-        with path.open("xb") as file:
-            file.write(f"process {os.getpid()} on {socket.gethostname()}".encode())
+        file = path.open("xb")
     except FileExistsError:
         return False
+    try:
+        with file:
+            file.write(f"process {os.getpid()} on {socket.gethostname()}".encode())
+    except BaseException:
+        # Otherwise nobody would hold the lock, and nobody could take it.
+        path.unlink(missing_ok=True)
+        raise
     return True
 
 

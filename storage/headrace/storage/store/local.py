@@ -257,10 +257,17 @@ def _take_name(hidden: Path, path: Path) -> None:
             raise
         # Without hard links (some FUSE mounts), exclusive creation decides who wins; for a moment
         # readers may see the object incomplete.
-        with path.open("xb") as file:
-            file.write(hidden.read_bytes())
-            file.flush()
-            os.fsync(file.fileno())
+        content = hidden.read_bytes()
+        file = path.open("xb")
+        try:
+            with file:
+                file.write(content)
+                file.flush()
+                os.fsync(file.fileno())
+        except BaseException:
+            # Otherwise a part would stay under the name.
+            path.unlink(missing_ok=True)
+            raise
 
 
 def _flush_directory(path: Path) -> None:
