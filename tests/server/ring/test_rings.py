@@ -69,6 +69,16 @@ def test_a_ticket_is_good_once(folder: Path) -> None:
     assert not (folder / "r").exists()
 
 
+@pytest.mark.parametrize("size", [1 << 60, -1], ids=["unmapped", "unsized"])
+def test_memory_that_cannot_be_had_leaves_no_descriptor(size: int) -> None:
+    """More than the system maps, or than a file may have."""
+    before = len(list(Path("/proc/self/fd").iterdir()))
+    with pytest.raises(OSError, match=r"memory|argument"):
+        RingMemory(size)
+
+    assert before == len(list(Path("/proc/self/fd").iterdir()))
+
+
 def test_a_client_that_is_gone_leaves_no_ring(folder: Path) -> None:
     """It came for its ring and went before it had it: memory and descriptors are given back."""
     path = str(folder / "s")

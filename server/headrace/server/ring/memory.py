@@ -34,9 +34,13 @@ class RingMemory:
 
     def __init__(self, size: int) -> None:
         self.shared = Shared.create("headrace-ring", size)
-        self.array = self.shared.map()
-        seals = sum(getattr(fcntl, name) for name in _SEALS)
-        fcntl.fcntl(self.shared.fd, fcntl.F_ADD_SEALS, seals)
+        try:
+            self.array = self.shared.map()
+            seals = sum(getattr(fcntl, name) for name in _SEALS)
+            fcntl.fcntl(self.shared.fd, fcntl.F_ADD_SEALS, seals)
+        except BaseException:
+            self.shared.close()
+            raise
         self._free = ExtentAllocator(size)
         self._lent: dict[int, tuple[int, int]] = {}
         self._generation = 0

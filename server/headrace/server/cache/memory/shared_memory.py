@@ -70,7 +70,11 @@ class Shared:
                 "cache: leave --workers out to serve in one process"
             )
         fd = os.memfd_create(name, os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
-        os.ftruncate(fd, size)
+        try:
+            os.ftruncate(fd, size)
+        except BaseException:
+            os.close(fd)
+            raise
         return cls(fd, size)
 
     def map(self) -> NDArray[np.uint8]:
