@@ -44,10 +44,12 @@ def shuffled(df: DataFrame, *, seed: int) -> DataFrame:
     a stage that Spark has to run again, over rows that come in another order, loses and repeats
     none, and the result does not depend on how the rows were partitioned before.
     """
-    columns = [_hashable(field) for field in df.schema.fields]
-    hashed = sf.xxhash64(sf.lit(seed), *(column for column in columns if column is not None))
-    keyed = df.withColumn(_KEY, hashed)
-    return keyed.repartition(sf.col(_KEY)).sortWithinPartitions(_KEY).drop(_KEY)
+    found = [_hashable(field) for field in df.schema.fields]
+    columns = [column for column in found if column is not None]
+    keyed = df.withColumn(_KEY, sf.xxhash64(sf.lit(seed), *columns))
+    # Spark's hash passes over nulls, so the rows (1, null) and (null, 1) have the same.
+    ordered = keyed.repartition(sf.col(_KEY)).sortWithinPartitions(_KEY, *columns)
+    return ordered.drop(_KEY)
 
 
 def quoted(name: str) -> Column:
