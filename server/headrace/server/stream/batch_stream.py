@@ -46,6 +46,7 @@ from headrace.server.cache.gather import StagedRows
 from headrace.server.cache.source import Blocks
 from headrace.server.plan.planned_batches import PlannedBatch, PlannedEnd
 from headrace.server.plan.prefetch_blocks import Lookahead, plan_bytes
+from headrace.server.plan.steps_ahead import StepsAhead
 from headrace.server.shares import Budget, Share, ShortError
 from headrace.server.steps.row_pool import RowPool
 from headrace.server.stream.batch_maker import BatchMaker, Made
@@ -190,11 +191,7 @@ class BatchStream:
             budget_bytes=limits.prefetch_bytes,
             blocks_of_runs=contents.blocks_of_runs,
             foreseen_samples=contents.foreseen_samples,
-            steps=(
-                partial(contents.steps, limits.spare_bytes)
-                if contents.steps is not None and limits.prefetch_bytes()
-                else None
-            ),
+            steps=self._make_steps(),
         )
 
     def cancel(self) -> None:
@@ -224,6 +221,13 @@ class BatchStream:
         if self._stepped is not None:
             self._stepped.close()
         self._blocks.leave(self._waiter)
+
+    def _make_steps(self) -> Callable[[], StepsAhead] | None:
+        """Return what makes the stream's `StepsAhead`; None without any, or without prefetching."""
+        make, limits = self._contents.steps, self._limits
+        if make is None or not limits.prefetch_bytes():
+            return None
+        return partial(make, limits.spare_bytes)
 
     def _end(self, ending: HeadraceError | _CancelledError) -> None:
         if not isinstance(self._ending, _CancelledError):
