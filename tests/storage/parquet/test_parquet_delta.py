@@ -57,6 +57,17 @@ def test_named_versions_stay_readable(tmp_path: Path) -> None:
         assert old.fingerprint != new.fingerprint
 
 
+def test_bytes_of_partitions_are_those_that_were_written(tmp_path: Path) -> None:
+    """The log escapes them, as text; text that only looks similar is as it was."""
+    written = {"number": [1, 2, 3, 4], "key": [b"ab", None, b"\x00\xff", b"\\u00"]}
+    write_deltalake(tmp_path, pa.table(written), partition_by=["key"])
+
+    with open_parquet(str(tmp_path)) as dataset:
+        found = all_samples(dataset).sort_by("number").to_pydict()
+
+    assert written == found
+
+
 def test_partition_columns_come_from_the_log(tmp_path: Path) -> None:
     """Partition columns are typed, have nulls, and stand where the table has them."""
     table = pa.table({"part": ["a b/c", None, "x"], "day": [1, 2, 3], "number": [1, 2, 3]})

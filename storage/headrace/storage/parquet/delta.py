@@ -8,6 +8,7 @@ features are refused.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, cast
@@ -39,6 +40,7 @@ _KNOWN_FEATURES = {
     "v2Checkpoint",
     "vacuumProtocolCheck",
 }
+_ESCAPED = re.compile(rb"(?:\\u00[0-9A-Fa-f]{2})+")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -167,9 +169,27 @@ def _constants(actions: pa.Table) -> pa.RecordBatch:
     if "partition" not in actions.column_names:
         return pa.RecordBatch.from_arrays([], names=[])
     flat = actions.select(["partition"]).flatten().combine_chunks()
-    columns = [pa.concat_arrays(column.chunks) for column in flat.columns if column.chunks]
+    columns = [
+        _unescaped(pa.concat_arrays(column.chunks)) for column in flat.columns if column.chunks
+    ]
     names = [name.removeprefix("partition.") for name in flat.column_names]
     return pa.RecordBatch.from_arrays(columns, names=names[: len(columns)])
+
+
+def _unescaped(column: pa.Array[Any]) -> pa.Array[Any]:
+    """Decode binary values, which the log escapes and `deltalake` leaves so.
+
+    A value that is not escaped stays as it is.
+    """
+    if not pa.types.is_binary(column.type):
+        return column
+    values = [
+        bytes.fromhex(value.replace(b"\\u00", b"").decode())
+        if value is not None and _ESCAPED.fullmatch(value)
+        else value
+        for value in column.to_pylist()
+    ]
+    return pa.array(values, column.type)
 
 
 def _deleted(
