@@ -2,7 +2,8 @@
 
 How it could go wrong, and what holds against each:
 
-1. It is not begun at all, and processors wait: `test_the_next_batch_is_begun_meanwhile`.
+1. It is not begun at all, and processors wait: `test_the_next_batch_is_begun_meanwhile`, and
+   between two epochs `test_the_next_epoch_is_begun_meanwhile`.
 2. It comes out otherwise than without, or in another order: likewise.
 3. It is begun where there is no room for it, and the stream waits: `test_where_there_is_no_room`.
 4. It works on after its stream has ended: `test_leaving_ends_both`.
@@ -78,22 +79,24 @@ def streams(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Streams]:
         yield found
 
 
-def _request() -> pb.ReadBatchesRequest:
+def _request(*, epoch_count: int = 1) -> pb.ReadBatchesRequest:
     return pb.ReadBatchesRequest(
         dataset="small",
         global_batch_size=_ROWS,
         world_size=1,
-        epoch_count=1,
+        epoch_count=epoch_count,
         epoch_start=pb.EpochStart(),
         steps=[_STEP.to_message()],
     )
 
 
-def _sent(streams: Streams, outlet: _Counted) -> tuple[list[bytes], list[int]]:
+def _sent(
+    streams: Streams, outlet: _Counted, *, epoch_count: int = 1
+) -> tuple[list[bytes], list[int]]:
     """Return the messages, and how many batches had been begun when each batch's first came."""
     messages: list[bytes] = []
     begun: list[int] = []
-    for message in streams.open(_request(), outlet).messages():
+    for message in streams.open(_request(epoch_count=epoch_count), outlet).messages():
         response = pb.ReadBatchesResponse.FromString(message)
         if response.HasField("heartbeat"):
             continue
@@ -114,6 +117,22 @@ def test_the_next_batch_is_begun_meanwhile(streams: Streams) -> None:
     assert one_by_one == [1, 2, 3, 4]
     assert all(0 <= each - place <= 1 for each, place in zip(begun, one_by_one, strict=True))
     assert begun != one_by_one
+    assert messages == alone
+
+
+def test_the_next_epoch_is_begun_meanwhile(streams: Streams) -> None:
+    """When the last batch of an epoch comes, the first one of the next has its place.
+
+    The ends of epochs stay where they are. On a busy machine one may be late, but hardly all.
+    """
+    epochs = 6
+    messages, begun = _sent(streams, _Counted(has_room=True), epoch_count=epochs)
+    alone, one_by_one = _sent(streams, _Counted(has_room=False), epoch_count=epochs)
+    lasts = range(_BATCHES - 1, _BATCHES * (epochs - 1), _BATCHES)
+
+    assert one_by_one == list(range(1, _BATCHES * epochs + 1))
+    assert all(0 <= begun[last] - one_by_one[last] <= 1 for last in lasts)
+    assert any(begun[last] > one_by_one[last] for last in lasts)
     assert messages == alone
 
 

@@ -237,7 +237,9 @@ class BatchStream:
 
     def _epochs(self) -> Iterator[bytes]:
         expires = time.monotonic() + self._limits.lifetime_s
-        while (taken := self.take()) is not None:
+        # Chosen once: every call counts where batches are small.
+        take = self.plan if self._stepped is None else partial(self._take, self._stepped)
+        while (taken := take()) is not None:
             if isinstance(taken, PlannedEnd):
                 yield self._framed(pb.ReadBatchesResponse(epoch_end=self._epoch_end(taken)))
                 continue
@@ -252,10 +254,13 @@ class BatchStream:
                 made = yield from self._made(taken[: self._outlet.room(len(taken))])
                 del taken[:made]
 
-    def take(self) -> list[PlannedBatch] | PlannedEnd | None:
-        """Return the next batches or end of an epoch; None after the last epoch."""
-        if self._stepped is not None and (planned := self._stepped.take_planned()) is not None:
-            return planned
+    def _take(self, stepped: SteppedBatches) -> list[PlannedBatch] | PlannedEnd | None:
+        """Return what was planned early, or plan."""
+        planned = stepped.take_planned()
+        return self.plan() if planned is None else planned
+
+    def plan(self) -> list[PlannedBatch] | PlannedEnd | None:
+        """Plan the next batches or end of an epoch; None after the last epoch."""
         # Checked before planning: the dataset of a stream that was ended may be closed.
         self.check_ending()
         with self._turns.batches.turn():

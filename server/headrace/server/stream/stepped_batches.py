@@ -5,8 +5,9 @@ Contract:
 1. A batch is gathered in one piece, and the steps make a second one from it. If samples turn out to
    be damaged, it is made once more with others in their place.
 2. While the images of a batch are made, the next batch is started, so that the threads that make
-   images always have work. Its memory is claimed in addition to that of the batch before. If there
-   is not enough memory, or its blocks are not cached, it is started when its turn comes.
+   images always have work; also if it is the first of the next epoch. Its memory is claimed in
+   addition to that of the batch before. If there is not enough memory, or its blocks are not
+   cached, it is started when its turn comes.
 3. A failure of a batch that was started early is raised when its turn comes.
 4. While steps run, the stream sends heartbeats, and it can be ended between two rows.
 
@@ -16,10 +17,11 @@ If the code differs, the code is wrong.
 from __future__ import annotations
 
 import time
+from collections import deque
 from collections.abc import Generator
 from contextlib import closing, suppress
 from functools import partial
-from typing import Protocol
+from typing import Protocol, TypeAlias
 
 from headrace.errors import BadArgumentError, HeadraceError, StepFailedError
 from headrace.server.batch.batch_values import Claim
@@ -33,12 +35,15 @@ from headrace.server.stream.pipeline import Pipeline, Steps
 from headrace.server.stream.stream_setup import Contents, batch_header, sample_title
 from headrace.v1 import shard_service_pb2 as pb
 
+_Planned: TypeAlias = list[PlannedBatch] | PlannedEnd | HeadraceError
+"""What comes next in a stream, or why nothing does."""
+
 
 class Gathering(Protocol):
     """The stream, as `SteppedBatches` needs it."""
 
-    def take(self) -> list[PlannedBatch] | PlannedEnd | None:
-        """Return the next batches or end of an epoch; None after the last epoch."""
+    def plan(self) -> list[PlannedBatch] | PlannedEnd | None:
+        """Plan the next batches or end of an epoch; None after the last epoch."""
 
     def gather(self, planned: PlannedBatch) -> Made | None:
         """Make a batch if its blocks are in memory."""
@@ -85,10 +90,10 @@ class SteppedBatches:
         self._step_timeout_s = step_timeout_s
         self._heartbeat_s = heartbeat_s
         self._usual_bytes = 0
-        # The next batch, if it is started; its plan; whether it may be started; and the memory of
-        # the batch before it.
+        # The next batch, if it is started; its plan, behind the end of the epoch if that comes
+        # first; whether it may be started; and the memory of the batch before it.
         self._ahead: BegunBatch | None = None
-        self._planned: list[PlannedBatch] | PlannedEnd | HeadraceError | None = None
+        self._planned: deque[_Planned] = deque()
         self._may_begin = False
         self._beside_bytes = 0
 
@@ -116,12 +121,12 @@ class SteppedBatches:
             self._ahead.close()
 
     def take_planned(self) -> list[PlannedBatch] | PlannedEnd | None:
-        """Return the batches that were planned early, once.
+        """Return what was planned early and comes next, once; None if nothing was.
 
         Raises:
-            HeadraceError: They could not be planned.
+            HeadraceError: It could not be planned.
         """
-        planned, self._planned = self._planned, None
+        planned = self._planned.popleft() if self._planned else None
         if isinstance(planned, HeadraceError):
             raise planned
         return planned
@@ -249,16 +254,10 @@ class SteppedBatches:
             self._share.claim(begun.claimed)
 
     def _begun_ahead(self, stream: Gathering) -> BegunBatch | None:
-        if self._planned is None:
-            try:
-                self._planned = stream.take()
-            except HeadraceError as error:
-                # Errors that end the stream are raised at once, others in the batch's turn.
-                stream.check_ending()
-                self._planned = error
-        if not isinstance(self._planned, list):
+        batches = self._plan_ahead(stream)
+        if not isinstance(batches, list):
             return None
-        (planned,) = self._planned
+        (planned,) = batches
         substitutes = self._contents.substitutes
         try:
             if substitutes is not None:
@@ -267,6 +266,24 @@ class SteppedBatches:
         except (ShortError, HeadraceError):
             return None
         return None if gathered is None else self._begun(planned, gathered)
+
+    def _plan_ahead(self, stream: Gathering) -> _Planned | None:
+        """Plan the next batch, and the end of the epoch before it; return what came last."""
+        # At most one end: there may be epochs without any batch.
+        while not self._planned or (
+            len(self._planned) == 1 and isinstance(self._planned[0], PlannedEnd)
+        ):
+            planned: _Planned | None
+            try:
+                planned = stream.plan()
+            except HeadraceError as error:
+                # Errors that end the stream are raised at once, others in the batch's turn.
+                stream.check_ending()
+                planned = error
+            if planned is None:
+                return None
+            self._planned.append(planned)
+        return self._planned[-1]
 
     def _naming(self, error: StepFailedError, planned: PlannedBatch) -> StepFailedError:
         """Return an error about a row with the name of its sample."""
