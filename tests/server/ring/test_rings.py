@@ -87,7 +87,9 @@ def test_a_client_that_is_gone_leaves_no_ring(folder: Path) -> None:
     with closing(rings):
         rings.listen([f"unix:{path}"])
         wish = RingWish(1 << 20, check_payload=False, peer="unix:", on_end=lambda _: True)
-        attaching = rings.attach(wish, max_chunk_bytes=1 << 20, share=Share(Budget(1 << 30)))
+        attaching = rings.attach(
+            wish, max_chunk_bytes=1 << 20, batch_bytes=0, share=Share(Budget(1 << 30))
+        )
         offer = pb.AttachRingResponse.FromString(next(attaching)).ring_offer
         _come(Path(ring_socket_of(path)), offer.ticket).close()
         before = _ring_descriptors()
@@ -163,6 +165,34 @@ def test_a_ring_is_as_large_as_the_container_allows(
     assert size == found.size
     assert said in found.warning
     assert bool(said) == bool(found.warning)
+
+
+@pytest.mark.parametrize(
+    ("wanted", "batch", "limit", "size"),
+    [
+        (0, 0, None, 128 * _MIB),
+        (0, 80 * _MIB, None, 3 * 80 * _MIB + 3 * (64 << 10)),
+        (0, 800 * _MIB, None, 256 * _MIB),
+        (64 * _MIB, 80 * _MIB, None, 64 * _MIB),
+        (0, 80 * _MIB, 256 * _MIB + 4 * 160 * _MIB, 160 * _MIB),
+        (64 * _MIB, 80 * _MIB, 256 * _MIB + 4 * 160 * _MIB, 64 * _MIB),
+    ],
+)
+def test_a_ring_of_the_servers_choice_holds_three_batches(
+    wanted: int, batch: int, limit: int | None, size: int
+) -> None:
+    """Where nothing forbids it; a client that names a size gets that, and nobody is warned."""
+    found = ring_size(
+        wanted,
+        most=256 * _MIB,
+        limit=limit,
+        cache_bytes=256 * _MIB,
+        open_bytes=0,
+        batch_bytes=batch,
+    )
+
+    assert size == found.size
+    assert not found.warning
 
 
 def test_a_container_without_room_has_no_ring() -> None:

@@ -28,8 +28,9 @@ class Transport:
         max_batch_bytes: Most payload bytes of a batch, >= 1: a larger batch is refused, and no
             memory is allocated for it, whatever the server says.
         ring_bytes: Size of the shared memory to ask for, >= 0; the server may give less. None for
-            twice ``prefetch_bytes``: half for waiting batches, half for batches in use. 0 leaves it
-            to the server.
+            twice ``prefetch_bytes``, if that is set: half for waiting batches, half for batches in
+            use. 0, or None with the default ``prefetch_bytes``, leaves it to the server, which
+            takes 128 MiB or room for three batches.
         check_ring: Whether the server hashes payloads in shared memory and the client verifies
             them, as over gRPC; costs a pass over them on both sides.
 
@@ -57,6 +58,8 @@ class Transport:
     def wanted_ring_bytes(self) -> int:
         """Bytes of shared memory to ask for; 0 leaves it to the server."""
         if self.ring_bytes is None:
+            if self.prefetch_bytes == DEFAULT_PREFETCH_BYTES:
+                return 0
             return max(_LEAST_RING_BYTES, 2 * self.prefetch_bytes)
         return self.ring_bytes
 

@@ -78,19 +78,20 @@ class Rings:
             self._doors.append(door)
 
     def attach(
-        self, wish: RingWish, *, max_chunk_bytes: int, share: Share
+        self, wish: RingWish, *, max_chunk_bytes: int, batch_bytes: int, share: Share
     ) -> Generator[bytes, None, RingOutlet]:
         """Make a ring for a call and pass it to the client; yields the offer.
 
         Args:
             wish: The ring that the call requested.
             max_chunk_bytes: The largest payload of one message.
+            batch_bytes: The payload of a batch, where it is known; else 0.
             share: The stream's share of the budget, which pays for the ring.
 
         Raises:
             RingUnavailableError: This client cannot have a ring.
         """
-        sized = self._sized(wish, share)
+        sized = self._sized(wish, share, batch_bytes)
         try:
             connection = yield from self._met(wish, sized.warning)
             memory, channel = _handed_over(connection, sized.size)
@@ -132,7 +133,7 @@ class Rings:
             raise RingUnavailableError("the client did not fetch its ring")
         return connection
 
-    def _sized(self, wish: RingWish, share: Share) -> RingSize:
+    def _sized(self, wish: RingWish, share: Share, batch_bytes: int) -> RingSize:
         """Return the size of a new ring, and count it from now on."""
         why_not = self._why_not
         if not self._doors:
@@ -141,15 +142,20 @@ class Rings:
             why_not = "the call came over TCP, not over the server's unix socket"
         if why_not:
             raise RingUnavailableError(why_not)
-        with self._lock:
-            sized = ring_size(
-                wish.ring_bytes,
-                most=self._config.ring_bytes,
-                limit=memory_limit(),
-                cache_bytes=self._config.cache_bytes,
-                open_bytes=self._open_bytes,
-            )
-        if not share.stand(sized.size):
+        # A ring of the usual size is better than none.
+        for room_bytes in (batch_bytes, 0):
+            with self._lock:
+                sized = ring_size(
+                    wish.ring_bytes,
+                    most=self._config.ring_bytes,
+                    limit=memory_limit(),
+                    cache_bytes=self._config.cache_bytes,
+                    open_bytes=self._open_bytes,
+                    batch_bytes=room_bytes,
+                )
+            if share.stand(sized.size):
+                break
+        else:
             raise RingUnavailableError(
                 f"the server has no memory for a ring of {sized.size} bytes at the moment: all "
                 f"batches and rings may take {self._config.payload_bytes} (--payload-bytes)"

@@ -13,6 +13,9 @@ _SHARE = 4
 # Smaller rings are not worthwhile (arbitrary).
 LEAST_BYTES = 1 << 20
 DEFAULT_BYTES = 128 << 20
+# In a ring of our choice: one that the loop has, one that is ready, and one that is written.
+_BATCHES = 3
+_SLOT_SPARE_BYTES = 64 << 10
 _PAGE = 4096
 _MIB = 1 << 20
 
@@ -34,23 +37,34 @@ class RingSize:
 
 
 def ring_size(
-    wanted: int, *, most: int, limit: int | None, cache_bytes: int, open_bytes: int
+    wanted: int,
+    *,
+    most: int,
+    limit: int | None,
+    cache_bytes: int,
+    open_bytes: int,
+    batch_bytes: int = 0,
 ) -> RingSize:
     """Return the size of a new ring.
 
     Args:
-        wanted: The bytes that the client requests; 0 lets the server choose.
+        wanted: The bytes that the client requests; 0 lets the server choose: `DEFAULT_BYTES`, or
+            room for three batches if there is memory for that.
         most: ``ring_bytes`` of the server.
         limit: The memory limit of the server's container in bytes; None without a limit.
         cache_bytes: The part of it that the cache may take.
         open_bytes: The total size of the open rings.
+        batch_bytes: The payload of a batch, where it is known; else 0.
 
     Raises:
         RingUnavailableError: There is no room for a ring.
     """
-    size, warning = min(wanted or DEFAULT_BYTES, most), ""
+    roomy = max(DEFAULT_BYTES, _BATCHES * (batch_bytes + _SLOT_SPARE_BYTES))
+    size, warning = min(wanted or roomy, most), ""
     if limit is not None:
         left = (limit - cache_bytes - open_bytes) // _SHARE
+        if not wanted:
+            size = min(size, max(DEFAULT_BYTES, left))
         if left < size:
             size = left
             warning = (

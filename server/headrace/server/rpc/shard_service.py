@@ -265,9 +265,12 @@ class ShardService:
                 yield from self._stream_in_ring(opened, call, wish)
 
     def _stream_in_ring(self, opened: _Opened, call: Call, wish: RingWish) -> Iterator[bytes]:
-        chunk_bytes = opened.contents.max_chunk_bytes
+        contents = opened.contents
         outlet = yield from self._rings.attach(
-            wish, max_chunk_bytes=chunk_bytes, share=opened.share
+            wish,
+            max_chunk_bytes=contents.max_chunk_bytes,
+            batch_bytes=contents.tensor_bytes,
+            share=opened.share,
         )
         # So that the end of the ring and the end of the call agree.
         with closing(outlet):

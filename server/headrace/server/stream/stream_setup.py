@@ -85,6 +85,12 @@ class Contents:
     substitutes: Substitutes | None = None
     shown_samples: Callable[[NDArray[np.int64]], NDArray[np.int64]] | None = None
 
+    @property
+    def tensor_bytes(self) -> int:
+        """Return the payload of a whole batch, without columns whose rows differ in size."""
+        columns = self.columns if self.pipeline is None else self.pipeline.after
+        return self.row_count * sum(each.item_bytes for each in columns if each.is_tensor)
+
 
 def stream_contents(
     request: pb.ReadBatchesRequest, served: Served, registered: Registered = NOTHING_REGISTERED
