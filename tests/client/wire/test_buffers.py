@@ -44,9 +44,21 @@ def test_buffers_are_aligned_and_of_the_size_asked_for() -> None:
 
 def test_idle_memory_is_bounded() -> None:
     """What comes back beyond the limit is freed."""
-    pool = BufferPool(idle_bytes=1500)
-    arrays = [pool.take(1000), pool.take(1000)]
+    pool = BufferPool(idle_bytes=2500)
+    arrays = [pool.take(1000), pool.take(1000), pool.take(1000)]
     del arrays
     gc.collect()
 
-    assert 1000 == pool._idle_bytes
+    assert 2000 == pool._idle_bytes
+
+
+def test_two_large_buffers_are_kept() -> None:
+    """A loop whose batches are large finds the memory of both when it goes on."""
+    pool = BufferPool(idle_bytes=0)
+    arrays = [pool.take(1000), pool.take(1000), pool.take(1000)]
+    addresses = {array.ctypes.data for array in arrays}
+    del arrays
+    gc.collect()
+
+    assert 2000 == pool._idle_bytes
+    assert {pool.take(1000).ctypes.data for _ in range(2)} <= addresses

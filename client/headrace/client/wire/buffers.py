@@ -16,6 +16,10 @@ from numpy.typing import NDArray
 
 from headrace.payload import ALIGNMENT
 
+_NEEDED = 2
+"""Buffers that are kept, however large: the batch in the loop's hands, and the next one, come back
+together at the end of an epoch, and both are needed at once after it."""
+
 
 class BufferPool:
     """Hand out aligned, writable memory and take it back when its views are gone.
@@ -29,7 +33,8 @@ class BufferPool:
         """Make an empty pool.
 
         Args:
-            idle_bytes: Most bytes to keep for reuse, >= 0; memory beyond that is freed.
+            idle_bytes: Most bytes to keep for reuse, >= 0; memory beyond that is freed, except for
+                two buffers.
             make: Makes ``(size,) uint8`` or more, 64-byte aligned; None for plain memory.
         """
         self._make = make or aligned
@@ -68,7 +73,8 @@ class BufferPool:
     def _give_back(self, reference: weakref.ref[NDArray[np.uint8]]) -> None:
         _, memory = self._lent.pop(id(reference))
         with self._lock:
-            if self._idle_bytes + memory.nbytes <= self._idle_limit:
+            is_needed = len(self._idle) < _NEEDED
+            if is_needed or self._idle_bytes + memory.nbytes <= self._idle_limit:
                 self._idle.append(memory)
                 self._idle_bytes += memory.nbytes
 
