@@ -193,14 +193,24 @@ def test_a_shuffle_follows_from_the_seed_alone(spark: SparkSession, tmp_path: Pa
 
 def test_rows_that_differ_in_where_they_are_null_have_one_order(spark: SparkSession) -> None:
     """Spark's hash passes over nulls; the order of such rows depends on them all the same."""
-    rows = [(n, m, [n], {"k": m}) for n in (None, 1, 2) for m in (None, 1, 2)]
+    rows = [
+        (n, m, items, {"k": m})
+        for n in (None, 1, 2)
+        for m in (None, 1, 2)
+        for items in ([], [None])
+    ]
     schema = "a int, b int, c array<int>, m map<string, int>"
+    frames = [
+        spark.createDataFrame(given, schema) for given in (rows, rows[::-1], rows[1::2] + rows[::2])
+    ]
     orders = [
-        shuffled(spark.createDataFrame(given, schema).coalesce(1), seed=7).collect()
-        for given in (rows, rows[::-1])
+        shuffled(parts, seed=7).collect()
+        for frame in frames
+        for parts in (frame, frame.coalesce(1), frame.repartition(3))
     ]
 
-    assert orders[0] == orders[1]
+    assert [orders[0]] * len(orders) == orders
+    assert len(rows) == len({repr(row) for row in orders[0]})
 
 
 def test_splits_by_fraction_are_written_in_one_pass(spark: SparkSession, tmp_path: Path) -> None:
