@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
+from pathlib import Path
 
 import pyarrow as pa
 import pytest
@@ -24,8 +25,10 @@ from headrace.storage import (
     Unfinished,
     Version,
     commit_dataset,
+    list_versions,
     open_dataset,
     open_store,
+    plan_gc,
 )
 from support.s3 import S3
 from support.shards import numbered_batch, write_shard, write_shards_of
@@ -235,6 +238,30 @@ def test_a_lost_answer_is_no_conflict(s3: S3) -> None:
 
     with open_dataset(s3.url("d")) as dataset:
         assert manifest.fingerprint == dataset.fingerprint
+
+
+def test_a_commit_that_another_one_builds_on_stays_whole(tmp_path: Path) -> None:
+    """A commit whose answer was lost, and on which another one landed, keeps its tables."""
+    url = str(tmp_path)
+    store = open_store(url)
+    other = _entries(store, 50, 90, "b.arrow")
+
+    class Deaf(_Mortal):
+        """Writes, is too slow to hear of it, and then believes what a retry would be told."""
+
+        def write_if_absent(self, name: str, content: bytes) -> None:
+            self._store.write_if_absent(name, content)
+            commit_dataset(self._store, _SCHEMA, other, mode="append")
+            self._store.write_if_absent(name, content)
+
+    manifest = commit_dataset(
+        Deaf(store, changes=9, before=True), _SCHEMA, _entries(store, 0, 50, "a.arrow")
+    )
+
+    assert 2 == len(list_versions(url))
+    with open_dataset(url, fingerprint=manifest.fingerprint) as dataset:
+        assert (50, 50) == (manifest.sample_count, dataset.sample_count)
+    assert () == plan_gc(store, keep=2, now_s=2**40).files
 
 
 def test_an_existing_dataset_is_not_replaced_by_chance(s3: S3) -> None:

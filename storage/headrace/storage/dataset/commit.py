@@ -7,8 +7,8 @@ Contract:
    an error.
 3. Failure or crash before the last write: the dataset is unchanged. Two unreferenced manifest files
    may remain; nothing reads them.
-4. If the answer to the last write was lost, the file is read back: if it is ours, the write has
-   succeeded.
+4. If the answer to the last write was lost, the file is read back: if it is ours, or lists our
+   version because a later commit builds on it, the write has succeeded.
 """
 
 from __future__ import annotations

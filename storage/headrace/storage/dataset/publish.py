@@ -7,7 +7,7 @@ import uuid
 from collections.abc import Sequence
 from datetime import UTC, datetime
 
-from headrace.errors import CommitConflictError, WorldError
+from headrace.errors import CommitConflictError, ObjectNotFoundError, WorldError
 from headrace.storage.dataset.manifest import Manifest, encode_shard_table
 from headrace.storage.dataset.pointer import (
     IndexPointer,
@@ -16,6 +16,7 @@ from headrace.storage.dataset.pointer import (
     VersionEntry,
     encode_pointer,
 )
+from headrace.storage.dataset.read_manifest import read_any_pointer
 from headrace.storage.source.kinds import POINTER_NAME
 from headrace.storage.store.conditional import write_unless_changed
 from headrace.storage.store.store import Store, Version
@@ -54,7 +55,8 @@ def publish(
         replaced: The version of the existing ``headrace.json``, or `None` if there is none.
 
     Raises:
-        CommitConflictError: ``headrace.json`` has changed; this call left nothing behind.
+        CommitConflictError: ``headrace.json`` has changed, and does not list the manifest; this
+            call left nothing behind.
     """
     stem = table_stem(manifest.fingerprint)
     shards = encode_shard_table(manifest)
@@ -70,10 +72,21 @@ def publish(
     try:
         write_pointer(store, Pointer((*before, entry)), replaced=replaced)
     except CommitConflictError:
+        if _is_listed(store, entry):
+            return
         with contextlib.suppress(WorldError):
             store.delete(entry.shards.name)
             store.delete(entry.blocks.name)
         raise
+
+
+def _is_listed(store: Store, entry: VersionEntry) -> bool:
+    """Return whether a commit succeeded although its answer was lost and another one followed."""
+    try:
+        found, _ = read_any_pointer(store)
+    except ObjectNotFoundError:
+        return False
+    return isinstance(found, Pointer) and entry in found.versions
 
 
 def write_pointer(
