@@ -6,6 +6,7 @@ a table that lies about where documents are, and memory that is read or written 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from types import ModuleType
 from typing import Any
@@ -61,6 +62,12 @@ class _Case:
     columns: list[WireColumn]
     places: Pieces
     rows: _Rows
+
+    def documents(self, kind: pa.DataType) -> NDArray[Any]:
+        """Return the tokens of the only document, in the memory of the rows."""
+        (size,) = set((self.places.table[:, 2] - self.packed.marks).tolist())
+        dtype = np.dtype(kind.to_pandas_dtype())
+        return self.rows.memory.array[: size * dtype.itemsize].view(dtype)
 
     def written(self, writer: Any, batch_count: int) -> list[tuple[bytes, bytes]]:
         """Return the head and the payload of each batch, whose hashes are checked."""
@@ -135,7 +142,12 @@ def _laid(
     for column in columns:
         item = column.dtype.itemsize
         edges = begin + np.cumsum([0, *lengths]) * item
-        memory.append(random.integers(0, 256, int(edges[-1]) - begin, np.uint8))
+        values = random.integers(0, 256, int(edges[-1]) - begin, np.uint8)
+        if item > 4 or column.dtype == np.uint32:
+            # As int32 hold them, since other tokens are no labels.
+            numbers = values.view(column.dtype)
+            numbers[:] = numbers % (1 << 31) * (1 - 2 * (column.dtype.kind == "i"))
+        memory.append(values)
         own = pieces.sample_ids - 5
         pairs = np.column_stack([edges[own], np.array(lengths, np.int64)[own] * item])
         at = projection.layout.by_name[column.name].offset
@@ -181,6 +193,104 @@ def test_the_bytes_are_those_that_numpy_writes(  # noqa: PLR0917 - as Hypothesis
 
     for batch_count in {1, count}:
         assert case.written(numpy, batch_count) == case.written(loops, batch_count)
+
+
+# The names of the columns are t, w, and what is made of t: t.labels is the third.
+_LABELS = 2
+_PLACES = {"first": 0, "second": 1, "last": -1}
+
+
+def _refusal(make: Callable[[], Any], case: _Case) -> str:
+    with pytest.raises(StepFailedError) as found:
+        case.written(make(), 1)
+    assert "5" == found.value.metadata["sample_id"]
+    return str(found.value)
+
+
+@pytest.mark.parametrize("marks", [{"bos": None, "eos": None}, {"bos": 1, "eos": 9}])
+@pytest.mark.parametrize("place", ["second", "last"])
+@pytest.mark.parametrize(
+    ("kind", "token"),
+    [
+        (pa.uint32(), 1 << 31),
+        (pa.uint32(), (1 << 32) - 1),
+        (pa.int64(), 1 << 31),
+        (pa.int64(), -(1 << 31) - 1),
+        (pa.int64(), 1 << 62),
+        (pa.uint64(), 1 << 63),
+    ],
+)
+def test_tokens_that_labels_cannot_hold_are_refused(
+    compiled: ModuleType, kind: pa.DataType, token: int, place: str, marks: dict[str, int | None]
+) -> None:
+    """Compiled loops and NumPy name the document, the token, the bound and what to do."""
+    options = {"length": 16, "cut": 0, "fill": 0, **marks}
+    case = _case([9], (kind, pa.float32()), options, [0, _LABELS])
+    case.documents(kind)[_PLACES[place]] = token
+
+    refusals = {
+        _refusal(lambda: PackedWriter(case.columns, case.projection, case.packed), case),
+        _refusal(lambda: CompiledRows(compiled, case.columns, case.projection, case.packed), case),
+    }
+
+    (refusal,) = refusals
+    assert f"0 has the token {token} in column 't', but 't.labels' is int32" in refusal
+    assert "-2147483648 to 2147483647; correct the token" in refusal
+
+
+def test_an_end_mark_that_labels_cannot_hold_is_refused(compiled: ModuleType) -> None:
+    """The mark after a document is the label of its last token."""
+    options = {"length": 16, "cut": 0, "fill": 0, "bos": None, "eos": 1 << 31}
+    case = _case([9], (pa.uint32(), pa.float32()), options, [_LABELS])
+
+    refusals = {
+        _refusal(lambda: PackedWriter(case.columns, case.projection, case.packed), case),
+        _refusal(lambda: CompiledRows(compiled, case.columns, case.projection, case.packed), case),
+    }
+
+    (refusal,) = refusals
+    assert "token 2147483648" in refusal
+
+
+@pytest.mark.parametrize(
+    ("kind", "place", "token", "chosen"),
+    [
+        (pa.int64(), "last", (1 << 31) - 1, [_LABELS, 0]),
+        (pa.int64(), "last", -(1 << 31), [_LABELS]),
+        (pa.uint32(), "last", (1 << 31) - 1, [_LABELS]),
+        (pa.uint32(), "first", (1 << 32) - 1, [_LABELS, 0]),
+        (pa.uint32(), "last", (1 << 32) - 1, [0, 3]),
+        (pa.int64(), "second", 1 << 62, [0]),
+    ],
+)
+def test_tokens_that_become_no_label_or_fit_are_sent(
+    compiled: ModuleType, kind: pa.DataType, place: str, token: int, chosen: list[int]
+) -> None:
+    """The bounds themselves, the first token of a document, and batches without labels."""
+    options = {"length": 16, "cut": 0, "fill": 0, "bos": None, "eos": None}
+    case = _case([9], (kind, pa.float32()), options, chosen)
+    case.documents(kind)[_PLACES[place]] = token
+    numpy = PackedWriter(case.columns, case.projection, case.packed)
+    loops = CompiledRows(compiled, case.columns, case.projection, case.packed)
+
+    written = case.written(numpy, 1)
+
+    assert written == case.written(loops, 1)
+    if chosen[0] == _LABELS:
+        labels = np.frombuffer(written[0][1], "<i4", 8)
+        wanted = case.documents(kind).astype(np.int64)[1:9]
+        assert wanted.tolist() == labels.tolist()
+
+
+@pytest.mark.parametrize("lie", [-8, 1 << 40])
+def test_labels_are_not_looked_for_outside_of_the_memory(compiled: ModuleType, lie: int) -> None:
+    """A table that lies about where a document is gets an error before anything is read."""
+    options = {"length": 16, "cut": 0, "fill": 0, "bos": None, "eos": None}
+    case = _case([9], (pa.int64(), pa.float32()), options, [_LABELS])
+    case.rows.spans[:, :8].view(np.int64)[:] = lie
+
+    with pytest.raises(InternalError, match="point outside"):
+        case.written(CompiledRows(compiled, case.columns, case.projection, case.packed), 1)
 
 
 _ALL = list(range(7))

@@ -12,7 +12,13 @@ from headrace.errors import InternalError
 from headrace.payload import OFFSET_BYTES, SAMPLE_ID_COLUMN
 from headrace.server.batch.batch_writer import Measured
 from headrace.server.batch.compiled_writer import hash_short, placed
-from headrace.server.batch.packed_writer import NO_PIECES, check_lengths
+from headrace.server.batch.packed_writer import (
+    NO_PIECES,
+    check_labels,
+    check_lengths,
+    has_labels,
+    has_wide_tokens,
+)
 from headrace.server.batch.payload_out import PartsOut
 from headrace.server.batch.targets import Parts, Target
 from headrace.server.cache.gather import Rows, spans
@@ -78,6 +84,9 @@ class CompiledRows:
         self._made = np.array([each[:2] for each in buffers], np.int64)
         self._buffers = np.array([each[2:] for each in buffers], np.int64)
         self._spans = np.empty((len(self._fields), 3, 0), np.int64)
+        self._checks_labels = has_labels(packed, columns) and has_wide_tokens(
+            packed, packed.sources[0]
+        )
         self._places = NO_PIECES
         self._title: Title = str
 
@@ -94,7 +103,8 @@ class CompiledRows:
             batch_count: Number of batches.
 
         Raises:
-            StepFailedError: A document does not have the length that it was packed with.
+            StepFailedError: A document does not have the length that it was packed with, or labels
+                cannot hold one of its tokens.
             InternalError: The tables of the cache point outside it.
         """
         self._find(rows, row_count)
@@ -111,6 +121,12 @@ class CompiledRows:
                     title=self._title,
                 )
             raise InternalError(_TABLES)
+        if self._checks_labels:
+            memory = rows.memory
+            if not self._kernels.fit_labels(*self._tables(), memory.array):
+                own = self._spans[0, 0, :-1]
+                check_labels(self._places, self._packed, own, memory, title=self._title)
+                raise InternalError(_TABLES)
         sizes = (starts[:, -1] + lengths[:, -1]).tolist()
         return Measured(starts, lengths, list(map(tuple, lengths.tolist())), sizes)
 

@@ -4,8 +4,10 @@ Contract:
 
 1. Before anything is written, the length of each document is compared with the length that its row
    was packed with. A mismatch is an error that names the sample.
-2. Places of a row without a document are filled, and each run of them is a segment.
-3. Compiled loops and NumPy make the same batches, from samples in pinned blocks or from copies.
+2. If labels are wanted, each token that becomes one is held to what they can hold. A larger one is
+   an error that names its sample.
+3. Places of a row without a document are filled, and each run of them is a segment.
+4. Compiled loops and NumPy make the same batches, from samples in pinned blocks or from copies.
 
 If the code differs, the code is wrong.
 """
@@ -37,6 +39,7 @@ NO_PIECES = Pieces(np.empty(0, np.int64), np.empty(0, np.int64), np.empty((0, 4)
 
 _INT64_BYTES = 8
 _INT32_BYTES = 4
+_LABELS = np.iinfo(np.int32)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -116,7 +119,7 @@ class PackedWriter:
         self._projection = projection
         self._packed = packed
         self._row_bytes = projection.layout.parts[0].row_bytes
-        self._has_labels = any(each.name == f"{packed.name}.labels" for each in columns)
+        self._has_labels = has_labels(packed, columns)
         self._places = NO_PIECES
         self._title: Title = str
         self._segments = _segments(self._places, packed.length)
@@ -136,7 +139,8 @@ class PackedWriter:
             batch_count: Number of batches.
 
         Raises:
-            StepFailedError: A document does not have the length that it was packed with.
+            StepFailedError: A document does not have the length that it was packed with, or labels
+                cannot hold one of its tokens.
         """
         packed = np.empty((row_count, self._row_bytes), np.uint8)
         rows.packed(packed)
@@ -146,6 +150,8 @@ class PackedWriter:
                 self._places, entry.column, lengths, marks=self._packed.marks, title=self._title
             )
             self._copies[entry.column.name] = self._copies_of(entry.column, starts)
+            if self._has_labels and has_wide_tokens(self._packed, entry.column):
+                check_labels(self._places, self._packed, starts, rows.memory, title=self._title)
         count = len(self._places.counts) // batch_count
         edges = self._segments.edges[::count] if count else np.zeros(batch_count + 1, np.int64)
         segment_counts = np.diff(edges).tolist()
@@ -333,6 +339,65 @@ def check_lengths(
         )
 
 
+def has_labels(packed: PackedColumns, columns: Sequence[WireColumn]) -> bool:
+    """Return whether labels are among the columns of a stream."""
+    return any(each.name == f"{packed.name}.labels" for each in columns)
+
+
+def has_wide_tokens(packed: PackedColumns, column: WireColumn) -> bool:
+    """Return whether a column contains tokens, of a type with numbers that labels cannot hold."""
+    return column.name == packed.name and not np.can_cast(column.dtype, np.int32)
+
+
+def check_labels(
+    places: Pieces,
+    packed: PackedColumns,
+    starts: NDArray[np.int64],
+    memory: Memory,
+    *,
+    title: Title,
+) -> None:
+    """Hold the tokens that become labels, those that follow another one, to the bounds of int32.
+
+    Args:
+        places: The pieces.
+        packed: The columns of rows.
+        starts: ``(pieces,) int64``: where the document of each piece starts in memory, in bytes.
+        memory: What the starts point into; documents beside it are left out.
+        title: Names the document of a piece.
+
+    Raises:
+        StepFailedError: A token is beyond the bounds.
+    """
+    dtype, has_bos = packed.sources[0].dtype, packed.bos is not None
+    for piece, (first, size, total, _) in enumerate(places.table.tolist()):
+        # Documents are stored without marks.
+        low, high = first + 1 - has_bos, min(first + size - has_bos, total - packed.marks)
+        begin, end = (int(starts[piece]) + at * dtype.itemsize for at in (low, high))
+        if not 0 <= begin <= end <= memory.array.size:
+            continue
+        tokens = memory.array[begin:end].view(dtype)
+        wrong = tokens[(tokens < _LABELS.min) | (tokens > _LABELS.max)]
+        if wrong.size:
+            raise _not_a_label(places, piece, int(wrong[0]), packed, title)
+        is_end_a_label = first + size == total and size > 1
+        if is_end_a_label and packed.eos is not None and packed.eos > _LABELS.max:
+            raise _not_a_label(places, piece, packed.eos, packed, title)
+
+
+def _not_a_label(
+    places: Pieces, piece: int, token: int, packed: PackedColumns, title: Title
+) -> StepFailedError:
+    name = packed.name
+    return StepFailedError(
+        f"{title(piece)} has the token {token} in column {name!r}, but {f'{name}.labels'!r} is "
+        f"int32 and holds {_LABELS.min} to {_LABELS.max}; correct the token, or request the "
+        f"columns without {f'{name}.labels'!r} and make the labels of {name!r} in the trainer",
+        column=name,
+        sample_id=str(places.sample_ids[piece]),
+    )
+
+
 def _segments(places: Pieces, length: int) -> _Segments:
     """Return the segments of rows: pieces in order, and the filling between them."""
     row_count, count = places.counts.size, places.sample_ids.size
@@ -354,7 +419,10 @@ def _segments(places: Pieces, length: int) -> _Segments:
 
 
 def _labels(documents: NDArray[np.generic], segments: _Segments) -> NDArray[np.int32]:
-    """Return the next element in the document for each element: ``(elements,) int32``."""
+    """Return the next element in the document for each element: ``(elements,) int32``.
+
+    `check_labels` has held them to what an int32 holds.
+    """
     labels = np.empty(documents.size, np.int32)
     np.copyto(labels[:-1], documents[1:], casting="unsafe")
     labels[segments.starts + segments.lengths - 1] = IGNORED_LABEL

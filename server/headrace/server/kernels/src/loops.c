@@ -301,6 +301,15 @@ static PyObject *py_measure_rows(GIVEN) {
     return end_with(&taken, PyBool_FromLong(is_right));
 }
 
+static PyObject *py_fit_labels(GIVEN) {
+    TAKE("fit_labels", "lmncmb");
+    bool are_labels;
+    Py_BEGIN_ALLOW_THREADS;
+    are_labels = fit_labels(of);
+    Py_END_ALLOW_THREADS;
+    return end_with(&taken, PyBool_FromLong(are_labels));
+}
+
 static PyObject *py_write_rows(GIVEN) {
     TAKE("write_rows", "lmncmblmmmbbm");
     bool is_right;
@@ -419,6 +428,7 @@ static PyMethodDef METHODS[] = {
     METHOD(find_ragged),
     METHOD(find_slots),
     METHOD(find_spans),
+    METHOD(fit_labels),
     METHOD(gather),
     METHOD(hash_parts),
     METHOD(map_levels),

@@ -75,15 +75,18 @@ static inline bool next_segment(row_walk *walk, segment *found) {
     return true;
 }
 
+static bool is_in_document(const int64_t *piece) {
+    return piece[ELEMENTS] >= 1 && piece[IN_DOCUMENT] >= 0 && piece[OF_DOCUMENT] <= INT32_MAX &&
+           piece[IN_DOCUMENT] <= piece[OF_DOCUMENT] - piece[ELEMENTS];
+}
+
 /* Return whether the pieces of a row lie in it, one after another, and in their documents. */
 static bool are_pieces(const packed_rows *of, int64_t first, int64_t stop) {
     int64_t end = 0;
     for (int64_t i = first; i < stop; i++) {
         const int64_t *piece = piece_of(of, i);
-        if (piece[IN_ROW] < end || piece[ELEMENTS] < 1 || piece[IN_ROW] > of->length ||
-            piece[ELEMENTS] > of->length - piece[IN_ROW] || piece[IN_DOCUMENT] < 0 ||
-            piece[OF_DOCUMENT] > INT32_MAX ||
-            piece[IN_DOCUMENT] > piece[OF_DOCUMENT] - piece[ELEMENTS])
+        if (!is_in_document(piece) || piece[IN_ROW] < end || piece[IN_ROW] > of->length ||
+            piece[ELEMENTS] > of->length - piece[IN_ROW])
             return false;
         end = piece[IN_ROW] + piece[ELEMENTS];
     }
@@ -242,6 +245,60 @@ static bool put_elements(const packed_source *from, row_walk walk, uint8_t *to) 
         memcpy(at, bytes_of(from->memory) + own.start, (size_t)own.size);
         if (own.has_eos)
             put_items(at + own.size, from->source[EOS], 1, bytes);
+    }
+    return true;
+}
+
+/* ---- Labels ---- */
+
+/* Return the bits that tell which of some elements an int32 cannot hold: 0 for none. Documents lie
+ * at any address. */
+#define TOO_LARGE(type, beyond)                                                                    \
+    do {                                                                                           \
+        for (int64_t i = 0; i < size; i++) {                                                       \
+            type value;                                                                            \
+            memcpy(&value, at + i * (int64_t)sizeof value, sizeof value);                          \
+            found |= (beyond);                                                                     \
+        }                                                                                          \
+    } while (0)
+
+static uint64_t too_large(const uint8_t *at, int64_t size, int64_t item_bytes, bool is_signed) {
+    uint64_t found = 0;
+    switch (2 * item_bytes + is_signed) {
+    case 8: TOO_LARGE(uint32_t, value >> 31); break;
+    case 16: TOO_LARGE(uint64_t, value >> 31); break;
+    case 17: TOO_LARGE(uint64_t, (value + ((uint64_t)1 << 31)) >> 32); break;
+    default: break;
+    }
+    return found;
+}
+
+/* Look at each element that becomes a label: those that follow another one of their piece.
+ *
+ * 0 to 4: As for `measure_rows`.
+ * 5 memory: What the spans point into.
+ *
+ * Returns whether an int32 holds each, and their documents lie in the memory.
+ */
+static bool fit_labels(const argument *of) {
+    if (!are_row_tables(of))
+        return false;
+    const packed_rows rows = packed_rows_of(of);
+    const packed_source from = {&of[5].array, spans_of(&of[3].array, 0, VALUE_STARTS),
+                                spans_of(&of[3].array, 0, LENGTHS), ints_of(&of[4].array)};
+    const int64_t bytes = from.source[ELEMENT_BYTES];
+    for (int64_t i = 0; i < rows.piece_count; i++) {
+        if (!is_in_document(piece_of(&rows, i)))
+            return false;
+        const copied own = copied_of(&from, &rows, i);
+        const int64_t first = own.has_bos ? 0 : bytes;
+        if (own.size < 0 || (own.has_eos && piece_of(&rows, i)[ELEMENTS] > 1 &&
+                             from.source[EOS] > INT32_MAX))
+            return false;
+        if (own.size > first &&
+            too_large(bytes_of(from.memory) + own.start + first, (own.size - first) / bytes, bytes,
+                      from.source[IS_SIGNED]))
+            return false;
     }
     return true;
 }
