@@ -39,7 +39,7 @@ class Alarm:
 
 
 class Repeated:
-    """An action that runs repeatedly, a fixed time after its last run.
+    """An action that runs repeatedly, a fixed time after its last run, even if that failed.
 
     Args:
         alarms: Runs the action.
@@ -60,9 +60,14 @@ class Repeated:
         self._alarm.call_off()
 
     def _run(self) -> None:
-        self._action()
-        if not self._is_off:
-            self._alarm = self._alarms.after(self._seconds, self._run)
+        # `call_off` may have come while this run was being scheduled, and called off the last one.
+        if self._is_off:
+            return
+        try:
+            self._action()
+        finally:
+            if not self._is_off:
+                self._alarm = self._alarms.after(self._seconds, self._run)
 
 
 class Alarms:
