@@ -9,6 +9,7 @@ import pytest
 
 from headrace.errors import RebalanceError
 from headrace.server.stream.encode_thread import Ahead
+from support.no_threads import no_threads
 
 _WAIT_S = 30
 
@@ -74,6 +75,41 @@ def test_a_failure_comes_after_what_was_made() -> None:
     with pytest.raises(RebalanceError):
         next(messages)
     assert not _ahead_threads()
+
+
+def test_without_a_thread_messages_are_made_where_they_are_sent() -> None:
+    """As long as none can be started; then the rest is made ahead, and all come in order."""
+    threads: list[str] = []
+
+    def number(_stream: _Stream) -> Generator[bytes, None, None]:
+        for index in range(6):
+            threads.append(threading.current_thread().name)
+            yield str(index).encode()
+
+    messages = Ahead(_Stream(number)).messages()
+    with no_threads():
+        first = [next(messages) for _ in range(3)]
+    rest = list(messages)
+
+    assert [b"0", b"1", b"2", b"3", b"4", b"5"] == first + rest
+    assert [threading.current_thread().name] * 3 == threads[:3]
+    assert ["headrace-ahead"] * 3 == threads[3:]
+    assert not _ahead_threads()
+
+
+def test_without_a_thread_a_stream_ends_and_fails_all_the_same() -> None:
+    """The failure comes after what was made before it."""
+
+    def fail(_stream: _Stream) -> Generator[bytes, None, None]:
+        yield b"one"
+        raise RebalanceError("go elsewhere")
+
+    with no_threads():
+        assert [b"one"] == list(Ahead(_Stream(lambda _: (one for one in [b"one"]))).messages())
+        messages = Ahead(_Stream(fail)).messages()
+        assert b"one" == next(messages)
+        with pytest.raises(RebalanceError):
+            next(messages)
 
 
 def test_messages_are_made_before_they_are_asked_for() -> None:

@@ -13,8 +13,8 @@ Contract:
    are.
 4. While the first batch is sent, no other is made: its client waits for this one, so it gets the
    processors.
-5. While a second thread is not worth its cost, the sending thread makes the messages itself. The
-   work changes threads only between two messages.
+5. While a second thread is not worth its cost, or cannot be started, the sending thread makes the
+   messages itself. The work changes threads only between two messages.
 6. `cancel`, from any thread, ends the stream and every wait. Closing the generator has the same
    effect, and leaves no thread behind.
 
@@ -119,11 +119,16 @@ class Ahead:
         self._is_over = True
 
     def _made_beside(self, messages: Generator[bytes, None, None]) -> Generator[bytes, None, None]:
-        self._is_over = True  # unless the thread reports otherwise
         thread = threading.Thread(
             target=self._run, args=(messages,), name="headrace-ahead", daemon=True
         )
-        thread.start()
+        try:
+            thread.start()
+        except RuntimeError:
+            # The system has no thread left. After the next message there may be one.
+            yield from self._made_here(messages)
+            return
+        self._is_over = True  # unless the thread reports otherwise
         try:
             while isinstance(item := self._made.get(), bytes):
                 self._taken.put(len(item))
