@@ -6,6 +6,7 @@ import socket
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -13,8 +14,10 @@ from pathlib import Path
 import pytest
 
 from headrace.server.process.leases import Leases
+from support.no_descriptors import no_descriptors
 
 NEVER_S = 600.0
+_LOOKS_S = 1.5
 
 
 @pytest.fixture
@@ -109,3 +112,22 @@ def test_garbage_costs_the_sender_its_connection(leases: Leases, tmp_path: Path)
 
         assert client.recv(1) == b""
         _lease(tmp_path, os.getpid()).close()
+
+
+def test_a_client_without_a_descriptor_is_answered_later(leases: Leases, tmp_path: Path) -> None:
+    """Until there is one, the server rests: waiting takes next to no processor time."""
+    client = socket.socket(socket.AF_UNIX)
+    client.settimeout(60)
+    with client, _waiting(leases, linger_s=NEVER_S, in_use=threading.Event()) as thread:
+        assert thread.ident is not None
+        clock = time.pthread_getcpuclockid(thread.ident)
+        with no_descriptors():
+            client.connect(str(tmp_path / "f" / "k.lease"))
+            client.sendall(b'{"watch": []}\n')
+            before_s = time.clock_gettime(clock)
+            threading.Event().wait(_LOOKS_S)
+            used_s = time.clock_gettime(clock) - before_s
+        told = client.recv(100)
+
+    assert b"unix:/a\n" == told
+    assert used_s < _LOOKS_S / 20

@@ -7,6 +7,7 @@ import os
 import socket
 import tempfile
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import closing, suppress
 from pathlib import Path
@@ -30,9 +31,11 @@ from headrace.server.settings.server_config import ServerConfig
 from headrace.server.shares import Budget, Share
 from headrace.server.telemetry.metrics import Metrics
 from headrace.v1 import shard_service_pb2 as pb
+from support.no_descriptors import no_descriptors
 
 _MIB = 1 << 20
 _PAYLOAD = 1000
+_LOOKS_S = 1.5
 
 
 @pytest.fixture
@@ -118,6 +121,31 @@ def test_another_user_is_told(folder: Path) -> None:
             pytest.raises(RingUnavailableError, match=f"user {os.getuid()} .*--ring-uids"),
         ):
             read_hello(client.recv(1024))
+
+
+def test_a_client_without_a_descriptor_is_accepted_later(folder: Path) -> None:
+    """Until there is one, the listener rests: its thread takes next to no processor time."""
+    ticket = Ticket()
+    with (
+        closing(RingDoor(str(folder / "r"), mode=0o600, uids={os.getuid()})) as door,
+        closing(socket.socket(socket.AF_UNIX)) as client,
+    ):
+        door.start()
+        door.admit(ticket)
+        (thread,) = [one for one in threading.enumerate() if one.name == "headrace-ring-door"]
+        assert thread.ident is not None
+        clock = time.pthread_getcpuclockid(thread.ident)
+        with no_descriptors():
+            client.connect(str(folder / "r"))
+            client.sendall(ticket.secret)
+            before_s = time.clock_gettime(clock)
+            threading.Event().wait(_LOOKS_S)
+            used_s = time.clock_gettime(clock) - before_s
+        met = ticket.wait()
+
+        assert met is not None
+        met.close()
+        assert used_s < _LOOKS_S / 20
 
 
 def test_who_says_nothing_holds_up_nobody(folder: Path) -> None:

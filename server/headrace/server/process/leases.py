@@ -134,11 +134,17 @@ class Leases:
         return bool(ready)
 
     def _accept(self) -> None:
-        with contextlib.suppress(OSError):
+        try:
             client, _ = self._listener.accept()
-            client.setblocking(False)
-            self._selector.register(client, selectors.EVENT_READ)
-            self._count += 1
+        except (BlockingIOError, ConnectionAbortedError):
+            return
+        except OSError:
+            # No descriptor is free. The client still waits, so the listener is ready again at once.
+            time.sleep(_TICK_S)
+            return
+        client.setblocking(False)
+        self._selector.register(client, selectors.EVENT_READ)
+        self._count += 1
 
     def _listen_to(self, client: socket.socket) -> None:
         try:

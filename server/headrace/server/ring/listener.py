@@ -6,7 +6,8 @@ Contract:
    ticket is valid once.
 2. A client of a user that is not allowed, or without a valid ticket, is told why and disconnected.
 3. A client that sends nothing is disconnected after ``_TICKET_S``, and delays no other.
-4. `close` ends the thread and all waits for clients, and removes the socket.
+4. While there is no descriptor for another client, clients wait to be accepted.
+5. `close` ends the thread and all waits for clients, and removes the socket.
 
 If the code differs, the code is wrong.
 """
@@ -33,6 +34,8 @@ _TICKET_S = 10.0
 # How often silent clients are looked for (arbitrary), and how many there may be.
 _LOOK_S = 1.0
 _MOST_SILENT = 64
+# How long to wait for a free descriptor or memory before the next client is accepted (arbitrary).
+_PAUSE_S = 0.1
 _CREDENTIALS = struct.Struct("3i")
 
 
@@ -160,7 +163,11 @@ class RingDoor:
     def _accept(self) -> None:
         try:
             connection, _ = self._listener.accept()
+        except (BlockingIOError, ConnectionAbortedError):
+            return
         except OSError:
+            # The client is still waiting, so the listener would be ready again at once.
+            time.sleep(_PAUSE_S)
             return
         connection.setblocking(False)
         uid = _uid_of(connection)
