@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -23,6 +24,7 @@ from headrace.server import ServerConfig
 from headrace.server.workers.supervisor import Supervisor, start_supervisor
 from headrace.v1 import shard_service_pb2 as pb
 from support.datasets import write_dataset
+from support.no_threads import no_threads
 from support.served import failure_of, messages_of, read_until_failure
 
 _SAMPLES = 2048
@@ -173,6 +175,40 @@ def test_a_killed_worker_costs_nothing(supervisor: Supervisor) -> None:
     assert 0 == int(supervisor._cache._slots.pins.sum())
     block_count = next(iter(supervisor._sources._open.values())).dataset.block_count
     assert block_count == _metric(supervisor, "headrace_store_fetched_blocks_total")
+
+
+def test_a_worker_that_cannot_start_again_at_once_starts_later(
+    url: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A store that is away while a worker is replaced does not leave the server without it."""
+    place, away = tmp_path / "here", tmp_path / "away"
+    shutil.copytree(url, place)
+    config = ServerConfig(datasets={"shared": str(place)}, listen="127.0.0.1:0", workers=2)
+    with start_supervisor(config) as supervisor:
+        pid = supervisor.worker_pids[0]
+        assert pid is not None
+        place.rename(away)
+        os.kill(pid, signal.SIGKILL)
+        has_failed = _eventually(lambda: "could not start" in caplog.text)
+        away.rename(place)
+
+        assert has_failed
+        assert _eventually(lambda: None not in supervisor.worker_pids)
+
+
+def test_a_moment_without_threads_costs_a_worker_but_not_for_good(url: str) -> None:
+    """What it needs to be served cannot be had; another worker takes its place afterwards."""
+    config = ServerConfig(datasets={"shared": url}, listen="127.0.0.1:0", workers=1)
+    with start_supervisor(config) as supervisor:
+        pid = supervisor.worker_pids[0]
+        assert pid is not None
+        with no_threads():
+            os.kill(pid, signal.SIGKILL)
+            assert _eventually(lambda: supervisor.worker_pids == (None,))
+            children = _children(os.getpid())
+            assert _eventually(lambda: _children(os.getpid()) != children)
+
+        assert _eventually(lambda: None not in supervisor.worker_pids)
 
 
 @pytest.mark.long

@@ -5,8 +5,8 @@ Contract:
 1. All workers listen on the same ports; the kernel gives each connection to one of them. Streams
    are evened out by asking some to reconnect.
 2. A worker that ends unexpectedly, or sends nothing for `SILENCE_S`, is replaced: at once the first
-   time, and after longer and longer pauses if it happens again. Its streams reconnect to other
-   workers; streams of other workers are not affected.
+   time, and after longer and longer pauses if it happens again, or if its replacement cannot start.
+   Its streams reconnect to other workers; streams of other workers are not affected.
 3. Nothing that a worker holds outlives it: its session releases all of it.
 4. `drain` asks every worker to drain, and waits ``drain_s`` and a few seconds; workers that remain
    are killed. `stop` kills at once. Both leave no process, no thread and no socket.
@@ -25,6 +25,7 @@ import subprocess
 import sys
 import threading
 import time
+from contextlib import ExitStack, closing
 from dataclasses import fields, replace
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -130,6 +131,7 @@ class Supervisor:
         self._changed = threading.Condition()
         self._ending = threading.Event()
         self._ended = False
+        self._is_started = False
         self._members = [_Member(index) for index in range(config.workers)]
         self._threads = [
             threading.Thread(
@@ -197,6 +199,7 @@ class Supervisor:
                 _START_TIMEOUT_S,
             )
             failures = [member.failure for member in self._members if member.failure]
+            self._is_started = is_whole and not failures
         if failures:
             raise failures[0]
         if not is_whole:
@@ -228,18 +231,20 @@ class Supervisor:
         if self._ended:
             return
         self._ended = True
-        for member in self._members:
-            if member.process is not None:
-                member.process.kill()
-        for thread in (*self._threads, self._spreading):
-            if thread.ident is not None:
-                thread.join()
-        if self._endpoint is not None:
-            self._endpoint.close()
-        self._cache.close()
-        self._arena.close()
-        for one in self._reservations:
-            one.close()
+        with ExitStack() as left:
+            # The last one first; one that fails does not keep the others open.
+            for one in self._reservations:
+                left.callback(one.close)
+            left.callback(self._arena.close)
+            left.callback(self._cache.close)
+            if self._endpoint is not None:
+                left.callback(self._endpoint.close)
+            for member in self._members:
+                if (process := member.process) is not None:
+                    process.kill()
+            for thread in (*self._threads, self._spreading):
+                if thread.ident is not None:
+                    thread.join()
 
     def __enter__(self) -> Self:
         return self
@@ -253,27 +258,64 @@ class Supervisor:
             began = time.monotonic()
             try:
                 code = self._run(member)
-            except OSError:
-                _log.exception("worker %d could not be started", member.index)
+            except Exception:  # noqa: BLE001 - the server must not lack a worker for good
+                _log.exception("worker %d could not be run", member.index)
                 code = -1
-            if self._ending.is_set() or member.failure is not None:
+            if self._ending.is_set() or self._has_failed(member):
                 return
             _log.error("worker %d ended with %d; it is replaced", member.index, code)
             is_steady = time.monotonic() - began >= _STEADY_S
             pause_s = 0.0 if is_steady else min(2 * pause_s + 0.1, _LONGEST_PAUSE_S)
 
+    def _has_failed(self, member: _Member) -> bool:
+        """Return whether a worker could not start, which ends the start of the server.
+
+        Later on, what its replacement could not do may succeed the next time.
+        """
+        with self._changed:
+            if member.failure is None or not self._is_started:
+                return member.failure is not None
+            failure, member.failure = member.failure, None
+        _log.error("worker %d could not start: %s", member.index, failure.message)
+        return False
+
     def _run(self, member: _Member) -> int:
         """Run one process to its end, and return its exit code."""
-        desk = Shared.create("headrace-desk", Desk.size(self._arena.capacity))
-        ours, theirs = socket.socketpair()
-        with theirs:
-            process = subprocess.Popen(  # noqa: S603 - this program itself
-                [sys.executable, "-m", "headrace.server.process.worker", str(theirs.fileno())],
-                pass_fds=[theirs.fileno()],
-                stdin=subprocess.DEVNULL,
-            )
+        with closing(Shared.create("headrace-desk", Desk.size(self._arena.capacity))) as desk:
+            ours, theirs = socket.socketpair()
+            connection = Connection(ours.detach())
+            with theirs:
+                process = subprocess.Popen(  # noqa: S603 - this program itself
+                    [sys.executable, "-m", "headrace.server.process.worker", str(theirs.fileno())],
+                    pass_fds=[theirs.fileno()],
+                    stdin=subprocess.DEVNULL,
+                )
+            try:
+                self._serve(member, process, connection, desk)
+            finally:
+                connection.close()
+                with self._changed:
+                    member.process, member.session, member.stream_count = None, None, None
+                    member.streams = []
+                    self._changed.notify_all()
+                # The process has no socket any more, so it is about to end.
+                with contextlib.suppress(subprocess.TimeoutExpired):
+                    process.wait(_END_TIMEOUT_S)
+                process.kill()
+                code = process.wait()
+                self._sum.end(member.index)
+        return code
+
+    def _serve(
+        self,
+        member: _Member,
+        process: subprocess.Popen[bytes],
+        connection: Connection,
+        desk: Shared,
+    ) -> None:
+        """Handle a worker's requests until it ends."""
         session = Session(
-            Connection(ours.detach()),
+            connection,
             cache=self._cache,
             sources=self._sources,
             desk=Desk(desk.map()),
@@ -290,18 +332,6 @@ class Supervisor:
         if self._ending.is_set():
             process.kill()
         session.serve()
-        desk.close()
-        with self._changed:
-            member.process, member.session, member.stream_count = None, None, None
-            member.streams = []
-            self._changed.notify_all()
-        # The process has closed its socket, so it is about to end.
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            process.wait(_END_TIMEOUT_S)
-        process.kill()
-        code = process.wait()
-        self._sum.end(member.index)
-        return code
 
     def _note(self, member: _Member, message: ToSupervisor) -> None:
         with self._changed:
