@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -20,7 +21,11 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 
 from headrace.errors import ConfigurationError, NotADatasetError
-from headrace.server import ServerConfig, start_server
+from headrace.server import Server, ServerConfig, start_server
+from headrace.server.access.callers import Access
+from headrace.server.cache.block_cache import BlockCache
+from headrace.server.datasets.catalog import Catalog
+from headrace.server.telemetry.metrics import Metrics
 from headrace.v1 import shard_service_pb2 as pb
 from server.conftest import StartServer
 from support.running import Running
@@ -67,6 +72,40 @@ def _eventually(condition: Callable[[], bool], *, timeout_s: float = 10.0) -> bo
             return False
         threading.Event().wait(0.01)
     return True
+
+
+class _StuckCache(BlockCache):
+    """A cache that says that it cannot be closed."""
+
+    def close(self) -> None:
+        super().close()
+        raise OSError("cannot be closed")
+
+
+def test_what_cannot_be_closed_keeps_nothing_else_open(rich_url: str) -> None:
+    """The server has ended all the same: no thread is left, and the port is free."""
+    before = _threads()
+    config = ServerConfig(
+        datasets={"rich": rich_url}, listen="127.0.0.1:0", metrics_listen="127.0.0.1:0"
+    )
+    metrics = Metrics()
+    server = Server(
+        config,
+        catalog=Catalog(),
+        cache=_StuckCache(1 << 20, fetch_threads=1, observer=metrics),
+        metrics=metrics,
+        access=Access(None),
+    )
+    server.start()
+    host, _, port = server.metrics_address.rpartition(":")
+
+    with pytest.raises(OSError, match="cannot be closed"):
+        server.stop()
+
+    assert server.wait(0)
+    assert before == _threads()
+    with pytest.raises(ConnectionRefusedError):
+        socket.create_connection((host, int(port)), TIMEOUT_S)
 
 
 def test_streams_work_ahead_only_while_they_are_few(start: StartServer) -> None:

@@ -7,7 +7,8 @@ Contract of the end:
    then are cut.
 2. `stop` cuts everything at once.
 3. Both end all threads that the server started, and leave no socket open. Both may be called
-   repeatedly and from any thread.
+   repeatedly and from any thread. If a part cannot be closed, the others are, and the error is
+   raised.
 
 If the code differs, the code is wrong.
 """
@@ -18,6 +19,7 @@ import logging
 import threading
 import time
 from collections.abc import Sequence
+from contextlib import ExitStack
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Self
@@ -262,22 +264,27 @@ class Server:
         with self._ending:
             if self._ended.is_set():
                 return
-            self._streams.drain()
-            self._rings.close()
-            self._floods.close()
-            self._grpc.stop(0).wait(_CUT_TIMEOUT_S)
-            self._cache.close()
-            self._waiting.close()
-            self._door.close()
-            self._gate.close()
-            self._pools.shutdown()
-            if self._metrics_endpoint is not None:
-                self._metrics_endpoint.close()
-            self._roster.close()
-            self._service.close()
-            if self._tracing is not None:
-                self._tracing.close()
-            self._ended.set()
+            with ExitStack() as left:
+                # From the last line up; one that fails does not keep the others open.
+                left.callback(self._ended.set)
+                if self._tracing is not None:
+                    left.callback(self._tracing.close)
+                left.callback(self._service.close)
+                left.callback(self._roster.close)
+                if self._metrics_endpoint is not None:
+                    left.callback(self._metrics_endpoint.close)
+                left.callback(self._pools.shutdown)
+                left.callback(self._gate.close)
+                left.callback(self._door.close)
+                left.callback(self._waiting.close)
+                left.callback(self._cache.close)
+                left.callback(self._cut)
+                left.callback(self._floods.close)
+                left.callback(self._rings.close)
+                left.callback(self._streams.drain)
+
+    def _cut(self) -> None:
+        self._grpc.stop(0).wait(_CUT_TIMEOUT_S)
 
     def wait(self, timeout_s: float | None = None) -> bool:
         """Wait until the server has ended; return whether it has."""
