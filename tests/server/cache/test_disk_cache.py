@@ -22,6 +22,7 @@ from headrace.server.cache.disk.disk_cache import DiskCache
 from headrace.server.telemetry.metrics import Metrics
 from headrace.v1 import shard_service_pb2 as pb
 from support.datasets import small_table, write_dataset
+from support.no_descriptors import no_descriptors
 from support.running import RICH_SAMPLES, Running, running
 from support.served import read
 
@@ -200,6 +201,35 @@ def _sample_ids(started: Running) -> list[int]:
     for batch in seen.batches:
         assert batch.ids == batch.values["number"]
     return sorted(number for ids in seen.ids for number in ids)
+
+
+def test_a_block_that_is_gone_is_no_fault_of_the_disk(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It is missed without a word, so that the first real fault is the one that is logged."""
+    with _disk(tmp_path) as disk:
+        _put(disk, 1, b"one")
+        (path,) = _files(tmp_path)
+        path.unlink()
+        assert disk.get(_NAME, 1) is None
+        assert not caplog.records
+
+        _put(disk, 1, b"one")
+        assert b"one" == disk.get(_NAME, 1)
+        with no_descriptors():
+            assert disk.get(_NAME, 1) is None
+        assert ["cannot read"] == [record.getMessage()[:11] for record in caplog.records]
+
+
+def test_a_block_that_cannot_be_read_for_a_moment_still_counts(tmp_path: Path) -> None:
+    """Its file takes room all the while; the block is there again afterwards."""
+    with _disk(tmp_path) as disk:
+        _put(disk, 1, b"one")
+        with no_descriptors():
+            assert disk.get(_NAME, 1) is None
+
+        assert _PAGE == disk.used_bytes == _pages(tmp_path) * _PAGE
+        assert b"one" == disk.get(_NAME, 1)
 
 
 def test_a_restarted_server_reads_no_store(rich_url: str, tmp_path: Path) -> None:

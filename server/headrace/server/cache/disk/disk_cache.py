@@ -155,10 +155,12 @@ class DiskCache:
         path = self._path(fingerprint, block)
         try:
             whole = path.read_bytes()
+        except FileNotFoundError:
+            # It was evicted in the meantime, or its thread has not written it yet.
+            return None
         except OSError as error:
+            # The file still counts. The block is fetched and put again, which replaces it.
             self._complain("read", path, error)
-            with self._lock:
-                self._shelves.remove(fingerprint, block)
             return None
         content = _content(whole, fingerprint, block)
         if content is None:
