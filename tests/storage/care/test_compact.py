@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pyarrow as pa
@@ -21,6 +22,8 @@ from headrace.errors import (
 from headrace.storage import (
     Compaction,
     CompactOptions,
+    GarbagePlan,
+    Store,
     collect_garbage,
     compact,
     list_versions,
@@ -31,7 +34,9 @@ from headrace.storage import (
     verify_shards,
 )
 from headrace.storage.care.entry_notes import decode_entries, encode_entries
+from headrace.storage.care.gc import DEFAULT_OLDER_THAN_S
 from headrace.storage.dataset.read_manifest import read_manifest
+from headrace.storage.store.local import LocalStore
 from support import killed_compaction
 from support.killed_compaction import OPTIONS, SAMPLES, write_small_shards
 from support.s3 import S3
@@ -160,6 +165,104 @@ def test_notes_that_are_damaged_count_for_nothing(tmp_path: Path) -> None:
 
     assert 0 == report.shards_taken
     assert pa.Table.from_batches([numbered_batch(0, SAMPLES)]).to_pylist() == _samples(url)
+
+
+def _interrupted(store: Store) -> GarbagePlan:
+    """Finish three shards two days ago; return the plan of a gc that finds them now."""
+
+    def stop(progress: Compaction) -> None:
+        if progress.shards_done == 3:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        compact(store, options=OPTIONS, threads=1, progress=stop)
+    before_s = time.time() - 2 * DEFAULT_OLDER_THAN_S
+    for path in Path(store.url).rglob("*.*"):
+        os.utime(path, (before_s, before_s))
+    for path in (Path(store.url) / "manifests").iterdir():
+        os.utime(path, (before_s, before_s))
+    plan = plan_gc(store, now_s=time.time())
+    assert 3 == sum(entry.name.startswith("shards/") for entry in plan.files)
+    return plan
+
+
+def test_gc_spares_what_a_compaction_has_taken(tmp_path: Path) -> None:
+    """Old shards that a compaction takes stay, also in a gc that planned their removal before."""
+    url = str(tmp_path)
+    write_small_shards(url)
+    store = open_store(url)
+    plan = _interrupted(store)
+    later: list[GarbagePlan] = []
+
+    def collect(_: Compaction) -> None:
+        if not later:
+            later.append(plan_gc(store, now_s=time.time()))
+            collect_garbage(store, plan)
+
+    report = compact(store, options=OPTIONS, threads=1, progress=collect)
+
+    assert 3 == report.shards_taken
+    assert [] == [entry for entry in later[0].files if entry.name.startswith("shards/")]
+    assert pa.Table.from_batches([numbered_batch(0, SAMPLES)]).to_pylist() == _samples(url)
+    assert [] == [kind for kind in _collect(url) if kind not in {"json", "arrow"}]
+
+
+def test_shards_that_gc_is_removing_are_not_taken(tmp_path: Path) -> None:
+    """A gc that runs before a compaction has noted what it takes has these shards written again."""
+
+    class Beaten(LocalStore):
+        """Its user is too slow: a gc runs before it notes anything."""
+
+        def write(self, name: str, content: bytes) -> None:
+            if "compact-" in name and plans:
+                collect_garbage(open_store(self.url), plans.pop())
+            super().write(name, content)
+
+    url = str(tmp_path)
+    write_small_shards(url)
+    plans = [_interrupted(open_store(url))]
+    report = compact(Beaten(url), options=OPTIONS, threads=1)
+
+    assert (0, []) == (report.shards_taken, plans)
+    assert pa.Table.from_batches([numbered_batch(0, SAMPLES)]).to_pylist() == _samples(url)
+    assert [] == [kind for kind in _collect(url) if kind not in {"json", "arrow"}]
+
+
+def test_shards_that_vanish_are_written_again(tmp_path: Path) -> None:
+    """Whatever removes a finished shard before the commit, the new version is whole."""
+    url = str(tmp_path)
+    write_small_shards(url)
+    store = open_store(url)
+    before = set(store.list("shards/"))
+    removed: list[str] = []
+
+    def remove(progress: Compaction) -> None:
+        if progress.shards_done == progress.shards_total and not removed:
+            removed.append(max(set(store.list("shards/")) - before))
+            store.delete(removed[0])
+
+    report = compact(store, options=OPTIONS, progress=remove)
+
+    assert report.written
+    assert removed[0] not in set(store.list("shards/"))
+    assert pa.Table.from_batches([numbered_batch(0, SAMPLES)]).to_pylist() == _samples(url)
+
+
+def test_shards_that_vanish_again_and_again_are_told(tmp_path: Path) -> None:
+    """If somebody removes all that is finished, the call ends with what to do, and no change."""
+    url = str(tmp_path)
+    write_small_shards(url)
+    store = open_store(url)
+    before = set(store.list("shards/"))
+
+    def remove(progress: Compaction) -> None:
+        for name in set(store.list("shards/")) - before:
+            if progress.shards_done == progress.shards_total:
+                store.delete(name)
+
+    with pytest.raises(CommitConflictError, match="longer --older-than"):
+        compact(store, options=OPTIONS, progress=remove)
+    assert 1 == len(list_versions(url))
 
 
 def test_shards_of_other_wishes_are_not_taken(tmp_path: Path) -> None:

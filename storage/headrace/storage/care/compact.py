@@ -7,7 +7,9 @@ Contract of `compact`:
 2. Conflict: another commit came first; it stands, and the caller gets an error.
 3. Failure, interrupt, kill: the dataset is unchanged. Finished shards stay in the store, each with
    a note of its contents, and the next call with the same arguments uses them. A damaged note, or
-   one whose shard is missing or has another size, is ignored.
+   one whose shard is missing or has another size, is ignored. Shards that are taken are noted anew,
+   so `headrace gc` spares them however old they are (`headrace.storage.care.entry_notes`).
+   Before the commit all shards are looked for, and those that are missing are written again.
 4. What is written, and so the new fingerprint, depends only on the version and the arguments, and
    not on threads or interruptions.
 5. Memory: for each thread that of `stream_blocks` and `ShardSeries`; and the block table.
@@ -18,7 +20,7 @@ from __future__ import annotations
 import itertools
 import threading
 import uuid
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field, replace
 
@@ -28,11 +30,12 @@ from numpy.typing import NDArray
 
 from headrace.errors import (
     BadArgumentError,
+    CommitConflictError,
     InternalError,
     NotADatasetError,
     ObjectNotFoundError,
 )
-from headrace.storage.care.entry_notes import decode_entries, encode_entries
+from headrace.storage.care.entry_notes import NOTE_PREFIX, decode_entries, encode_entries
 from headrace.storage.dataset.block_stream import stream_blocks
 from headrace.storage.dataset.commit import build_manifest
 from headrace.storage.dataset.manifest import Manifest
@@ -59,7 +62,7 @@ from headrace.storage.store.store import Store, Version
 _THREADS = 4  # each reads, compresses and sends in turn, so more threads than cores are useful
 _SPARE = 0.1  # shards beyond the minimum, as a share of it, that are not worth a rewrite
 _RULES = "1"  # version of the rules for cutting; shards of other versions are not reused
-_JOURNAL = f"{MANIFEST_FOLDER}/compact-"  # where `headrace gc` finds leftovers
+_ROUNDS = 3  # of writing what is missing; more means that somebody removes it again and again
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -207,6 +210,10 @@ def compact(
     return _report(manifest, new, taken=taken, written=True)
 
 
+def _new_attempt() -> str:
+    return uuid.uuid4().hex[:8]
+
+
 @dataclass(frozen=True, slots=True)
 class _Piece:
     """Neighbouring blocks that become one shard: ordinals ``[first, stop)``."""
@@ -227,7 +234,7 @@ class _Work:
     rows: NDArray[np.void]
     options: CompactOptions
     plan: str
-    attempt: str = field(default_factory=lambda: uuid.uuid4().hex[:8])
+    attempt: str = field(default_factory=_new_attempt)
 
     def places(self, piece: _Piece) -> Iterator[BlockPlace]:
         """Yield the places of the blocks of a piece."""
@@ -240,6 +247,11 @@ class _Work:
     def name_of(self, piece: _Piece, number: int) -> str:
         """Return the name of a shard of a piece, which usually has one; names sort like samples."""
         return f"{piece.number:05d}-{number:04d}-{self.plan}{self.attempt}.arrow"
+
+    def note(self, number: int, entries: Sequence[ShardEntry]) -> None:
+        """Write down which shards a piece has."""
+        name = f"{NOTE_PREFIX}{self.plan}-{number:05d}-{self.attempt}"
+        self.store.write(name, encode_entries(entries))
 
 
 def _read_pointer(store: Store) -> tuple[Pointer, Version]:
@@ -296,17 +308,45 @@ def _written(
     progress: Callable[[Compaction], None] | None,
 ) -> tuple[list[ShardEntry], int]:
     """Write all missing pieces; return all shards, and how many existed already."""
-    made: dict[int, Sequence[ShardEntry]] = _journalled(work, pieces)
-    taken = sum(map(len, made.values()))
+    made = _taken(work, pieces)
+    taken = dict(made)
     total_bytes = sum(piece.raw_bytes for piece in pieces)
+
+    def taken_count() -> int:
+        return sum(len(taken[number]) for number in taken if made.get(number) is taken[number])
 
     def tell() -> None:
         if progress is not None:
             done_bytes = sum(pieces[number].raw_bytes for number in made)
-            progress(Compaction(len(made), taken, len(pieces), done_bytes, total_bytes))
+            progress(Compaction(len(made), taken_count(), len(pieces), done_bytes, total_bytes))
 
     tell()
-    left = iter([piece for piece in pieces if piece.number not in made])
+    for _ in range(_ROUNDS):
+        left = [piece for piece in pieces if piece.number not in made]
+        _fill(work, left, made, threads=threads, tell=tell)
+        lost = _lost(work, made)
+        if not lost:
+            return [entry for piece in pieces for entry in made[piece.number]], taken_count()
+        for number in lost:
+            del made[number]
+        work = replace(work, attempt=_new_attempt())
+    raise CommitConflictError(
+        f"finished shards of {work.store.url} are removed before they are committed; nothing was "
+        "changed: give `headrace gc` a longer --older-than, and try again",
+        url=work.store.url,
+    )
+
+
+def _fill(
+    work: _Work,
+    pieces: Iterable[_Piece],
+    made: dict[int, Sequence[ShardEntry]],
+    *,
+    threads: int,
+    tell: Callable[[], None],
+) -> None:
+    """Write pieces, and add their shards to ``made``."""
+    left = iter(pieces)
     stop = threading.Event()
     pool = ThreadPoolExecutor(threads, thread_name_prefix="headrace-compact")
     running: dict[Future[Sequence[ShardEntry]], int] = {}
@@ -315,14 +355,19 @@ def _written(
             for piece in itertools.islice(left, threads - len(running)):
                 running[pool.submit(_write, work, piece, stop)] = piece.number
             if not running:
-                break
+                return
             for done in wait(running, return_when=FIRST_COMPLETED).done:
                 made[running.pop(done)] = done.result()
                 tell()
     finally:
         stop.set()
         pool.shutdown(cancel_futures=True)
-    return [entry for piece in pieces for entry in made[piece.number]], taken
+
+
+def _lost(work: _Work, made: Mapping[int, Sequence[ShardEntry]]) -> list[int]:
+    """Return the pieces that miss a shard in the store."""
+    sizes = _shard_sizes(work.store)
+    return [number for number, entries in made.items() if not _are_there(entries, sizes)]
 
 
 def _write(work: _Work, piece: _Piece, stop: threading.Event) -> Sequence[ShardEntry]:
@@ -346,9 +391,7 @@ def _write(work: _Work, piece: _Piece, stop: threading.Event) -> Sequence[ShardE
     finally:
         if not is_whole:
             series.abort()
-    work.store.write(
-        f"{_JOURNAL}{work.plan}-{piece.number:05d}-{work.attempt}", encode_entries(made)
-    )
+    work.note(piece.number, made)
     return made
 
 
@@ -363,31 +406,61 @@ def _refuse_difference(work: _Work, piece: _Piece, made: Sequence[ShardEntry]) -
         )
 
 
-def _journalled(work: _Work, pieces: Sequence[_Piece]) -> dict[int, Sequence[ShardEntry]]:
+def _taken(work: _Work, pieces: Sequence[_Piece]) -> dict[int, Sequence[ShardEntry]]:
     """Return the shards of the pieces that an interrupted call finished, if they all exist."""
-    prefix = f"{_JOURNAL}{work.plan}-"
-    notes = [name for name in work.store.list(f"{MANIFEST_FOLDER}/") if name.startswith(prefix)]
+    prefix = f"{NOTE_PREFIX}{work.plan}-"
+    names = _notes(work.store, prefix)
     found: dict[int, Sequence[ShardEntry]] = {}
-    if not notes:
+    source: dict[int, str] = {}
+    if not names:
         return found
-    sizes = {
-        entry.name: entry.stored_bytes for entry in work.store.list_entries(f"{SHARD_FOLDER}/")
-    }
-    for name in sorted(notes):
+    sizes = _shard_sizes(work.store)
+    for name in names:
         number = name.removeprefix(prefix).partition("-")[0]
         piece = pieces[int(number)] if number.isdecimal() and int(number) < len(pieces) else None
-        entries = decode_entries(work.store.read(name))
-        if piece is None or entries is None:
-            continue
-        is_there = all(
-            sizes.get(f"{SHARD_FOLDER}/{entry.name}") == entry.stored_bytes
-            and len(entry.columns) == len(work.manifest.stored_schema)
-            for entry in entries
-        )
-        counted = sum(entry.sample_count for entry in entries)
-        if is_there and counted == piece.sample_count:
+        entries = _read_note(work.store, name)
+        if piece is not None and entries and _is_of(piece, entries, work, sizes):
             found[piece.number] = entries
-    return found
+            source[piece.number] = name
+    for taken, shards in found.items():
+        work.note(taken, shards)
+    still = set(_notes(work.store, prefix))  # only now: see `headrace.storage.care.entry_notes`
+    return {taken: found[taken] for taken, name in source.items() if name in still}
+
+
+def _notes(store: Store, prefix: str) -> list[str]:
+    return sorted(name for name in store.list(f"{MANIFEST_FOLDER}/") if name.startswith(prefix))
+
+
+def _read_note(store: Store, name: str) -> list[ShardEntry] | None:
+    try:
+        return decode_entries(store.read(name))
+    except ObjectNotFoundError:
+        return None
+
+
+def _is_of(
+    piece: _Piece, entries: Sequence[ShardEntry], work: _Work, sizes: Mapping[str, int]
+) -> bool:
+    """Return whether shards of a note exist and are those of a piece."""
+    columns = len(work.manifest.stored_schema)
+    return (
+        _are_there(entries, sizes)
+        and all(len(entry.columns) == columns for entry in entries)
+        and sum(entry.sample_count for entry in entries) == piece.sample_count
+    )
+
+
+def _are_there(entries: Sequence[ShardEntry], sizes: Mapping[str, int]) -> bool:
+    return all(sizes.get(entry.name) == entry.stored_bytes for entry in entries)
+
+
+def _shard_sizes(store: Store) -> dict[str, int]:
+    """Return the stored bytes of all shards."""
+    folder = f"{SHARD_FOLDER}/"
+    return {
+        entry.name.removeprefix(folder): entry.stored_bytes for entry in store.list_entries(folder)
+    }
 
 
 def _report(before: Manifest, now: Manifest, *, taken: int, written: bool) -> CompactReport:

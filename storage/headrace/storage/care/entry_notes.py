@@ -3,22 +3,37 @@
 A note is JSON behind 16 hexadecimal digits, the XXH3-64 checksum of the JSON. Only the program that
 wrote it, or one with the same rules, reads it. A note that cannot be read is ignored, and its
 shards are written again.
+
+A program that takes the shards of a note may meet `headrace gc`, for which they may be old enough
+to remove. Of the two, one always sees the other:
+
+1. Who takes shards writes a new note about them first, and then looks whether the old note is still
+   there. If it is not, the shards are written again.
+2. gc removes the old notes first, then reads all notes that are left, and spares their shards,
+   however old these are.
 """
 
 from __future__ import annotations
 
 import base64
 import binascii
+import contextlib
 import json
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
 import xxhash
 
+from headrace.errors import ObjectNotFoundError
+from headrace.storage.dataset.publish import MANIFEST_FOLDER
 from headrace.storage.shard.block import BLOCK_DTYPE
 from headrace.storage.shard.column_facts import ColumnStats
-from headrace.storage.shard.shard_writer import ShardEntry
+from headrace.storage.shard.shard_writer import SHARD_FOLDER, ShardEntry
+from headrace.storage.store.store import Store
+
+NOTE_PREFIX = f"{MANIFEST_FOLDER}/compact-"
+"""How the names of notes begin."""
 
 _DIGITS = 16
 
@@ -38,6 +53,16 @@ def decode_entries(note: bytes) -> list[ShardEntry] | None:
         return [_entry(facts) for facts in json.loads(content)]
     except (ValueError, TypeError, KeyError, binascii.Error):
         return None
+
+
+def noted_shards(store: Store, notes: Iterable[str]) -> set[str]:
+    """Return the names in the store of all shards of notes; none for those that are gone."""
+    named: set[str] = set()
+    for note in notes:
+        with contextlib.suppress(ObjectNotFoundError):
+            entries = decode_entries(store.read(note)) or ()
+            named.update(f"{SHARD_FOLDER}/{entry.name}" for entry in entries)
+    return named
 
 
 def _facts(entry: ShardEntry) -> dict[str, Any]:

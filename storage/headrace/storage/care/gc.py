@@ -11,10 +11,13 @@ Contract of `plan_gc` and `collect_garbage`:
 4. Files that no version names are removed only above an age, because young ones may belong to a
    conversion that has not committed yet. Versions are removed only some time after they were
    replaced, because runs may still read them.
+5. Shards of any age stay while a young note names them: a compaction has taken them, and may commit
+   them at any time. `headrace.storage.care.entry_notes` says how the two agree.
 """
 
 from __future__ import annotations
 
+import itertools
 import json
 import re
 from collections.abc import Callable, Collection, Iterable, Sequence
@@ -29,6 +32,7 @@ from headrace.errors import (
     NotADatasetError,
     ObjectNotFoundError,
 )
+from headrace.storage.care.entry_notes import NOTE_PREFIX, noted_shards
 from headrace.storage.dataset.pointer import IndexPointer, Pointer, VersionEntry
 from headrace.storage.dataset.publish import MANIFEST_FOLDER, write_pointer
 from headrace.storage.dataset.read_manifest import read_any_pointer, read_manifest
@@ -117,7 +121,7 @@ def plan_gc(
     entries = [entry for folder in _FOLDERS for entry in store.list_entries(folder)]
     entries += _packings_of_none(store, pointer, kept)
     unnamed = [entry for entry in entries if entry.name not in named]
-    old = older(unnamed, cutoff_s)
+    old = _not_taken(store, unnamed, older(unnamed, cutoff_s))
     return GarbagePlan(
         kept=kept,
         dropped=dropped,
@@ -172,17 +176,45 @@ def collect_garbage(
     for marker in plan.markers:  # otherwise they would block this commit too
         store.delete(marker.name)
     _check_or_drop(store, plan)
-    removals: list[Callable[[], None]] = [
-        *(_removal(store, entry) for entry in plan.files),
-        *(_discarding(store, unfinished) for unfinished in plan.unfinished),
-    ]
+    done = itertools.count(1)
     pool = ThreadPoolExecutor(_THREADS, thread_name_prefix="headrace-gc")
-    try:
-        for done, _ in enumerate(pool.map(lambda remove: remove(), removals), start=1):
+
+    def remove(removals: Iterable[Callable[[], None]]) -> None:
+        for _ in pool.map(lambda removal: removal(), removals):
             if progress is not None:
-                progress(done)
+                progress(next(done))
+
+    try:
+        # First the notes, and only then is looked which are left: see the contract.
+        remove(_removal(store, entry) for entry in plan.files if _is_note(entry))
+        rest = [entry for entry in plan.files if not _is_note(entry)]
+        remove(_removal(store, entry) for entry in _spared(store, rest))
+        remove(_discarding(store, unfinished) for unfinished in plan.unfinished)
     finally:
         pool.shutdown(cancel_futures=True)
+
+
+def _not_taken(
+    store: Store, unnamed: Iterable[ObjectEntry], old: tuple[ObjectEntry, ...]
+) -> tuple[ObjectEntry, ...]:
+    """Return the old files without the shards that young notes name."""
+    gone = {entry.name for entry in old}
+    notes = [entry.name for entry in unnamed if _is_note(entry) and entry.name not in gone]
+    taken = noted_shards(store, notes)
+    return tuple(entry for entry in old if entry.name not in taken)
+
+
+def _spared(store: Store, files: Sequence[ObjectEntry]) -> list[ObjectEntry]:
+    """Return the files without the shards of notes that exist now."""
+    if not any(entry.name.startswith(f"{SHARD_FOLDER}/") for entry in files):
+        return list(files)
+    names = store.list(f"{MANIFEST_FOLDER}/")
+    taken = noted_shards(store, [name for name in names if name.startswith(NOTE_PREFIX)])
+    return [entry for entry in files if entry.name not in taken]
+
+
+def _is_note(entry: ObjectEntry) -> bool:
+    return entry.name.startswith(NOTE_PREFIX)
 
 
 def _check_or_drop(store: Store, plan: GarbagePlan) -> None:
