@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import pickle
 import threading
 from collections.abc import Iterator
@@ -29,6 +30,7 @@ from headrace.storage import (
 from headrace.storage.store.retry import call_with_retries
 from support.s3 import S3
 
+_LONGEST_PATH = 4090  # with the name of one more folder it is more than Linux takes
 _NO_RETRY = RetryPolicy(attempts=1)
 _SECRET = "very-secret"  # noqa: S105 - and wrong
 
@@ -298,6 +300,38 @@ def test_local_trouble_is_told_by_kind(tmp_path: Path) -> None:
 
     with pytest.raises(HeadraceError, match=str(tmp_path / "file")):
         store.write("x", b"")
+
+
+@pytest.mark.parametrize("method", ["list", "list_entries", "list_unfinished"])
+@pytest.mark.parametrize("name", ["others", "lost+found"])
+def test_folders_that_cannot_be_read_are_not_empty(tmp_path: Path, method: str, name: str) -> None:
+    """All listings say so, unless it is the system's own folder, or they need not look there."""
+    store = open_store(str(tmp_path))
+    store.write("shards/a", b"")
+    _make_too_deep(tmp_path, name)
+
+    assert [["shards/a"], ["shards/a"]] == [
+        list(store.list("shards/")),
+        [entry.name for entry in store.list_entries("shards/")],
+    ]
+    if name == "lost+found":
+        list(getattr(store, method)())
+        return
+    with pytest.raises(StoreUnavailableError, match="name too long"):
+        list(getattr(store, method)())
+
+
+def _make_too_deep(root: Path, last: str) -> None:
+    """Make folders in one another; the path of the last is so long that nobody can read it."""
+    parts = 20
+    length, rest = divmod(_LONGEST_PATH - len(str(root)), parts)
+    descriptor = os.open(root, os.O_RDONLY)
+    for name in [*("x" * (length - 1 + (part < rest)) for part in range(parts)), last]:
+        os.mkdir(name, dir_fd=descriptor)
+        inner = os.open(name, os.O_RDONLY, dir_fd=descriptor)
+        os.close(descriptor)
+        descriptor = inner
+    os.close(descriptor)
 
 
 @pytest.mark.parametrize(

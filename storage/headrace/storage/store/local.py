@@ -18,7 +18,7 @@ import os
 import re
 import stat
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
@@ -102,7 +102,7 @@ class LocalStore:
                 yield name
 
     def list_entries(self, prefix: str = "") -> Iterator[ObjectEntry]:
-        for path, name in self._files(prefix, onerror=_raise_hidden):
+        for path, name in self._files(prefix):
             if not path.name.startswith("."):
                 entry = self.entry(name)
                 if entry is not None:
@@ -146,16 +146,16 @@ class LocalStore:
     def close(self) -> None:
         pass
 
-    def _files(
-        self, prefix: str, *, onerror: Callable[[OSError], None] | None = None
-    ) -> Iterator[tuple[Path, str]]:
+    def _files(self, prefix: str) -> Iterator[tuple[Path, str]]:
         with _translated(prefix, self.url):
-            for folder, _, files in os.walk(self._root, onerror=onerror):
+            for folder, folders, files in os.walk(self._root, onerror=_raise_hidden):
+                inside = Path(folder).relative_to(self._root)
+                # A folder elsewhere is of no concern, even if it cannot be read.
+                folders[:] = [name for name in folders if _may_hold(inside / name, prefix)]
                 for file in files:
-                    path = Path(folder, file)
-                    name = path.relative_to(self._root).as_posix()
+                    name = (inside / file).as_posix()
                     if name.startswith(prefix):
-                        yield path, name
+                        yield self._root / name, name
 
     def _path(self, name: str) -> Path:
         check_name(name)
@@ -224,9 +224,18 @@ def _path_of(url: str) -> str:
 
 
 def _raise_hidden(error: OSError) -> None:
-    # A missing root has no files, but a directory that cannot be read may have some.
-    if not isinstance(error, FileNotFoundError | NotADirectoryError):
+    # A missing root has no files, but a directory that cannot be read may have some; except what
+    # fsck keeps at the top of a volume for root.
+    if isinstance(error, FileNotFoundError | NotADirectoryError):
+        return
+    if Path(error.filename or "").name != "lost+found":
         raise error
+
+
+def _may_hold(folder: Path, prefix: str) -> bool:
+    """Return whether names in a folder may start with a prefix."""
+    inside = f"{folder.as_posix()}/"
+    return inside.startswith(prefix) or prefix.startswith(inside)
 
 
 def _read_at(descriptor: int, offset: int, length: int) -> bytes:
