@@ -6,7 +6,7 @@ import socket
 import ssl
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, closing, contextmanager, suppress
 from functools import partial
@@ -53,6 +53,7 @@ def _store(
     at_once: int = 0,
     is_silent: bool = False,
     in_clear: bytes = b"none",
+    clock: Callable[[], float] = time.monotonic,
 ) -> Iterator[Wire]:
     """A store that is certified as a host, if that has a name.
 
@@ -82,7 +83,7 @@ def _store(
 
         thread = threading.Thread(target=serve, name="store")
         thread.start()
-        with closing(_wire(listener.getsockname(), host, timeout_s=timeout_s)) as wire:
+        with closing(_wire(listener.getsockname(), host, timeout_s=timeout_s, clock=clock)) as wire:
             yield wire
             thread.join(60)
             assert not thread.is_alive()
@@ -96,7 +97,13 @@ def _secured(connection: socket.socket, host: str) -> socket.socket:
     return context.wrap_socket(connection, server_side=True)
 
 
-def _wire(address: tuple[str, int], host: str = "", *, timeout_s: float = 10) -> Wire:
+def _wire(
+    address: tuple[str, int],
+    host: str = "",
+    *,
+    timeout_s: float = 10,
+    clock: Callable[[], float] = time.monotonic,
+) -> Wire:
     with _AUTHORITY.cert_pem.tempfile() as certificates:
         return Wire(
             "http://store",
@@ -105,6 +112,7 @@ def _wire(address: tuple[str, int], host: str = "", *, timeout_s: float = 10) ->
             connect_timeout_s=timeout_s,
             read_timeout_s=timeout_s,
             max_connections=2,
+            clock=clock,
         )
 
 
@@ -159,12 +167,29 @@ def test_long_headers_are_read(store: Store, padding: int) -> None:
     ],
 )
 def test_other_answers_are_left_to_others(store: Store, answer: bytes) -> None:
-    """An answer that is not known is no bytes, and nothing is asked for here any more."""
+    """An answer that is not known is no bytes, and nothing is asked for here for a while."""
     with store([answer]) as wire:
         with pytest.raises(OtherAnswerError):
             _get(wire)
 
         assert not wire.is_understood
+
+
+@pytest.mark.parametrize("host", ["", "127.0.0.1"])
+def test_a_fault_that_passes_is_forgotten(host: str) -> None:
+    """A minute after an answer of an old proxy, the next request is made here again."""
+    odd = _HELLO.replace(b"1.1 206", b"1.0 206")
+    times = [1000.0]
+    with _store([odd], [_HELLO], host=host, clock=lambda: times[0]) as wire:
+        with pytest.raises(OtherAnswerError):
+            _get(wire)
+        understood = []
+        for passed_s in (0.0, 59.0, 1.0):
+            times[0] += passed_s
+            understood.append(wire.is_understood)
+
+        assert [False, False, True] == understood
+        assert _REPLY == _get(wire)
 
 
 _CHUNKED = b"Transfer-Encoding: chunked\r\n\r\n4\r\nbusy\r\n0\r\n\r\n"

@@ -15,8 +15,8 @@ Contract of `Wire.get`:
    one at once. If the store is silent over one that was idle, the other idle ones are closed too,
    because a gateway on the way may have forgotten them all; so a retry goes over a fresh one.
 4. An answer of another kind, or a certificate that is not trusted: `OtherAnswerError`, and the
-   connection is closed; this request and all later ones (`is_understood`) are to be made in another
-   way.
+   connection is closed; this request and all later ones of the next minute (`is_understood`) are to
+   be made in another way. Then it is tried again, because the fault may have passed.
 5. An error of another kind, such as one of unknown length, which S3 itself sends, says nothing
    about later answers. If it may pass, its status is the answer. Otherwise `OtherAnswerError`: this
    request alone is to be made in another way, which reads the reason.
@@ -28,8 +28,9 @@ from __future__ import annotations
 
 import re
 import ssl
+import time
 import weakref
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from http import HTTPStatus
@@ -51,6 +52,11 @@ from headrace.storage.store.s3_connection import (
 
 _MAX_ERROR_BYTES = 65536
 _MAX_OBJECT_BYTES = 1 << 31
+
+# Long enough that an attempt in vain costs nothing, short enough that nobody restarts a server for
+# a certificate that was put right (arbitrary).
+_TRIED_AGAIN_S = 60.0
+
 _NUMBER = re.compile(r"[0-9]{1,18}")
 
 
@@ -77,7 +83,8 @@ class Wire:
     """Connections to one store; thread-safe.
 
     Attributes:
-        is_understood: Whether all answers so far, except errors, were of the supported kind.
+        is_understood: Whether all answers of the last minute, except errors, were of the supported
+            kind.
 
     Args:
         url: The URL of the store, for errors.
@@ -86,6 +93,7 @@ class Wire:
         connect_timeout_s: Longest wait for a connection.
         read_timeout_s: Longest silence.
         max_connections: The most connections to keep open.
+        clock: Returns monotonic seconds.
     """
 
     def __init__(
@@ -97,8 +105,10 @@ class Wire:
         connect_timeout_s: float,
         read_timeout_s: float,
         max_connections: int,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self.is_understood = True
+        self._clock = clock
+        self._tried_again_s = clock()
         self._url = url
         self._address = address
         self._context = context
@@ -108,6 +118,10 @@ class Wire:
         self._idle: list[Connection] = []
         # Closes the connections even if nobody closes the store.
         weakref.finalize(self, _close_all, self._idle)
+
+    @property
+    def is_understood(self) -> bool:
+        return self._clock() >= self._tried_again_s
 
     def get(self, path: str, headers: Mapping[str, str], *, most_bytes: int) -> Reply:
         """Send a GET and return its answer.
@@ -140,6 +154,9 @@ class Wire:
         """Close idle connections."""
         _close_all(self._idle)
 
+    def _leave_to_others(self) -> None:
+        self._tried_again_s = self._clock() + _TRIED_AGAIN_S
+
     def _kept(self) -> Connection | None:
         try:
             return self._idle.pop()
@@ -162,7 +179,7 @@ class Wire:
                 read_timeout_s=read_timeout_s,
             )
         except ssl.SSLCertVerificationError as error:
-            self.is_understood = False
+            self._leave_to_others()
             raise OtherAnswerError(str(error)) from error
         except (TimeoutError, BlockingIOError) as error:
             raise ConnectTimeoutError(endpoint_url=self._url, error=error) from error
@@ -182,7 +199,7 @@ class Wire:
             is_kept = "close" not in headers.get("connection", "").lower()
         except (OtherAnswerError, EndlessHeadError) as error:
             if not is_error:
-                self.is_understood = False
+                self._leave_to_others()
             raise OtherAnswerError(str(error)) from error
         except BlockingIOError as error:
             raise ReadTimeoutError(endpoint_url=self._url, error=error) from error
