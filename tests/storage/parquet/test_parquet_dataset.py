@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 from headrace.errors import (
     BadArgumentError,
+    ConfigurationError,
     NotADatasetError,
     ObjectNotFoundError,
     ShardCorruptError,
@@ -143,6 +144,44 @@ def test_files_without_rows_are_refused(tmp_path: Path) -> None:
     write_file(tmp_path / "two.parquet", table_of(range(0)))
     with pytest.raises(NotADatasetError, match=r"the 2 Parquet files at .* have no samples"):
         open_dataset(str(tmp_path))
+
+
+@pytest.mark.parametrize(
+    ("mark", "form"),
+    [
+        ("metadata/00001-6c3a.metadata.json", "Iceberg"),
+        ("metadata/v2.metadata.json", "Iceberg"),
+        ("metadata/v2.gz.metadata.json", "Iceberg"),
+        ("table/metadata/v1.metadata.json", "Iceberg"),
+        (".hoodie/hoodie.properties", "Hudi"),
+        ("table/.hoodie/20260101.commit", "Hudi"),
+    ],
+)
+def test_tables_that_hold_replaced_files_are_refused(tmp_path: Path, mark: str, form: str) -> None:
+    """Files of other snapshots would be served as samples; the error says what to do instead."""
+    write_file(tmp_path / "data" / "00000-replaced.parquet", table_of(range(5)))
+    write_file(tmp_path / "data" / "00001-current.parquet", table_of(range(5)))
+    other = tmp_path / mark
+    other.parent.mkdir(parents=True)
+    other.write_bytes(b"{}")
+
+    for options in (SourceOptions(), SourceOptions(source="parquet")):
+        with pytest.raises(ConfigurationError, match=f"an? {form} table") as found:
+            open_dataset(str(tmp_path), source_options=options)
+        assert mark in str(found.value)
+        assert f'write_shards(spark.read.format("{form.lower()}")' in str(found.value)
+
+
+def test_other_metadata_is_no_table(tmp_path: Path) -> None:
+    """Folders and files of similar names are left out, as any other file."""
+    write_file(tmp_path / "data" / "0.parquet", table_of(range(5)))
+    for name in ("metadata/schema.json", "other/v1.metadata.json", "hoodie/a", "metadata.json"):
+        path = tmp_path / name
+        path.parent.mkdir(exist_ok=True)
+        path.write_bytes(b"{}")
+
+    with open_dataset(str(tmp_path)) as dataset:
+        assert 5 == dataset.sample_count
 
 
 def test_other_fingerprint_is_refused(tmp_path: Path) -> None:

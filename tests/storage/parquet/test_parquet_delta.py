@@ -41,6 +41,17 @@ def test_current_version_is_the_default(tmp_path: Path) -> None:
         assert 2 == dataset.index.table_version
 
 
+def test_metadata_of_other_formats_beside_the_log_changes_nothing(tmp_path: Path) -> None:
+    """A Delta table that Iceberg's and Hudi's readers read too is served by its own log."""
+    write_deltalake(tmp_path, table_of(range(10)))
+    write_deltalake(tmp_path, table_of(range(10, 20)), mode="overwrite")
+    for name in ("metadata/00001-6c3a.metadata.json", ".hoodie/hoodie.properties"):
+        (tmp_path / name).parent.mkdir()
+        (tmp_path / name).write_bytes(b"{}")
+
+    assert list(range(10, 20)) == _numbers(tmp_path)
+
+
 def test_named_versions_stay_readable(tmp_path: Path) -> None:
     """Each version has its own samples and fingerprint; one that is not there is refused."""
     write_deltalake(tmp_path, table_of(range(10)))

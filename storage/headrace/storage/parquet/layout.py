@@ -2,19 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from headrace.errors import NotADatasetError, ObjectNotFoundError
+from headrace.errors import ConfigurationError, NotADatasetError, ObjectNotFoundError
 from headrace.storage.parquet.delta import DeltaVersion, read_delta
 from headrace.storage.parquet.partitions import partition_columns
-from headrace.storage.source.kinds import DELTA_LOG_FOLDER, PARQUET_ENDINGS, is_parquet_name
+from headrace.storage.source.kinds import (
+    DELTA_LOG_FOLDER,
+    PARQUET_ENDINGS,
+    is_parquet_name,
+    table_format,
+)
 from headrace.storage.store.options import StoreOptions
 from headrace.storage.store.store import ObjectEntry, Store, open_store
+
+_ARTICLES = {"Hudi": "a", "Iceberg": "an"}
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -85,6 +92,27 @@ def file_at(url: str, *, options: StoreOptions) -> tuple[Store, ObjectEntry | No
     folder, name = _split(url)
     files = open_store(folder, options=options)
     return files, files.entry(name) if name else None
+
+
+def refuse_other_tables(url: str, entries: Sequence[ObjectEntry]) -> None:
+    """Refuse tables whose files cannot be told from replaced and deleted ones without their log.
+
+    A Delta table may have the metadata of the others too, for their readers.
+
+    Raises:
+        ConfigurationError: There is an Iceberg or a Hudi table.
+    """
+    for entry in () if is_delta(entries) else entries:
+        found = table_format(entry.name)
+        if found is not None:
+            raise ConfigurationError(
+                f"{url} contains {entry.name}, so it is {_ARTICLES[found]} {found} table; headrace "
+                "cannot tell its files from those of replaced and deleted snapshots, which lie "
+                "beside them. Convert it with Spark: "
+                f'write_shards(spark.read.format("{found.lower()}").load({url!r}), '
+                '"s3://bucket/dataset")',
+                url=url,
+            )
 
 
 def layout_of(

@@ -6,7 +6,7 @@ from headrace.errors import NotADatasetError
 from headrace.storage.parquet.build import Progress, build_index
 from headrace.storage.parquet.dataset import ParquetDataset
 from headrace.storage.parquet.index import ParquetIndex
-from headrace.storage.parquet.layout import find_files, layout_of
+from headrace.storage.parquet.layout import find_files, layout_of, refuse_other_tables
 from headrace.storage.source.unchanged import check_unchanged
 from headrace.storage.store.options import StoreOptions
 from headrace.storage.store.store import Store, open_store
@@ -41,7 +41,7 @@ def open_parquet(
         ObjectNotFoundError: A file of the index or of the Delta log is missing.
         UnsupportedColumnError: A column cannot be served, or files differ in it.
         ConfigurationError: The files or the table need features that are not supported, or packages
-            that are not installed.
+            that are not installed; or it is an Iceberg or Hudi table.
         ManifestCorruptError: The log of a Delta table is damaged.
         StoreRefusedError: The store refuses.
         StoreUnavailableError: The store cannot be reached.
@@ -49,6 +49,7 @@ def open_parquet(
     chosen = options or StoreOptions()
     found = find_files(store or open_store(url, options=chosen), url, options=chosen)
     try:
+        refuse_other_tables(url, found.entries)
         if index is None:
             layout = layout_of(url, found, options=chosen, table_version=table_version)
             index = build_index(found.files, layout, progress=progress)

@@ -11,12 +11,31 @@ MDS_INDEX_NAME = "index.json"
 DELTA_LOG_FOLDER = "_delta_log"
 """The folder of a Delta table."""
 
+HUDI_FOLDER = ".hoodie"
+"""The folder of a Hudi table that says which files belong to it."""
+
+ICEBERG_ENDING = ".metadata.json"
+"""How the files of an Iceberg table end that say which files belong to it."""
+
 PARQUET_ENDINGS = (".parquet", ".parq", ".pq")
 
 
 def is_parquet_name(name: str) -> bool:
     """Return whether a name is that of a Parquet file outside of hidden folders."""
     return name.lower().endswith(PARQUET_ENDINGS) and not is_hidden(name)
+
+
+def table_format(name: str) -> str | None:
+    """Return which table format a file belongs to whose folders also hold replaced data files.
+
+    The file may lie at any depth, as that of a table in a folder of tables.
+    """
+    *folders, file = name.split("/")
+    if HUDI_FOLDER in folders:
+        return "Hudi"
+    if folders[-1:] == ["metadata"] and file.endswith(ICEBERG_ENDING):
+        return "Iceberg"
+    return None
 
 
 def is_hidden(name: str) -> bool:
