@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from headrace.cli.options.types import NumberType
 from headrace.cli.show.progress import count_progress
 
 if TYPE_CHECKING:
@@ -47,7 +48,7 @@ _LIMITS = {
 )
 @click.option(
     "--seconds",
-    type=click.FloatRange(min=0.1),
+    type=NumberType(min=0.1),
     default=2.0,
     show_default=True,
     help="Seconds per measurement; each kind takes 18.",

@@ -12,7 +12,7 @@ import click
 
 from headrace.cli.options.access import access_options
 from headrace.cli.options.shared import batch_size_option
-from headrace.cli.options.types import SIZE, TARGETS
+from headrace.cli.options.types import NOT_NEGATIVE, SIZE, TARGETS, NumberType
 from headrace.cli.show.texts import size
 
 if TYPE_CHECKING:
@@ -66,7 +66,7 @@ if TYPE_CHECKING:
 )
 @click.option(
     "--get-price",
-    type=float,
+    type=NOT_NEGATIVE,
     default=0.4,
     show_default=True,
     help="With --store: price of a million reads.",
@@ -74,7 +74,7 @@ if TYPE_CHECKING:
 @click.option("--columns", help="Columns to read, separated by commas.")
 @click.option(
     "--seconds",
-    type=click.FloatRange(min=0.1),
+    type=NumberType(min=0.1),
     default=5.0,
     show_default=True,
     help="How long to read; with --store, a fifth of it for each number of simultaneous reads.",

@@ -18,7 +18,7 @@ from headrace.cli.options.shared import (
     order_options,
     where_option,
 )
-from headrace.cli.options.types import PICTURE, TARGETS
+from headrace.cli.options.types import NOT_NEGATIVE, PICTURE, TARGETS, NumberType
 from headrace.cli.show.progress import swarm_progress
 from headrace.cli.swarm.faults import CutType, PauseType, RescaleType, ShareType
 from headrace.cli.swarm.plan import Options, ask, orders, swarm_spec
@@ -62,10 +62,10 @@ if TYPE_CHECKING:
 @global_batch_size_option
 @click.option("--epochs", type=click.IntRange(min=1), help="Epochs to read. [1]")
 @click.option("--steps", type=click.IntRange(min=1), help="Steps to read instead.")
-@click.option("--seconds", type=click.FloatRange(min=0.1), help="Stop after this time instead.")
+@click.option("--seconds", type=NumberType(min=0.1), help="Stop after this time instead.")
 @click.option(
     "--step-ms",
-    type=click.FloatRange(min=0),
+    type=NOT_NEGATIVE,
     default=0.0,
     help="Milliseconds per training step; 0 reads as fast as possible.",
 )
@@ -115,7 +115,7 @@ if TYPE_CHECKING:
 )
 @click.option(
     "--every",
-    type=float,
+    type=NOT_NEGATIVE,
     default=5.0,
     show_default=True,
     help="Minimum seconds between two faults; a fault also waits until batches come again.",
@@ -152,19 +152,19 @@ if TYPE_CHECKING:
 @access_options
 @click.option(
     "--give-up-s",
-    type=float,
+    type=NOT_NEGATIVE,
     default=60.0,
     show_default=True,
     help="Seconds after which a rank gives up.",
 )
 @click.option(
     "--min-samples-per-s",
-    type=float,
+    type=NOT_NEGATIVE,
     help="Fail if all ranks together get fewer samples per second.",
 )
 @click.option(
     "--max-p99-ms",
-    type=float,
+    type=NOT_NEGATIVE,
     help="Fail if the 99th percentile of the wait for a batch is longer.",
 )
 @click.option("--picture", type=PICTURE, help="Draw the run as PNG or SVG.")

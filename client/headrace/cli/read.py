@@ -19,7 +19,7 @@ from headrace.cli.options.shared import (
     utf8_text,
     where_option,
 )
-from headrace.cli.options.types import TARGET
+from headrace.cli.options.types import NOT_NEGATIVE, TARGET
 from headrace.errors import TokenMalformedError
 
 if TYPE_CHECKING:
@@ -69,7 +69,7 @@ if TYPE_CHECKING:
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object per line.")
 @click.option(
     "--connect-s",
-    type=float,
+    type=NOT_NEGATIVE,
     default=10.0,
     show_default=True,
     help="Seconds to wait for the server.",

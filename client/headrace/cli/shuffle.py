@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import click
 
 from headrace.cli.options.shared import seed_option
-from headrace.cli.options.types import PICTURE, SIZE
+from headrace.cli.options.types import NOT_NEGATIVE, PICTURE, SIZE
 from headrace.cli.show.texts import size
 
 if TYPE_CHECKING:
@@ -76,7 +76,7 @@ _MOST_POINTS = 20_000
 )
 @click.option(
     "--get-price",
-    type=float,
+    type=NOT_NEGATIVE,
     default=0.4,
     show_default=True,
     help="Price of a million reads.",

@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 import click
 
-from headrace.cli.options.types import SIZE
+from headrace.cli.options.types import SIZE, NumberType
 
 _Decorator = Callable[[Any], Any]
 
@@ -43,7 +43,7 @@ seed_option: _Decorator = click.option(
 )
 timeout_option: _Decorator = click.option(
     "--timeout-s",
-    type=click.FloatRange(min=0.1),
+    type=NumberType(min=0.1),
     default=5.0,
     show_default=True,
     help="Seconds to wait for the answer.",

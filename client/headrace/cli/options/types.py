@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 import re
 from pathlib import Path, PurePath
+from typing import cast
 
 import click
 
@@ -43,9 +45,23 @@ class DurationType(click.ParamType[float]):
         if isinstance(value, float):
             return value
         found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([smhd]?)", str(value).strip().lower())
-        if found is None:
+        seconds = math.inf if found is None else float(found[1]) * _SECONDS[found[2]]
+        if seconds == math.inf:
             self.fail(f"{value!r} is not a time; expected a number with s, m, h or d", param, ctx)
-        return float(found[1]) * _SECONDS[found[2]]
+        return seconds
+
+
+class NumberType(click.FloatRange):
+    """A finite number, in a range if one is given: `nan` is in every range of click's."""
+
+    def convert(
+        self, value: object, param: click.Parameter | None, ctx: click.Context | None
+    ) -> float:
+        """Return the number."""
+        found = super().convert(cast("float", value), param, ctx)
+        if not math.isfinite(found):
+            self.fail(f"{value!r} is not a finite number", param, ctx)
+        return found
 
 
 class TargetType(click.ParamType[str]):
@@ -142,14 +158,19 @@ class WeightedUrlType(click.ParamType[tuple[str, float | None]]):
         if not equals:
             return str(value), None
         try:
-            return url, float(weight)
+            found = float(weight)
         except ValueError:
+            found = math.nan
+        if not math.isfinite(found):
             self.fail(f"{weight!r} is not a weight; expected URL or URL=WEIGHT", param, ctx)
+        return url, found
 
 
 DURATION = DurationType()
 SIZE = SizeType()
 NAMED_URL = NamedUrlType()
+NUMBER = NumberType()
+NOT_NEGATIVE = NumberType(min=0)
 FOLDER_URL = FolderUrlType()
 PICTURE = PictureType()
 TARGET = TargetType()

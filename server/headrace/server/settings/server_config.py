@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ipaddress
+import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
@@ -240,9 +241,9 @@ class ServerConfig:
             ("max_stream_s", 0),
             ("drain_s", 0),
         ):
-            if not getattr(self, name) >= least:
+            if not least <= getattr(self, name) < math.inf:
                 raise ConfigurationError(
-                    f"{name} is {getattr(self, name)}; it must be {least} or more"
+                    f"{name} is {getattr(self, name)}; it must be {least} or more, and finite"
                 )
         for name in (
             "request_timeout_s",
@@ -251,8 +252,10 @@ class ServerConfig:
             "step_timeout_s",
             "transform_timeout_s",
         ):
-            if not getattr(self, name) > 0:
-                raise ConfigurationError(f"{name} is {getattr(self, name)}; it must be above 0")
+            if not 0 < getattr(self, name) < math.inf:
+                raise ConfigurationError(
+                    f"{name} is {getattr(self, name)}; it must be above 0, and finite"
+                )
 
 
 def _parts(text: str) -> list[str]:
