@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from headrace.client import BatchEvent, BatchReader, Deadlines, Place, ReadOptions
-from headrace.errors import NotADatasetError, TokenDatasetChangedError
+from headrace.errors import NotADatasetError, RebalanceError, TokenDatasetChangedError
 from headrace.order import OrderSpec, decode_token
 from headrace.server import ServerConfig, start_server
+from headrace.server.datasets.served_dataset import Versions
 from headrace.storage import (
     ShardWriter,
     collect_garbage,
@@ -78,6 +81,32 @@ def test_a_server_learns_of_a_version_that_is_newer_than_itself(tmp_path: Path) 
         rest = _read(before.address, "d", whole[1].header.resume_token)
 
     assert _ids(whole[2:]) == _ids(rest)
+
+
+def test_a_closed_dataset_opens_no_more_versions() -> None:
+    """Closing waits for the one that is being opened, which nobody would close afterwards."""
+    is_opening, may_open = threading.Event(), threading.Event()
+    opened: list[str] = []
+
+    def open_version(fingerprint: str) -> str:
+        is_opening.set()
+        assert may_open.wait(60)
+        opened.append(fingerprint)
+        return fingerprint
+
+    current, early, late = ("0" * 32, "1" * 32, "2" * 32)
+    versions = Versions("d", (current, current), open_version=open_version)
+    with ThreadPoolExecutor(2) as threads:
+        got = threads.submit(versions.get, early)
+        assert is_opening.wait(60)
+        closed = threads.submit(versions.close)
+        may_open.set()
+
+        assert (early,) == closed.result(60)
+        assert early == got.result(60)
+    with pytest.raises(RebalanceError):
+        versions.get(late)
+    assert [early] == opened
 
 
 def test_a_version_that_was_removed_is_refused_by_name(tmp_path: Path) -> None:

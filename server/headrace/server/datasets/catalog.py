@@ -119,7 +119,7 @@ class Catalog:
     def close(self) -> None:
         """Close the connections to the stores."""
         for served in self._datasets.values():
-            for one in (served, *(served.versions.older if served.versions else ())):
+            for one in (served, *(served.versions.close() if served.versions else ())):
                 one.rows.close()
                 one.dataset.close()
 

@@ -8,6 +8,7 @@ import re
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Final, Generic, TypeVar
@@ -19,6 +20,7 @@ from headrace.errors import (
     BadArgumentError,
     HeadraceError,
     NotADatasetError,
+    RebalanceError,
     TokenDatasetChangedError,
 )
 from headrace.order import (
@@ -77,7 +79,7 @@ _Served = TypeVar("_Served")
 class Versions(Generic[_Served]):
     """Open the versions that tokens name, each once; safe for several threads.
 
-    Open versions stay open, because streams read from them.
+    Open versions stay open until `close`, because streams read from them.
 
     Args:
         name: The dataset's name.
@@ -99,6 +101,7 @@ class Versions(Generic[_Served]):
         self._open_version = open_version
         self._list_versions = list_versions
         self._older: dict[str, _Served] = {}
+        self._is_closed = False
         self._lock = threading.Lock()
 
     def get(self, fingerprint: str) -> _Served:
@@ -107,6 +110,7 @@ class Versions(Generic[_Served]):
         Raises:
             BadArgumentError: The fingerprint is invalid.
             TokenDatasetChangedError: The store does not have that version, or no longer.
+            RebalanceError: The dataset is closed.
             HeadraceError: The version exists but cannot be opened.
         """
         if fingerprint in {"", self._fingerprint}:
@@ -121,6 +125,8 @@ class Versions(Generic[_Served]):
         with self._lock:
             found = self._older.get(fingerprint)
             if found is None:
+                if self._is_closed:
+                    raise RebalanceError("this dataset was reopened here; reconnect to continue")
                 self._check_room(fingerprint)
                 found = self._older[fingerprint] = self._open(fingerprint)
         return found
@@ -134,10 +140,10 @@ class Versions(Generic[_Served]):
         others = [each for each in self._list_versions() if each != self._fingerprint]
         return (self._fingerprint, *reversed(others))
 
-    @property
-    def older(self) -> tuple[_Served, ...]:
-        """Return the older versions that are open."""
+    def close(self) -> tuple[_Served, ...]:
+        """Open no more versions; return the older ones that are open, for the caller to close."""
         with self._lock:
+            self._is_closed = True
             return tuple(self._older.values())
 
     def _open(self, fingerprint: str) -> _Served:
@@ -401,7 +407,7 @@ class ServedDataset:
 
     def dispose(self, cache: BlockCache) -> None:
         """Release its blocks and close its stores, for all versions, after the last stream."""
-        for one in (self, *(self.versions.older if self.versions else ())):
+        for one in (self, *(self.versions.close() if self.versions else ())):
             cache.remove_source(one.source)
             one.rows.close()
             one.dataset.close()
@@ -502,16 +508,21 @@ def open_served(
     skip_lists = read_skip_lists(config.skips)
 
     def open_version(fingerprint: str | None) -> ServedDataset:
-        return ServedDataset(
-            name,
-            open_one(config, fingerprint),
-            cache=cache,
-            max_batch_bytes=max_batch_bytes,
-            retirement=retirement,
-            skip_lists=skip_lists,
-            observers=observers,
-            config=config,
-        )
+        with ExitStack() as opened:
+            dataset = open_one(config, fingerprint)
+            opened.callback(dataset.close)
+            served = ServedDataset(
+                name,
+                dataset,
+                cache=cache,
+                max_batch_bytes=max_batch_bytes,
+                retirement=retirement,
+                skip_lists=skip_lists,
+                observers=observers,
+                config=config,
+            )
+            opened.pop_all()
+        return served
 
     served = open_version(None)
     current = (served.dataset.fingerprint, served)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pickle
 import threading
 from collections.abc import Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 
 from headrace.server.cache.block_cache import BlockCache
@@ -92,28 +93,34 @@ class SharedSources:
     def _opened(
         self, key: bytes, name: str, config: DatasetConfig, fingerprint: str
     ) -> SharedSource:
-        dataset = open_one(config, fingerprint)
-        item_nulls = bool(config.item_nulls)
-        columns, _ = split_schema(dataset.schema, item_nulls=item_nulls)
-        layout = block_layout(columns)
-        counts = {"block_count": dataset.block_count, "part_count": len(layout.parts)}
-        tables = Shared.create(
-            "headrace-tables", SourceTables.size(**counts, capacity=self._capacity)
-        )
-        disk = self._cache.disk
-        source = self._cache.add_source(
-            WatchedBlocks(
-                name,
-                FlatBlocks(
-                    dataset if disk is None else DiskBlocks(dataset, disk), item_nulls=item_nulls
+        with ExitStack() as opened:
+            dataset = open_one(config, fingerprint)
+            opened.callback(dataset.close)
+            item_nulls = bool(config.item_nulls)
+            columns, _ = split_schema(dataset.schema, item_nulls=item_nulls)
+            layout = block_layout(columns)
+            counts = {"block_count": dataset.block_count, "part_count": len(layout.parts)}
+            tables = Shared.create(
+                "headrace-tables", SourceTables.size(**counts, capacity=self._capacity)
+            )
+            opened.callback(tables.close)
+            places = SourceTables(tables.map(), **counts)
+            tables.seal()
+            disk = self._cache.disk
+            source = self._cache.add_source(
+                WatchedBlocks(
+                    name,
+                    FlatBlocks(
+                        dataset if disk is None else DiskBlocks(dataset, disk),
+                        item_nulls=item_nulls,
+                    ),
+                    self._observers,
                 ),
-                self._observers,
-            ),
-            layout,
-            block_count=dataset.block_count,
-            on_removed=None if disk is None else disk.releaser(dataset.fingerprint),
-            tables=SourceTables(tables.map(), **counts),
-            store=store_of(dataset.url),
-        )
-        tables.seal()
+                layout,
+                block_count=dataset.block_count,
+                on_removed=None if disk is None else disk.releaser(dataset.fingerprint),
+                tables=places,
+                store=store_of(dataset.url),
+            )
+            opened.pop_all()
         return SharedSource(key, dataset, source, tables)
