@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,9 @@ CUT = 1206
 CUT_ERROR = 1403
 """In place of a status: 403, and a body in chunks that breaks off."""
 
+TRICKLE = 2206
+"""In place of a status: 206, and a body of 40 bytes, one every 0.2 s."""
+
 
 class _Recording(BaseHTTPRequestHandler):
     """Keeps the headers of each request and answers with the server's next status."""
@@ -32,11 +36,14 @@ class _Recording(BaseHTTPRequestHandler):
         """Answer once."""
         headers = {key.lower(): value for key, value in self.headers.items()}
         self.requests.append({**headers, ":path": self.path})
-        status = self.statuses.pop(0) if self.statuses else 200
+        status = self.statuses.pop(0) if self.statuses else (206 if "range" in headers else 200)
         if status == CUT_ERROR:
             self._refuse_in_part()
             return
-        body = b"hello" if status == 200 else b""
+        if status == TRICKLE:
+            self._trickle()
+            return
+        body = b"hello" if status in {200, 206} else b""
         self.send_response(206 if status == CUT else status)
         self.send_header("Content-Length", "5" if status == CUT else str(len(body)))
         self.end_headers()
@@ -48,6 +55,16 @@ class _Recording(BaseHTTPRequestHandler):
         self.send_header("Transfer-Encoding", "chunked")
         self.end_headers()
         self.wfile.write(b"100\r\n<Error>")
+        self.close_connection = True
+
+    def _trickle(self) -> None:
+        self.send_response(206)
+        self.send_header("Content-Length", "40")
+        self.end_headers()
+        with suppress(OSError):
+            for _ in range(40):
+                self.wfile.write(b"x")
+                time.sleep(0.2)
         self.close_connection = True
 
     def log_message(self, *args: object) -> None:

@@ -28,7 +28,14 @@ from headrace.errors import (
 )
 from headrace.storage import StoreOptions, open_store
 from headrace.storage.store.sigv4 import SigningKeys, SigningScope, signed_get_headers
-from support.recording_store import CUT, CUT_ERROR, FAST_RETRY, RecordingStore, recording_store
+from support.recording_store import (
+    CUT,
+    CUT_ERROR,
+    FAST_RETRY,
+    TRICKLE,
+    RecordingStore,
+    recording_store,
+)
 from support.s3 import S3
 
 _KEYS = {"access_key": "AKIAFLOWERS", "secret_key": "thorns"}
@@ -235,3 +242,42 @@ def test_many_threads_read_at_once(s3: S3) -> None:
         found = list(pool.map(lambda at: store.read("y", offset=at, length=3), range(250)))
 
     assert [content[at : at + 3] for at in range(250)] == found
+
+
+@pytest.fixture
+def proxied(server: RecordingStore, monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
+    """The options of a store that is reached through a proxy, so without our own connections."""
+    for name in ("NO_PROXY", "no_proxy"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("http_proxy", f"http://127.0.0.1:{server.port}")
+    return {**_KEYS, "endpoint": "http://flowers.invalid"}
+
+
+@pytest.mark.parametrize("way", ["proxied", "direct"])
+def test_of_a_whole_object_the_range_is_taken(
+    server: RecordingStore, proxied: dict[str, str], way: str
+) -> None:
+    """A store that ignores ranges: in the first read, and in later ones of either kind."""
+    store = server.store(**(proxied if way == "proxied" else _KEYS))
+    server.statuses.extend([200] * 12)
+
+    for _ in range(3):
+        assert store.read("y", offset=1, length=3) == b"ell"
+        assert store.read("y", offset=3) == b"lo"
+        assert store.read("y", offset=3, length=9) == b"lo"
+        assert store.read("y", offset=7, length=9) == b""
+    assert 12 == len(server.requests)
+
+
+@pytest.mark.parametrize("earlier", [0, 1])
+def test_a_body_that_trickles_is_given_up(
+    server: RecordingStore, proxied: dict[str, str], earlier: int
+) -> None:
+    """In the first read and in a later one: each byte comes in time, and all would take 8 s."""
+    store = server.store(**proxied, read_timeout_s=0.5)
+    for _ in range(earlier):
+        store.read("y")
+    server.statuses.extend([TRICKLE] * 4)
+
+    with pytest.raises(StoreUnavailableError, match="gave up after 4 attempts"):
+        store.read("y")

@@ -53,7 +53,7 @@ def test_requester_pays_is_sent_and_signed(server: RecordingStore) -> None:
     """Every request says who pays, under the signature; without the option none does."""
     paying = server.store(requester_pays=True, **_KEYS)
     paying.read("y")
-    paying.read("y", offset=3, length=4)
+    paying.read("y", offset=3, length=5)
     server.store(**_KEYS).read("y")
 
     told = [request.get("x-amz-request-payer") for request in server.requests]

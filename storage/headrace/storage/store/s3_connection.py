@@ -38,8 +38,8 @@ _TAKEN_BYTES = 256 << 10
 # The most that a record of TLS holds (RFC 8446, section 5.1).
 _RECORD_BYTES = 16 << 10
 
-# Slower than any store that is fit for training, but fast enough that a range ends.
-_LEAST_BYTES_PER_S = 16 << 10
+LEAST_BYTES_PER_S = 16 << 10
+"""Slower than any store that is fit for training, but fast enough that a range ends."""
 
 IS_POSSIBLE = hasattr(socket, "MSG_WAITALL") and hasattr(socket, "SO_RCVTIMEO")
 """Whether this system's sockets can do what is wanted of them."""
@@ -322,4 +322,4 @@ def _send(send: Callable[[bytes], None], request: bytes) -> None:
 
 
 def _deadline(read_timeout_s: float, length: int) -> float:
-    return time.monotonic() + read_timeout_s + length / _LEAST_BYTES_PER_S
+    return time.monotonic() + read_timeout_s + length / LEAST_BYTES_PER_S

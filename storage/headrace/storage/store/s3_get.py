@@ -19,7 +19,10 @@ Contract:
    (`headrace.storage.store.s3_wire`), as long as the answers are of the kind that is supported
    there.
 6. Requests of boto3 use our sessions too, so that none waits longer than ``read_timeout_s`` for a
-   silent store: boto3 has only one timeout for all operations.
+   silent store: boto3 has only one timeout for all operations. A body whose bytes come one by one
+   has that time too, and its length at a least rate.
+7. Of a store or a proxy that ignores ranges and sends the whole object, the range is taken, and no
+   more is read than up to its end.
 
 If the code differs, the code is wrong.
 """
@@ -37,12 +40,11 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from botocore.awsrequest import AWSPreparedRequest
-from botocore.exceptions import ClientError
+from botocore.exceptions import ClientError, IncompleteReadError, ReadTimeoutError
 from botocore.httpsession import URLLib3Session, get_cert_path
-from botocore.response import StreamingBody
 from botocore.utils import get_environ_proxies, percent_encode
 
-from headrace.storage.store.s3_connection import IS_POSSIBLE, trusting
+from headrace.storage.store.s3_connection import IS_POSSIBLE, LEAST_BYTES_PER_S, trusting
 from headrace.storage.store.s3_wire import OtherAnswerError, Wire
 from headrace.storage.store.sigv4 import SigningKeys, SigningScope, signed_get_headers
 
@@ -56,6 +58,7 @@ _ERROR_CODE = re.compile(rb"<Code>([A-Za-z0-9.]{1,100})</Code>")
 _MAX_ERROR_BYTES = 65536
 _MADE_ANEW = {"x-amz-content-sha256", "x-amz-date", "x-amz-security-token"}
 _SERVED = {HTTPStatus.OK, HTTPStatus.PARTIAL_CONTENT}
+_TAKEN_BYTES = 256 << 10
 _PORTS = {"http": 80, "https": 443}
 _ELSEWHERE = {HTTPStatus.MOVED_PERMANENTLY, HTTPStatus.TEMPORARY_REDIRECT, HTTPStatus.BAD_REQUEST}
 
@@ -155,8 +158,9 @@ class S3Gets:
 
     def _learn(self, bucket: str, key: str, wanted: str) -> Answer:
         answer = self._client.get_object(Bucket=bucket, Key=key, Range=wanted)
-        with closing(answer["Body"]) as body:
-            content = body.read()
+        status = int(answer["ResponseMetadata"]["HTTPStatusCode"])
+        with answer["Body"] as raw:
+            content = _content(raw, status, wanted, timeout_s=self._settings.read_timeout_s)
         request: AWSPreparedRequest | None = getattr(self._sent, "request", None)
         if request is not None and self._way is None:
             self._sent.request = None
@@ -190,6 +194,7 @@ class _Way:
     headers: Mapping[str, str]
     scope: SigningScope | None
     wire: Wire | None
+    read_timeout_s: float
 
     def get(self, quoted_key: str, wanted: str, keys: Callable[[], SigningKeys | None]) -> Answer:
         url = self.base + quoted_key
@@ -206,18 +211,56 @@ class _Way:
                 reply = self.wire.get(path, {"host": host, **headers}, most_bytes=most_bytes)
                 if reply.status not in _SERVED:
                     raise _error_of(reply.status, reply.content)
-                return Answer(reply.content, reply.headers.get("etag", ""))
-        return self._ask(url, headers)
+                whole = reply.content
+                content = _cut(whole, wanted) if reply.status == HTTPStatus.OK else whole
+                return Answer(content, reply.headers.get("etag", ""))
+        return self._ask(url, headers, wanted)
 
-    def _ask(self, url: str, headers: Mapping[str, str]) -> Answer:
+    def _ask(self, url: str, headers: Mapping[str, str], wanted: str) -> Answer:
         request = AWSPreparedRequest("GET", url, headers, None, True)  # type: ignore[arg-type] # the stubs want a class that urllib3 cannot copy
         answer = self.session.send(request)
         with closing(answer.raw):
-            if answer.status_code not in _SERVED:
-                raise _error_of(int(answer.status_code), answer.raw.read(_MAX_ERROR_BYTES))
-            length: Any = answer.headers.get("content-length")  # as boto3 passes it on
-            content = StreamingBody(answer.raw, length).read()
+            status = int(answer.status_code)
+            if status not in _SERVED:
+                raise _error_of(status, answer.raw.read(_MAX_ERROR_BYTES))
+            content = _content(answer.raw, status, wanted, timeout_s=self.read_timeout_s)
             return Answer(content, answer.headers.get("etag", ""))
+
+
+def _content(raw: Any, status: int, wanted: str, *, timeout_s: float) -> bytes:
+    """Return what a header ``Range`` asks for from the body of an answer.
+
+    Raises:
+        ReadTimeoutError: The body comes too slowly.
+        IncompleteReadError: It breaks off.
+    """
+    is_whole = status == HTTPStatus.OK
+    first, length = _first_of(wanted), _bytes_of(wanted)
+    most = first + length if is_whole and length else None
+    read = getattr(raw, "read1", raw.read)  # urllib3 before 2.1 has no read1
+    started_s = time.monotonic()
+    parts: list[bytes] = []
+    seen, part = 0, b"-"
+    while (most is None or seen < most) and (part := read(_TAKEN_BYTES)):
+        parts.append(part)
+        seen += len(part)
+        if time.monotonic() > started_s + timeout_s + seen / LEAST_BYTES_PER_S:
+            raise ReadTimeoutError(endpoint_url="", error=f"only {seen} bytes in {timeout_s:g} s")
+    stated = raw.headers.get("content-length", "")
+    if not part and stated.isdecimal() and seen != int(stated):
+        raise IncompleteReadError(actual_bytes=seen, expected_bytes=int(stated))
+    content = b"".join(parts)
+    return _cut(content, wanted) if is_whole else content
+
+
+def _cut(content: bytes, wanted: str) -> bytes:
+    """Return the bytes of a whole object that a header ``Range`` asks for."""
+    first, length = _first_of(wanted), _bytes_of(wanted)
+    return content[first : first + length] if length else content[first:]
+
+
+def _first_of(wanted: str) -> int:
+    return int(wanted.removeprefix("bytes=").partition("-")[0])
 
 
 def _bytes_of(wanted: str) -> int:
@@ -256,7 +299,8 @@ def _way_of(
         if name.startswith("x-amz-") and name not in _MADE_ANEW
     }
     base = request.url.removesuffix(quoted_key)
-    return _Way(session, base, kept, scope, _wire_to(base, settings))
+    wire = _wire_to(base, settings)
+    return _Way(session, base, kept, scope, wire, settings.read_timeout_s)
 
 
 def _wire_to(url: str, settings: SessionSettings) -> Wire | None:
