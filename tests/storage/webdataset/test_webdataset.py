@@ -148,6 +148,56 @@ def test_the_size_of_what_has_no_content_is_ignored(tmp_path: Path, kind: bytes)
     assert [{"__key__": "0", "txt": "a"}, {"__key__": "1", "txt": "b"}] == _read(tmp_path)
 
 
+def test_a_path_for_all_members_names_them(tmp_path: Path) -> None:
+    """A global pax header holds until the next one; a member's own name goes before it."""
+    path = tmp_path / "a.tar"
+    parts = [
+        tarfile.TarInfo.create_pax_global_header({"comment": "x", "path": "first/000.txt"}),
+        _archived("a.txt", b"one"),
+        _archived("b" * 120 + ".txt", b"two"),
+        tarfile.TarInfo.create_pax_global_header({"comment": "y"}),
+        tarfile.TarInfo.create_pax_global_header({"path": "last/001.txt"}),
+        _archived("c.txt", b"three"),
+    ]
+    path.write_bytes(b"".join(parts) + bytes(1024))
+    with tarfile.open(path) as tar:
+        names = [member.name for member in tar]
+
+    found = [(sample["__key__"], sample["txt"]) for sample in _read(tmp_path)]
+
+    assert names == [f"{key}.txt" for key, _ in found]
+    assert [("first/000", "one"), ("b" * 120, "two"), ("last/001", "three")] == found
+
+
+def test_checksums_over_signed_bytes_are_those_of_old_writers(tmp_path: Path) -> None:
+    """They differ where a header has bytes beyond 127, as UTF-8 has; a changed bit is damage."""
+    path = tmp_path / "a.tar"
+    names = ["blume ü.txt", "blüte " * 30 + ".txt"]
+    content = bytearray(write_tar(path, dict.fromkeys(names, b"1"), form=tarfile.GNU_FORMAT))
+    for at in range(0, len(content), 512):
+        header = content[at : at + 512]
+        if header[257:262] == b"ustar":
+            rest = header[:148] + header[156:]
+            signed = 8 * 32 + sum(value - 256 * (value > 127) for value in rest)
+            content[at + 148 : at + 156] = b"%06o\0 " % signed
+    path.write_bytes(content)
+    with tarfile.open(path) as tar:
+        assert names == tar.getnames()
+
+    assert [name.removesuffix(".txt") for name in names] == [s["__key__"] for s in _read(tmp_path)]
+    content[3] ^= 1
+    path.write_bytes(content)
+    with pytest.raises(ShardCorruptError, match="at byte 0: a header with checksum"):
+        open_dataset(str(tmp_path))
+
+
+def _archived(name: str, content: bytes) -> bytes:
+    """Return a member without the end of an archive."""
+    member = tarfile.TarInfo(name)
+    member.size = len(content)
+    return member.tobuf(tarfile.PAX_FORMAT) + content.ljust(512, b"\0")
+
+
 def test_hard_links_with_content_are_skipped(tmp_path: Path) -> None:
     """The pax format allows the content of a file with each of its links."""
     member = tarfile.TarInfo("d")

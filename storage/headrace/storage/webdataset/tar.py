@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Generator
 from dataclasses import dataclass
-from typing import cast
+from typing import TypeAlias, cast
 
 from headrace.errors import ConfigurationError, ShardCorruptError
 from headrace.storage.store.store import ObjectEntry, Store
@@ -23,7 +23,11 @@ _MAX_NAME_HEADER = 1 << 20  # of pax records or a long name; names have at most 
 _REGULAR = (b"0", b"\0", b"7")
 _PAX, _PAX_GLOBAL, _LONG_NAME, _LONG_LINK, _SPARSE = b"x", b"g", b"L", b"K", b"S"
 _HARD_LINK = b"1"
+_NOT_NEGATIVE = bytes(range(128))  # as signed bytes
 _WITHOUT_CONTENT = (b"2", b"3", b"4", b"5", b"6")  # symbolic links, devices, folders, pipes
+
+_Stated: TypeAlias = tuple[bytes | None, int | None]
+"""The name and the size that headers before a member state, if any."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +56,7 @@ def members_of(files: Store, entry: ObjectEntry) -> Generator[Member, None, int]
         ConfigurationError: A member is sparse.
     """
     window = _Window(files, entry)
-    offset, name, size = 0, None, None
+    offset, notes = 0, _Notes()
     while offset < entry.stored_bytes:
         header = window.read(offset, BLOCK)
         if not any(header):
@@ -61,15 +65,13 @@ def members_of(files: Store, entry: ObjectEntry) -> Generator[Member, None, int]
         start = offset + BLOCK
         if kind in (_PAX, _LONG_NAME, _LONG_LINK, _PAX_GLOBAL):
             _check_end(entry, offset, start + stated)
-            records = _name_header(window, start, stated, entry) if kind != _PAX_GLOBAL else b""
-            if kind == _LONG_NAME:
-                name = records.partition(b"\0")[0]
-            elif kind == _PAX:
-                name, size = _pax(records, entry, offset, (name, size))
+            records = _name_header(window, start, stated, entry)
+            notes.add(kind, records, entry, offset)
             offset = start + _padded(stated)
             continue
         if kind == _SPARSE:
             raise _sparse(entry, offset)
+        name, size = notes.take()
         stated = stated if size is None else size
         if kind in _WITHOUT_CONTENT or (kind == _HARD_LINK and _has_none(window, start, entry)):
             stated = 0
@@ -77,7 +79,7 @@ def members_of(files: Store, entry: ObjectEntry) -> Generator[Member, None, int]
         if kind in _REGULAR:
             text = _text(_short_name(header) if name is None else name, entry, offset)
             yield Member(text, start, stated)
-        offset, name, size = start + _padded(stated), None, None
+        offset = start + _padded(stated)
     if not offset:
         raise tar_damage(
             entry, "it starts with zeros or is empty, so it is not a tar file", offset=0
@@ -150,6 +152,31 @@ class _Window:
         self._start = offset
 
 
+class _Notes:
+    """What the headers before a member say of it, or of all members behind them."""
+
+    def __init__(self) -> None:
+        self._own: _Stated = (None, None)
+        self._of_all: _Stated = (None, None)
+
+    def add(self, kind: bytes, records: bytes, entry: ObjectEntry, offset: int) -> None:
+        """Take the content of a header at an offset."""
+        if kind == _PAX_GLOBAL:
+            self._of_all = _pax(records, entry, offset, self._of_all)
+        elif kind == _PAX:
+            self._own = _pax(records, entry, offset, self._own)
+        elif kind == _LONG_NAME:
+            self._own = (records.partition(b"\0")[0], self._own[1])
+
+    def take(self) -> _Stated:
+        """Return the name and the size of the member that follows, its own before those of all."""
+        (name, size), self._own = self._own, (None, None)
+        return (
+            self._of_all[0] if name is None else name,
+            self._of_all[1] if size is None else size,
+        )
+
+
 def _has_none(window: _Window, start: int, entry: ObjectEntry) -> bool:
     """Return whether a hard link has no content: the next header or the end of the archive follows.
 
@@ -160,20 +187,23 @@ def _has_none(window: _Window, start: int, entry: ObjectEntry) -> bool:
         return start == entry.stored_bytes
     header = window.read(start, BLOCK)
     try:
-        return not any(header) or int(header[148:156].strip(b" \0"), 8) == _checksum(header)
+        return not any(header) or int(header[148:156].strip(b" \0"), 8) in _checksums(header)
     except ValueError:
         return False
 
 
-def _checksum(header: bytes) -> int:
-    return sum(header) - sum(header[148:156]) + 8 * ord(" ")
+def _checksums(header: bytes) -> tuple[int, int]:
+    """Return the checksum of a header, and the one that writers with signed bytes made."""
+    summed = header[:148] + b" " * 8 + header[156:]
+    unsigned = sum(summed)
+    return unsigned, unsigned - 256 * len(summed.translate(None, _NOT_NEGATIVE))
 
 
 def _checked_size(header: bytes, entry: ObjectEntry, offset: int) -> int:
-    stated, found = _number(header[148:156], entry, offset), _checksum(header)
-    if stated != found:
+    stated, found = _number(header[148:156], entry, offset), _checksums(header)
+    if stated not in found:
         raise tar_damage(
-            entry, f"a header with checksum {found} found, {stated} expected", offset=offset
+            entry, f"a header with checksum {found[0]} found, {stated} expected", offset=offset
         )
     return _number(header[124:136], entry, offset)
 
@@ -201,9 +231,7 @@ def _name_header(window: _Window, start: int, size: int, entry: ObjectEntry) -> 
     return window.read(start, size)
 
 
-def _pax(
-    records: bytes, entry: ObjectEntry, offset: int, before: tuple[bytes | None, int | None]
-) -> tuple[bytes | None, int | None]:
+def _pax(records: bytes, entry: ObjectEntry, offset: int, before: _Stated) -> _Stated:
     """Return the name and the size from pax records, or the previous ones."""
     name, size = before
     at = 0
