@@ -3,26 +3,34 @@
 fsspec has no conditional writes, so a commit writes a marker first, lists all markers, and
 continues only if its own is the only one. If two commits coincide, at least one is refused, perhaps
 both. They never both succeed, provided that the store lists everything that was written.
+
+Most file systems publish a file when it is closed, also one that is to be given up. So a writer
+collects its object in a temporary file on this machine and sends it when it is closed, which can be
+retried; an object that is given up was never in the store.
 """
 
 from __future__ import annotations
 
 import contextlib
 import hashlib
-import io
+import logging
+import tempfile
 import uuid
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from datetime import UTC, datetime
-from functools import partial
-from typing import cast
+from http import HTTPStatus
+from typing import TypeVar
 
 import fsspec
 
 from headrace.errors import (
     BadArgumentError,
     CommitConflictError,
+    HeadraceError,
     ObjectNotFoundError,
+    StoreRefusedError,
     StoreUnavailableError,
+    WorldError,
 )
 from headrace.storage.store.names import check_name
 from headrace.storage.store.options import StoreOptions
@@ -42,7 +50,8 @@ from headrace.storage.store.store import (
 # The file systems of S3, Google, Azure and Hugging Face use these names.
 _TAGS = ("ETag", "etag", "md5Hash", "content_md5", "blob_id", "generation")
 _TIMES = ("mtime", "LastModified", "last_modified", "updated", "modified", "created")
-_translated = partial(translated, advice="check the credentials")
+_LOG = logging.getLogger(__name__)
+_T = TypeVar("_T")
 
 
 class FsspecStore:
@@ -75,11 +84,7 @@ class FsspecStore:
         path = self._path(name)
         stop = None if length is None else offset + length
 
-        def attempt() -> bytes:
-            with _translated(name, self.url):
-                return bytes(self._files.cat_file(path, start=offset, end=stop))
-
-        return call_with_retries(attempt, self._retry)
+        return self._call(name, lambda: bytes(self._files.cat_file(path, start=offset, end=stop)))
 
     def read_versioned(self, name: str) -> tuple[bytes, Version]:
         content = self.read(name)
@@ -88,12 +93,11 @@ class FsspecStore:
     def write(self, name: str, content: bytes) -> None:
         path = self._path(name)
 
-        def attempt() -> None:
-            with _translated(name, self.url):
-                self._make_parent(path)
-                self._files.pipe_file(path, content)
+        def send() -> None:
+            self._make_parent(path)
+            self._files.pipe_file(path, content)
 
-        call_with_retries(attempt, self._retry)
+        self._call(name, send)
 
     def write_if_absent(self, name: str, content: bytes) -> None:
         with self._alone(name):
@@ -115,10 +119,12 @@ class FsspecStore:
             yield entry.name
 
     def list_entries(self, prefix: str = "") -> Iterator[ObjectEntry]:
-        self._files.invalidate_cache()  # otherwise later writes of others are missing
+        def find() -> dict[str, Mapping[str, object]]:
+            self._files.invalidate_cache()  # otherwise later writes of others are missing
+            return dict(self._files.find(self._root, detail=True))
+
         try:
-            with _translated(prefix, self.url):
-                found = self._files.find(self._root, detail=True)
+            found = self._call(prefix, find)
         except ObjectNotFoundError:
             return
         for path, state in found.items():
@@ -128,8 +134,7 @@ class FsspecStore:
 
     def entry(self, name: str) -> ObjectEntry | None:
         try:
-            with _translated(name, self.url):
-                state = self._files.info(f"{self._root}/{name}")
+            state = self._call(name, lambda: self._files.info(f"{self._root}/{name}"))
         except ObjectNotFoundError:
             return None
         return entry_of(name, state) if state.get("type") == "file" else None
@@ -147,18 +152,38 @@ class FsspecStore:
         raise BadArgumentError(f"{unfinished} belongs to another store", field="unfinished")
 
     def delete(self, name: str) -> None:
-        with contextlib.suppress(ObjectNotFoundError), _translated(name, self.url):
-            self._files.rm_file(self._path(name))
+        path = self._path(name)
+        with contextlib.suppress(ObjectNotFoundError):
+            self._call(name, lambda: self._files.rm_file(path))
 
     def open_writer(self, name: str) -> FsspecWriter:
+        check_name(name)
+        return FsspecWriter(self, name=name)
+
+    def put(self, name: str, source: str) -> None:
+        """Write or replace a whole object.
+
+        Args:
+            name: The name of the object.
+            source: The path of a file of this machine with its content.
+        """
         path = self._path(name)
-        with _translated(name, self.url):
+
+        def send() -> None:
             self._make_parent(path)
-            file = cast("io.IOBase", self._files.open(path, "wb"))
-        return FsspecWriter(file, store=self, name=name)
+            self._files.put_file(source, path)
+
+        self._call(name, send)
 
     def close(self) -> None:
         pass
+
+    def _call(self, name: str, request: Callable[[], _T]) -> _T:
+        def attempt() -> _T:
+            with _translated(name, self.url):
+                return request()
+
+        return call_with_retries(attempt, self._retry)
 
     def _path(self, name: str) -> str:
         check_name(name)
@@ -170,14 +195,20 @@ class FsspecStore:
     @contextlib.contextmanager
     def _alone(self, name: str) -> Iterator[None]:
         marker = f"{MARKER_FOLDER}/{uuid.uuid4().hex}"
-        self.write(marker, name.encode())
         try:
+            self.write(marker, name.encode())
             others = [found for found in self.list(f"{MARKER_FOLDER}/") if found != marker]
             if others:
                 raise self._conflict(name, f"another commit is under way ({others[0]})")
             yield
-        finally:
+        finally:  # also if its write failed: it may have arrived
+            self._unmark(marker)
+
+    def _unmark(self, marker: str) -> None:
+        try:
             self.delete(marker)
+        except WorldError as error:  # says nothing about the commit
+            _LOG.warning("remove %s from %s, or no commit succeeds: %s", marker, self.url, error)
 
     def _conflict(self, name: str, found: str) -> CommitConflictError:
         return CommitConflictError(
@@ -189,30 +220,62 @@ class FsspecStore:
 
 
 class FsspecWriter:
-    """A file of an fsspec file system; most systems publish it when it is closed."""
+    """An object that is collected on this machine and sent when it is closed."""
 
-    def __init__(self, file: io.IOBase, *, store: FsspecStore, name: str) -> None:
-        self._file = file
+    def __init__(self, store: FsspecStore, *, name: str) -> None:
         self._store = store
         self._name = name
-        self._done = False
+        with translated(name, store.url, advice="check the temporary folder"):
+            self._file = tempfile.NamedTemporaryFile(prefix="headrace-")  # noqa: SIM115 - for `abort`
 
     def write(self, chunk: bytes) -> None:
-        with _translated(self._name, self._store.url):
-            cast("io.BufferedIOBase", self._file).write(chunk)
+        with translated(self._name, self._store.url, advice="check the temporary folder"):
+            self._file.write(chunk)
 
     def close(self) -> None:
-        with _translated(self._name, self._store.url):
-            self._file.close()
-        self._done = True
+        with translated(self._name, self._store.url, advice="check the temporary folder"):
+            self._file.flush()
+        self._store.put(self._name, self._file.name)
+        self._file.close()
 
     def abort(self) -> None:
-        if self._done:
-            return
-        self._done = True
-        with contextlib.suppress(OSError, ValueError):
+        with contextlib.suppress(OSError):
             self._file.close()
-        self._store.delete(self._name)
+
+
+@contextlib.contextmanager
+def _translated(name: str, url: str) -> Iterator[None]:
+    """Raise our errors in place of those of a file system.
+
+    Raises:
+        ObjectNotFoundError: There is no such object.
+        StoreRefusedError: Access is refused, or the file system cannot do this.
+        StoreUnavailableError: Anything else failed. The clients of some stores have errors of
+            their own, such as those of aiohttp, which have no common root.
+    """
+    try:
+        with translated(name, url, advice="check the credentials"):
+            yield
+    except (HeadraceError, ImportError, TypeError):  # the last two are not the world's fault
+        raise
+    except NotImplementedError as error:
+        raise StoreRefusedError(
+            f"the file system of {name} in {url} cannot do what is needed: {error!r}",
+            url=url,
+            name=name,
+        ) from error
+    except Exception as error:
+        found = f"{type(error).__name__}: {safe_url(str(error))}"
+        raise _kind_of(error)(
+            f"the store failed at {name} in {url}: {found}", url=url, name=name
+        ) from error
+
+
+def _kind_of(error: Exception) -> type[WorldError]:
+    status = getattr(error, "status", None) or getattr(error, "code", None)
+    if status in {HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN}:
+        return StoreRefusedError
+    return ObjectNotFoundError if status == HTTPStatus.NOT_FOUND else StoreUnavailableError
 
 
 def _modified_s(state: Mapping[str, object]) -> float | None:
