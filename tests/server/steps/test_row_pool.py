@@ -191,6 +191,37 @@ def test_a_line_is_in_order(pool: RowPool) -> None:
     assert max(at for at, name in enumerate(begun) if name == "other") < begun.index("second")
 
 
+def test_a_line_that_always_waits_leaves_its_share_to_others(pool: RowPool) -> None:
+    """A stream whose next batch always waits does not hold up one whose rows take longer."""
+    worked: list[str] = []
+    is_done = threading.Event()
+
+    def work(line: str, rows: int, row_s: float) -> None:
+        def do(_: int) -> None:
+            time.sleep(row_s)
+            worked.append(line)
+
+        _finish(pool.work("a", rows, do, timeout_s=60, line=line))
+
+    def always(line: str) -> None:
+        while not is_done.is_set():
+            work(line, 8, 0.001)
+
+    # Two threads for each line: one batch waits while another is made.
+    threads = [_beside(lambda line=line: always(line)) for line in ("x", "x", "y", "y")]  # type: ignore[misc] # a default argument
+    until(lambda: len(worked) > 20)
+    slow = _beside(lambda: work("slow", 16, 0.005))
+    slow.join(30)
+    found = list(worked)
+    is_done.set()
+    for thread in threads:
+        thread.join()
+
+    assert found.count("slow") == 16
+    # In its 80 ms the others get about as much each: 160 rows of 1 ms.
+    assert len(found) < 2000
+
+
 def test_a_crash_is_told(pool: RowPool) -> None:
     """What nobody foresaw fails the batch, and the thread lives on."""
 

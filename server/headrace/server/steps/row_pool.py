@@ -4,12 +4,12 @@ Contract:
 
 1. At most ``threads`` rows are processed at a time, regardless of the number of streams.
 2. The next row belongs to the waiting caller whose rows have taken the least time; among the
-   streams of one caller, to the stream whose rows of the current batch have.
-3. A caller that was idle cannot claim the time that it did not use.
+   lines of one caller, such as its streams, to the line whose rows have. A batch in no line is a
+   line of its own.
+3. A caller or a line that was idle cannot claim the time that it did not use.
 4. The rows of a batch are started in order, each once. After a failure no row is started; if
    several fail, the first row's error is raised.
-5. Within one line, such as a stream's, the rows of a batch are started before those of the next
-   batch.
+5. Within one line the rows of a batch are started before those of the next batch.
 6. Closing the generator starts no further row, and waits for rows in progress.
 7. Threads start when there is work, and end when there has been none for ``_IDLE_S`` or on `close`,
    after which calls fail.
@@ -62,6 +62,32 @@ class _Job:
     def is_open(self) -> bool:
         return not self.is_over and not self.failures and self.begun < self.count
 
+    @property
+    def key(self) -> int:
+        return id(self if self.line is None else self.line)
+
+
+class _Clock:
+    """What each of several contenders has used, in seconds: who has used the least goes first."""
+
+    def __init__(self) -> None:
+        self.used_s: dict[Hashable, float] = {}
+        self._now_s = 0.0
+
+    def join(self, who: Hashable) -> None:
+        """Let in a contender that was idle; what others used meanwhile counts as used."""
+        self.used_s[who] = max(self.used_s.get(who, 0.0), self._now_s)
+
+    def take(self, who: Hashable) -> None:
+        """Note who goes next."""
+        self._now_s = max(self._now_s, self.used_s[who])
+
+    def forget(self, active: set[int]) -> None:
+        """Forget the idle ones whose claim would be the same if they joined for the first time."""
+        for who in [one for one in self.used_s if one not in active]:
+            if self.used_s[who] <= self._now_s:
+                del self.used_s[who]
+
 
 class RowPool:
     """Run work on rows in threads, according to the contract above.
@@ -76,8 +102,8 @@ class RowPool:
         self.pixels = pixels
         self._changed = threading.Condition()
         self._jobs: list[_Job] = []
-        self._used_s: dict[Hashable, float] = {}
-        self._clock_s = 0.0
+        self._callers = _Clock()
+        self._lines: dict[Hashable, _Clock] = {}
         self._started: set[threading.Thread] = set()
         self._idle = 0
         self._is_closed = False
@@ -141,9 +167,12 @@ class RowPool:
         with self._changed:
             if self._is_closed:
                 raise _closed_error()
-            if not any(other.caller == job.caller for other in self._jobs):
-                used_s = self._used_s.get(job.caller, 0.0)
-                self._used_s[job.caller] = max(used_s, self._clock_s)
+            others = {other.key for other in self._jobs if other.caller == job.caller}
+            if not others:
+                self._callers.join(job.caller)
+                self._lines[job.caller] = _Clock()
+            if job.key not in others:
+                self._lines[job.caller].join(job.key)
             self._jobs.append(job)
             missing = min(job.count, self.threads - len(self._started))
             for _ in range(max(0, missing - self._idle)):
@@ -162,8 +191,12 @@ class RowPool:
             self._jobs.remove(job)
             if not self._jobs:
                 # No caller has any claim.
-                self._used_s.clear()
-                self._clock_s = 0.0
+                self._callers = _Clock()
+            left = {other.key for other in self._jobs if other.caller == job.caller}
+            if left:
+                self._lines[job.caller].forget(left)
+            else:
+                del self._lines[job.caller]
 
     def _run(self) -> None:
         while (taken := self._take()) is not None:
@@ -189,7 +222,8 @@ class RowPool:
                     row = job.begun
                     job.begun += 1
                     job.running += 1
-                    self._clock_s = max(self._clock_s, self._used_s[job.caller])
+                    self._callers.take(job.caller)
+                    self._lines[job.caller].take(job.key)
                     return job, row
                 self._idle += 1
                 is_told = not self._is_closed and self._changed.wait(_IDLE_S)
@@ -199,22 +233,23 @@ class RowPool:
                     return None
 
     def _next(self) -> _Job | None:
-        ready: list[_Job] = []
-        lines: set[int] = set()
+        ready: dict[int, _Job] = {}
         for job in self._jobs:
-            if job.is_open and id(job.line) not in lines:
-                ready.append(job)
-                if job.line is not None:
-                    lines.add(id(job.line))
+            if job.is_open:
+                ready.setdefault(job.key, job)
         if len(ready) < 2:  # noqa: PLR2004 - nothing to choose from
-            return ready[0] if ready else None
-        return min(ready, key=lambda job: (self._used_s[job.caller], job.used_s))
+            return next(iter(ready.values()), None)
+        return min(ready.values(), key=self._used)
+
+    def _used(self, job: _Job) -> tuple[float, float]:
+        return self._callers.used_s[job.caller], self._lines[job.caller].used_s[job.key]
 
     def _done(self, job: _Job, row: int, took_s: float, failure: HeadraceError | None) -> None:
         with self._changed:
             job.running -= 1
             job.used_s += took_s
-            self._used_s[job.caller] += took_s
+            self._callers.used_s[job.caller] += took_s
+            self._lines[job.caller].used_s[job.key] += took_s
             if failure is not None:
                 job.failures[row] = failure
             elif self._is_closed and job.begun < job.count:
