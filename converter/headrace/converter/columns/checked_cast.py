@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from headrace.errors import BadArgumentError
 
@@ -18,8 +19,8 @@ _SHOWN = 60  # characters of a value in an error
 def checked_cast(column: Array, kind: pa.DataType, *, name: str, first_sample: int) -> Array:
     """Return ``column`` as ``kind``.
 
-    Refuses numbers out of range, fractions cast to integers, floats that become infinite, and text
-    that is not a number. Floats may lose digits.
+    Refuses numbers out of range, fractions cast to integers, floats that become infinite, times
+    that a date or a coarser unit drops, and text that is not a number. Floats may lose digits.
 
     Args:
         column: A column of any type that Arrow can cast.
@@ -51,6 +52,11 @@ def _cast(column: Array, kind: pa.DataType) -> Array:
     narrows = pa.types.is_floating(after.type) and before.type != after.type
     if narrows and _infinite(after) > _infinite(before):
         raise OverflowError("it would become infinite")
+    # It checks the units of times, but a date silently drops the time of day.
+    if pa.types.is_date(after.type) and pa.types.is_timestamp(before.type):
+        again: Array = after.cast(pa.timestamp(before.type.unit)).cast(pa.int64())
+        if again != _local(before).cast(pa.int64()):
+            raise OverflowError("its time of day would be lost")
     return cast
 
 
@@ -60,6 +66,13 @@ def _leaves(column: Array) -> Array:
         assert isinstance(column, pa.ListArray)
         column = column.flatten()
     return column
+
+
+def _local(times: Array) -> Array:
+    """Return times as clocks show them in their time zone, whose dates those of a cast are."""
+    if not times.type.tz:
+        return times
+    return pc.local_timestamp(times)  # type: ignore[call-overload,no-any-return] # the stubs know one unit
 
 
 def _infinite(column: Array) -> int:

@@ -12,13 +12,14 @@ from __future__ import annotations
 
 import sys
 import traceback
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import pyarrow as pa
 
 from headrace.converter.columns.checked_cast import checked_cast
+from headrace.converter.columns.kept_values import first_altered
 from headrace.errors import BadArgumentError, HeadraceError
 
 if TYPE_CHECKING:
@@ -29,6 +30,8 @@ Over = Literal["arrow", "pandas", "rows"]
 _ROWS = 1000  # rows made into one batch at most: a batch costs some 50 us
 _ROW_BYTES = 8 << 20  # and of the texts and bytes in them: a batch is held twice for a moment
 _LARGE_BYTES = 512 << 10  # of a batch that costs more to join with others than to write alone
+_SHOWN = 60  # characters of a value in an error
+_UNFIT = (pa.ArrowException, TypeError, ValueError, OverflowError)
 _TRACE = 4000  # characters of a traceback in an error
 
 
@@ -163,7 +166,7 @@ def _numbered(made: Iterable[Any]) -> Iterator[tuple[int, Any]]:
 
 
 def _as_schema(item: Any, plan: FunctionPlan, first_sample: int) -> pa.RecordBatch:
-    batch = _as_batch(item, plan)
+    batch = _as_batch(item, plan, first_sample)
     missing = [name for name in plan.schema.names if name not in batch.schema.names]
     if missing or len(batch.schema.names) != len(plan.schema.names):
         raise BadArgumentError(
@@ -178,13 +181,18 @@ def _as_schema(item: Any, plan: FunctionPlan, first_sample: int) -> pa.RecordBat
     return pa.RecordBatch.from_arrays(columns, schema=plan.schema)
 
 
-def _as_batch(item: Any, plan: FunctionPlan) -> pa.RecordBatch:
+def _as_batch(item: Any, plan: FunctionPlan, first_sample: int) -> pa.RecordBatch:
     if plan.over == "arrow" and isinstance(item, pa.RecordBatch):
         return item
     pandas = sys.modules.get("pandas")
     if plan.over == "pandas" and pandas is not None and isinstance(item, pandas.DataFrame):
         known = [field for field in plan.schema if field.name in item.columns]
-        return pa.RecordBatch.from_pandas(item, schema=pa.schema(known), preserve_index=False)
+        batch = pa.RecordBatch.from_pandas(item, schema=pa.schema(known), preserve_index=False)
+        for field in known:
+            _refuse_altered(
+                item[field.name].tolist(), batch.column(field.name), field, first_sample
+            )
+        return batch
     wanted = "pyarrow.RecordBatch" if plan.over == "arrow" else "pandas.DataFrame"
     raise BadArgumentError(
         f"the function yielded {type(item).__name__}, expected {wanted} since it is over "
@@ -233,7 +241,7 @@ def _as_few(batches: list[pa.RecordBatch]) -> list[pa.RecordBatch]:
 
 def _batches_of_rows(made: Iterable[Any], schema: pa.Schema) -> Iterator[pa.RecordBatch]:
     held: list[Mapping[str, Any]] = []
-    size = 0
+    size = first = 0
     for row in made:
         if not isinstance(row, Mapping) or row.keys() != set(schema.names):
             raise BadArgumentError(
@@ -244,10 +252,10 @@ def _batches_of_rows(made: Iterable[Any], schema: pa.Schema) -> Iterator[pa.Reco
         held.append(row)
         size += sum(len(value) for value in row.values() if hasattr(value, "__len__"))
         if len(held) >= _ROWS or size >= _ROW_BYTES:
-            yield _batch_of_rows(held, schema)
-            held, size = [], 0
+            yield _batch_of_rows(held, schema, first)
+            first, held, size = first + len(held), [], 0
     if held:
-        yield _batch_of_rows(held, schema)
+        yield _batch_of_rows(held, schema, first)
 
 
 def _shown(row: object) -> str:
@@ -256,16 +264,44 @@ def _shown(row: object) -> str:
     return type(row).__name__
 
 
-def _batch_of_rows(rows: list[Mapping[str, Any]], schema: pa.Schema) -> pa.RecordBatch:
+def _batch_of_rows(
+    rows: list[Mapping[str, Any]], schema: pa.Schema, first_row: int
+) -> pa.RecordBatch:
     columns = []
     for field in schema:
         values = [row[field.name] for row in rows]
         try:
-            columns.append(pa.array(values, field.type))
-        except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
-            raise BadArgumentError(
-                f"the function yielded a value for column {field.name!r} that its type "
-                f"{field.type} cannot represent: {error}",
-                field="function",
-            ) from error
+            column = pa.array(values, field.type)
+        except _UNFIT as error:
+            at = next((at for at, value in enumerate(values) if _is_unfit(value, field.type)), 0)
+            raise _unfit(field, first_row + at, values[at], str(error)) from error
+        _refuse_altered(values, column, field, first_row)
+        columns.append(column)
     return pa.RecordBatch.from_arrays(columns, schema=schema)
+
+
+def _refuse_altered(values: Sequence[Any], column: Any, field: Any, first_row: int) -> None:
+    found = first_altered(values, column)
+    if found is not None:
+        at, loss = found
+        raise _unfit(field, first_row + at, values[at], loss)
+
+
+def _is_unfit(value: object, kind: pa.DataType) -> bool:
+    try:
+        pa.array([value], kind)
+    except _UNFIT:
+        return True
+    return False
+
+
+def _unfit(field: Any, row: int, value: object, why: str) -> BadArgumentError:
+    text = repr(value)
+    shown = text if len(text) <= _SHOWN else text[:_SHOWN] + "…"
+    return BadArgumentError(
+        f"the function yielded {shown} for column {field.name!r} in its row {row}, which its type "
+        f"{field.type} cannot represent: {why}; convert the value in the function, or give the "
+        "column another type in its schema",
+        field="function",
+        row=row,
+    )
