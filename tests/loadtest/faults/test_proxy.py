@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import socket
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -132,3 +134,36 @@ def test_only_plain_addresses_can_be_cut_off(target: str) -> None:
     """Other targets are refused with what is wanted."""
     with pytest.raises(ConfigurationError, match="expected HOST:PORT"):
         FaultyProxy(target)
+
+
+_WITHOUT_DESCRIPTORS = """
+import resource, threading
+from headrace.loadtest import FaultyProxy
+
+FaultyProxy("127.0.0.1:1").close()  # so that everything is imported
+_, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+held = open("/dev/null")
+failed = []
+# It needs four: three for the loop, and one to listen.
+for free in range(4):
+    resource.setrlimit(resource.RLIMIT_NOFILE, (held.fileno() + 1 + free, most))
+    try:
+        FaultyProxy("127.0.0.1:1")
+    except OSError as error:
+        failed.append(error.strerror)
+print(failed, threading.active_count(), flush=True)
+"""
+
+
+def test_a_proxy_that_cannot_listen_leaves_no_thread() -> None:
+    """The process ends with the error, instead of waiting for the proxy's thread for ever."""
+    done = subprocess.run(
+        [sys.executable, "-c", _WITHOUT_DESCRIPTORS],
+        capture_output=True,
+        text=True,
+        timeout=_WAIT_S,
+        check=False,
+    )
+
+    assert f"{['Too many open files'] * 4} 1\n" == done.stdout, done.stderr
+    assert 0 == done.returncode

@@ -5,7 +5,7 @@ Contract:
 1. Without a cut every byte passes, in both directions, in order.
 2. ``latency`` delays every byte, ``bandwidth`` paces them, per connection and direction;
    ``blackhole`` passes nothing on and closes nothing; ``reset`` aborts every connection, once.
-3. `close` ends every connection and the thread.
+3. `close` ends every connection and the thread; a proxy that cannot listen leaves none.
 """
 
 from __future__ import annotations
@@ -55,6 +55,7 @@ class FaultyProxy:
 
         Raises:
             ConfigurationError: ``target`` is not such a pair.
+            OSError: No socket can be opened to listen on.
         """
         host, colon, port = target.rpartition(":")
         if not colon or not port.isdigit() or ":" in host.strip("[]"):
@@ -65,13 +66,19 @@ class FaultyProxy:
         self._target = (host, int(port))
         self._cut: Cut | None = None
         self._writers: set[asyncio.StreamWriter] = set()
-        self._loop = asyncio.new_event_loop()
         self._flowing = asyncio.Event()
         self._flowing.set()
-        self._thread = threading.Thread(target=self._loop.run_forever, name="headrace-proxy")
-        self._thread.start()
-        self._server = self._call(asyncio.start_server(self._serve, "127.0.0.1", 0))
-        self.address = "{}:{}".format(*self._server.sockets[0].getsockname()[:2])
+        # asyncio tells of no failure to open a socket.
+        with contextlib.ExitStack() as undo:
+            listener = undo.enter_context(socket.create_server(("127.0.0.1", 0)))
+            self._loop = asyncio.new_event_loop()
+            undo.callback(self._loop.close)
+            self._thread = threading.Thread(target=self._loop.run_forever, name="headrace-proxy")
+            self._thread.start()
+            undo.callback(self._stop)
+            self._server = self._call(asyncio.start_server(self._serve, sock=listener))
+            undo.pop_all()
+        self.address = "{}:{}".format(*listener.getsockname()[:2])
 
     def __enter__(self) -> Self:
         """Return the running proxy."""
@@ -92,10 +99,15 @@ class FaultyProxy:
     def close(self) -> None:
         """Stop the proxy; may be called several times."""
         if self._thread.is_alive():
-            self._call(self._end())
-            self._loop.call_soon_threadsafe(self._loop.stop)
-            self._thread.join(_WAIT_S)
+            try:
+                self._call(self._end())
+            finally:
+                self._stop()
             self._loop.close()
+
+    def _stop(self) -> None:
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join(_WAIT_S)
 
     def _call(self, coroutine: Coroutine[Any, Any, Any]) -> Any:
         return asyncio.run_coroutine_threadsafe(coroutine, self._loop).result(_WAIT_S)
