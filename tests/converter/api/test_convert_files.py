@@ -80,6 +80,35 @@ def test_an_arrow_file_with_a_footer_is_read_as_well(tmp_path: Path) -> None:
     assert [{"x": 1}, {"x": 2}, {"x": 3}] == _samples(str(tmp_path / "out"))
 
 
+@pytest.mark.parametrize(
+    ("strange", "found"),
+    [
+        ([[1, 2, 3, 4], [5, 6]], "length of 4 on axis 1"),
+        ([[1, 2], [3, 4], [5, 6]], "length of 3 on axis 0"),
+        (None, "null on axis 0"),
+        ([[1, 2, 3], None], "null on axis 1"),
+        ([[1, 2, 3], [4, None, 6]], "null inside"),
+    ],
+)
+def test_arrays_of_another_shape_are_refused(
+    tmp_path: Path, strange: list[list[int]] | None, found: str
+) -> None:
+    """Also those with as many numbers, which would stand in other places."""
+    grids = pa.array([[[1, 2, 3], [4, 5, 6]], strange], pa.list_(pa.list_(pa.int32())))
+    table = pa.table({"grid": grids})
+    with (
+        pa.OSFile(str(tmp_path / "a.arrow"), "wb") as sink,
+        pa.ipc.new_stream(sink, table.schema) as writer,
+    ):
+        writer.write_table(table)
+    (tmp_path / "state.json").write_text(json.dumps({"_data_files": [{"filename": "a.arrow"}]}))
+    feature = {"shape": [2, 3], "dtype": "int32", "_type": "Array2D"}
+    (tmp_path / "dataset_info.json").write_text(json.dumps({"features": {"grid": feature}}))
+
+    with pytest.raises(BadArgumentError, match=rf"column 'grid' of .*sample.*{found}"):
+        convert_files(str(tmp_path), str(tmp_path / "out"), source_format="huggingface")
+
+
 def test_rows_chosen_by_an_index_are_refused(tmp_path: Path) -> None:
     """The files hold other rows than the dataset: says what to do."""
     shutil.copytree(HUGGING_FACE / "train", tmp_path / "train")

@@ -23,6 +23,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -95,17 +96,17 @@ class HuggingFacePieces:
         with contextlib.closing(open_store(self.url, options=self.options)) as store:
             first = 0
             for batch in _batches(store, name):
-                place = f"{self.url}/{name}, sample {first}"
-                columns = [self._column(batch, column, place) for column in self.schema]
+                place = f"{self.url}/{name}"
+                columns = [self._column(batch, column, place, first) for column in self.schema]
                 yield pa.RecordBatch.from_arrays(columns, schema=self.schema)
                 first += batch.num_rows
 
-    def _column(self, batch: pa.RecordBatch, wanted: Field, place: str) -> Array:
+    def _column(self, batch: pa.RecordBatch, wanted: Field, place: str, first: int) -> Array:
         column: Array = batch.column(wanted.name)
         if wanted.name in self.files:
-            return _file_bytes(column, wanted, place)
+            return _file_bytes(column, wanted, f"{place}, sample {first}")
         if isinstance(wanted.type, pa.FixedShapeTensorType):
-            return _tensors(column, wanted.type)
+            return _tensors(column, wanted, place, first)
         if isinstance(column, pa.ExtensionArray):
             column = column.storage
         return column if column.type == wanted.type else column.cast(wanted.type)
@@ -212,19 +213,31 @@ def _file_bytes(column: Array, wanted: Field, place: str) -> Array:
     return files.cast(wanted.type)
 
 
-def _tensors(column: Array, kind: pa.FixedShapeTensorType[Any]) -> Array:
+def _tensors(column: Array, wanted: Field, place: str, first: int) -> Array:
+    kind: Any = wanted.type
     values: Any = column.storage if isinstance(column, pa.ExtensionArray) else column
-    for _ in kind.shape:
+    for axis, side in enumerate(kind.shape):
+        lengths = pc.fill_null(pc.list_value_length(values), -1)
+        wrong = np.flatnonzero(lengths.to_numpy(zero_copy_only=False) != side)
+        if len(wrong):
+            found = lengths[int(wrong[0])].as_py()
+            sample = int(wrong[0]) // math.prod(kind.shape[:axis])
+            raise BadArgumentError(
+                f"column {wanted.name!r} of {place}, sample {first + sample}, has "
+                f"{'null' if found < 0 else f'a length of {found}'} on axis {axis}, but its "
+                f"feature says the shape {tuple(kind.shape)}; give it a feature of that shape, "
+                "or of lists",
+                field=wanted.name,
+            )
         values = values.flatten()
-    wanted = len(column) * math.prod(kind.shape)
-    if len(values) != wanted or values.null_count:
+    if values.null_count:
         raise BadArgumentError(
-            f"{len(column)} samples of shape {tuple(kind.shape)} hold {len(values)} numbers, of "
-            f"which {values.null_count} null; expected {wanted}",
-            field="SRC",
+            f"column {wanted.name!r} of {place}, sample {first} or a later one, holds a "
+            "null inside its array; fill it",
+            field=wanted.name,
         )
     flat = values.cast(kind.value_type)
-    lists: Array = pa.FixedSizeListArray.from_arrays(flat, type=kind.storage_type)  # type: ignore[call-overload] # the stubs lack a type given as a value
+    lists: Array = pa.FixedSizeListArray.from_arrays(flat, type=kind.storage_type)
     return pa.ExtensionArray.from_storage(kind, lists)
 
 
