@@ -209,6 +209,7 @@ def test_a_moment_without_threads_costs_a_worker_but_not_for_good(url: str) -> N
             assert _eventually(lambda: _children(os.getpid()) != children)
 
         assert _eventually(lambda: None not in supervisor.worker_pids)
+        assert 1 == len(supervisor._cache._slots.desks)
 
 
 @pytest.mark.long

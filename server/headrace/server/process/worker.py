@@ -88,9 +88,12 @@ class _Worker:
 
     def listen(self) -> None:
         """Handle the supervisor's messages; when it ends, so does the worker."""
-        self.cache.listen(self._obey)
-        self.is_lost = True
-        self.asked.put(None)
+        try:
+            self.cache.listen(self._obey)
+        finally:
+            # Also after a failure: a worker that hears nothing is of no use; another replaces it.
+            self.is_lost = True
+            self.asked.put(None)
 
     def is_asked(self, *, within_s: float) -> bool:
         """Return whether it was asked to end, as soon as that is known."""

@@ -157,6 +157,7 @@ class WorkerCache:
         """Let the supervisor open a dataset; the local reader is not used.
 
         Raises:
+            DrainingError: The supervisor has ended.
             HeadraceError: The supervisor cannot open it.
         """
         del store
@@ -164,6 +165,7 @@ class WorkerCache:
         opened: Future[tuple[int, Shared]] = Future()
         request = next(self._numbers)
         with self._lock:
+            self._check_lost()
             self._opening[request] = opened
         self.send(OpenSource(request, *origin))
         index, shared = opened.result(_OPEN_TIMEOUT_S)
@@ -314,6 +316,9 @@ class WorkerCache:
             while True:
                 self._take(self._connection.recv(), other)
         except (EOFError, OSError):
+            pass
+        finally:
+            # Also if a descriptor could not be received: nothing after it can be understood.
             self.lose()
 
     def lose(self) -> None:

@@ -106,11 +106,12 @@ class Session:
         self._outbox: queue.SimpleQueue[tuple[ToWorker, tuple[Shared, ...]] | None] = (
             queue.SimpleQueue()
         )
-        cache.add_desk(desk)
         self._sender = threading.Thread(
             target=self._send_all, name="headrace-worker-send", daemon=True
         )
         self._sender.start()
+        # Last, because only `serve` takes it away again.
+        cache.add_desk(desk)
 
     def post(self, message: ToWorker, *handles: Shared) -> None:
         """Queue a message to the worker, with memory for it to map."""
