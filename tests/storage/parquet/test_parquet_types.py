@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import datetime as dt
 import decimal
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import polars as pl
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -16,7 +18,7 @@ from hypothesis import strategies as st
 
 from headrace.errors import UnsupportedColumnError
 from headrace.storage.parquet import open_parquet
-from headrace.storage.parquet.plain_types import wider_type
+from headrace.storage.parquet.plain_types import map_type, plain_type, wider_type
 from storage.parquet.parquet_cases import all_samples, write_file
 
 _NOW = dt.datetime(2026, 11, 21, 7, 30, 1, 2, tzinfo=dt.UTC)
@@ -199,3 +201,53 @@ def test_widening_has_no_sides(left: pa.DataType, right: pa.DataType) -> None:
     """The wider of two types is the same whichever comes first, and holds itself."""
     assert wider_type(left, right) == wider_type(right, left)
     assert left == wider_type(left, left)
+
+
+@pytest.mark.parametrize(
+    ("wrap", "value"),
+    [
+        (lambda kind: kind, [(1, 7)]),
+        (pa.list_, [[(1, 7)]]),
+        (lambda kind: pa.struct({"m": kind}), {"m": [(1, 7)]}),
+    ],
+)
+def test_maps_widen_by_their_keys_and_values(
+    tmp_path: Path, wrap: Callable[[pa.DataType], pa.DataType], value: object
+) -> None:
+    """Files whose maps differ in width, or in whether values are nullable, are one dataset."""
+    first = wrap(map_type(pa.int16(), pa.field("value", pa.int64(), nullable=False)))
+    second = wrap(map_type(pa.int32(), pa.field("value", pa.int32())))
+    for name, kind in (("a", first), ("b", second)):
+        table = pa.table({"c": pa.array([value, None], kind)})
+        write_file(tmp_path / f"{name}.parquet", table)
+
+    with open_parquet(str(tmp_path)) as dataset:
+        found = all_samples(dataset).column("c")
+
+    assert [value, None, value, None] == found.to_pylist()
+    assert plain_type(wrap(map_type(pa.int32(), pa.field("value", pa.int64())))) == found.type
+
+
+def test_maps_of_keys_that_do_not_fit_are_refused(tmp_path: Path) -> None:
+    """Keys of text and of numbers have no type for both."""
+    value = pa.field("value", pa.int64())
+    keys: list[pa.DataType] = [pa.string(), pa.int64()]
+    for name, key in enumerate(keys):
+        table = pa.table({"c": pa.array([[]], map_type(key, value))})
+        write_file(tmp_path / f"{name}.parquet", table)
+
+    with pytest.raises(UnsupportedColumnError, match="column 'c' is map<int64"):
+        open_parquet(str(tmp_path))
+
+
+@pytest.mark.parametrize("kind", [pl.Int128, pl.UInt128])
+def test_integers_of_128_bits_are_no_damage(tmp_path: Path, kind: type[pl.DataType]) -> None:
+    """The file is intact, so the advice is to write another type, not to restore the file."""
+    frame = pl.DataFrame({"n": pl.Series([1, 2], dtype=kind)})
+    frame.write_parquet(tmp_path / "a.parquet")
+
+    with pytest.raises(UnsupportedColumnError, match="more than 64 bits") as found:
+        open_parquet(str(tmp_path))
+
+    assert "a.parquet" in str(found.value)
+    assert "restore" not in str(found.value)

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from headrace.errors import ConfigurationError, ShardCorruptError
+from headrace.errors import ConfigurationError, ShardCorruptError, UnsupportedColumnError
 from headrace.storage.parquet.thrift import EncryptionFoundError, chunk_statements
 from headrace.storage.store.store import ObjectEntry, Store
 
@@ -64,6 +64,7 @@ class Footer:
         Raises:
             ShardCorruptError: It cannot be parsed, or its column chunks contradict its schema.
             ConfigurationError: Columns of the file are encrypted.
+            UnsupportedColumnError: A column has a type that Arrow does not read.
         """
         tail = _TAIL.pack(len(self.content), _MAGIC)
         source = pa.BufferReader(b"".join((_MAGIC, self.content, tail)))
@@ -75,6 +76,12 @@ class Footer:
                 coerce_int96_timestamp_unit="us",
             )
             _check_chunks(self.content, file.metadata)
+        except pa.ArrowNotImplementedError as error:
+            raise UnsupportedColumnError(
+                f"file {self.entry.name} has a column of a type that is not supported: {error}; "
+                "write that column with another type",
+                shard=self.entry.name,
+            ) from error
         except (pa.ArrowException, OSError, ValueError, MemoryError) as error:
             raise self.damage(f"its footer cannot be read: {error}") from error
         except EncryptionFoundError as error:

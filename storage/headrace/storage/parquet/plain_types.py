@@ -65,7 +65,7 @@ def wider_type(left: pa.DataType, right: pa.DataType) -> pa.DataType | None:
     """Return the plain type that represents every value of both without loss, or None.
 
     Integers widen to integers, floats to floats, decimals of one scale to the wider one, times to
-    the finer unit; lists and structs by their contents.
+    the finer unit; lists, structs and maps by their contents.
     """
     if left == right:
         return left
@@ -161,6 +161,12 @@ def _wider_struct(left: Any, right: Any) -> pa.DataType | None:
     return pa.struct(known) if len(known) == len(fields) else None
 
 
+def _wider_map(left: Any, right: Any) -> pa.DataType | None:
+    key = wider_type(left.key_type, right.key_type)
+    value = wider_field(left.item_field, right.item_field)
+    return None if key is None or value is None else map_type(key, value)
+
+
 def _is_decimal(kind: Any) -> bool:
     return pa.types.is_decimal128(kind) or pa.types.is_decimal256(kind)
 
@@ -174,4 +180,5 @@ _JOINS: Sequence[tuple[Callable[[Any], bool], Callable[[Any, Any], pa.DataType |
     (pa.types.is_list, _wider_list),
     (pa.types.is_fixed_size_list, _wider_fixed_list),
     (pa.types.is_struct, _wider_struct),
+    (pa.types.is_map, _wider_map),
 )
