@@ -1,24 +1,38 @@
 """Manage a folder of conversions: find them, know when they expire, and remove them.
 
 Each conversion is a dataset in a folder named by its key, with a small record beside the folders.
-The record is written last and removed first, so an existing record belongs to a whole dataset.
+Contract:
+
+1. A record that is neither expired nor a claim is written last, and belongs to a whole dataset.
+2. A removal lists the files, marks the record as expired unless it has changed since, deletes the
+   files of the list, and then the record. If it fails midway, the expired record stays, and the
+   next `ConversionCache.remove_expired` goes on.
+3. Who converts under a key that has a record claims it first. A removal that finds the claim gives
+   up; one that has marked the record before deletes no file that is written after the claim.
+
+If the code differs, the code is wrong.
 """
 
 from __future__ import annotations
 
 import contextlib
 import json
+import os
 import re
-import shutil
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import TypeAlias
 
 from headrace.errors import HeadraceError, ObjectNotFoundError
-from headrace.storage import Store, StoreOptions, open_store
+from headrace.storage import Store, StoreOptions, Unfinished, open_store
 
 _RECORD = re.compile(r"conversions/([0-9a-f]{32})\.json")
 _POINTER = "headrace.json"
+_LOCK = ".headrace.lock"  # of a local store
+_Files: TypeAlias = tuple[list[str], list[Unfinished]]
+_CLAIM_S = 7 * 86400.0
+"""Seconds after which a claim is left by a driver that has died: longer than any conversion."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,11 +43,13 @@ class ConversionRecord:
         key: The key from `plan_key`.
         made_s: Seconds since 1970.
         expires_s: Seconds since 1970 after which it is not used, or `None` for never.
+        is_claim: Whether it is being converted, so that there is nothing to use yet.
     """
 
     key: str
     made_s: float
     expires_s: float | None
+    is_claim: bool = False
 
     def is_expired(self, now_s: float) -> bool:
         """Return whether it has expired."""
@@ -59,7 +75,11 @@ class ConversionCache:
     def write(self, record: ConversionRecord) -> None:
         """Record a conversion whose dataset is complete."""
         with contextlib.closing(self._open(self._url)) as store:
-            store.write(_name_of(record.key), json.dumps(asdict(record)).encode())
+            store.write(_name_of(record.key), _content(record))
+
+    def claim(self, key: str, now_s: float) -> None:
+        """Keep others from removing, as expired, what is about to be converted under a key."""
+        self.write(ConversionRecord(key, now_s, now_s + _CLAIM_S, is_claim=True))
 
     def remove(self, key: str) -> None:
         """Remove a conversion; a missing one is not an error.
@@ -68,21 +88,47 @@ class ConversionCache:
             StoreRefusedError: The store refuses.
             StoreUnavailableError: The store cannot be reached.
         """
+        files = self._files(key)
+        gone = _content(ConversionRecord(key, 0.0, 0.0))
         with contextlib.closing(self._open(self._url)) as store:
-            store.delete(_name_of(key))
-        with contextlib.closing(self._open(self.url_of(key))) as store:
-            store.delete(_POINTER)  # from now on it is no dataset, and never an incomplete one
-            for name in list(store.list()):
-                store.delete(name)
-            # A local directory would remain, with its lock.
-            shutil.rmtree(Path(store.url), ignore_errors=True)
+            store.write(_name_of(key), gone)
+            self._remove_files(key, files)
+            _delete_record(store, key, gone)
 
     def remove_expired(self, now_s: float) -> None:
         """Remove expired conversions, as far as the store allows."""
         with contextlib.suppress(HeadraceError):
             for record in list(self._records()):
                 if record.is_expired(now_s):
-                    self.remove(record.key)
+                    with contextlib.suppress(HeadraceError):  # the others may be removable
+                        self._remove_if_expired(record.key, now_s)
+
+    def _remove_if_expired(self, key: str, now_s: float) -> None:
+        files = self._files(key)
+        gone = _content(ConversionRecord(key, 0.0, 0.0))
+        with contextlib.closing(self._open(self._url)) as store:
+            # The list is older than what is read here: whoever claims it later, writes later.
+            content, version = store.read_versioned(_name_of(key))
+            found = _parsed(key, content)
+            if found is None or not found.is_expired(now_s):
+                return
+            store.write_if_unchanged(_name_of(key), gone, version)
+            self._remove_files(key, files)
+            _delete_record(store, key, gone)
+
+    def _files(self, key: str) -> _Files:
+        with contextlib.closing(self._open(self.url_of(key))) as store:
+            return list(store.list()), list(store.list_unfinished())
+
+    def _remove_files(self, key: str, files: _Files) -> None:
+        names, unfinished = files
+        with contextlib.closing(self._open(self.url_of(key))) as store:
+            store.delete(_POINTER)  # from now on it is no dataset, and never an incomplete one
+            for name in names:
+                store.delete(name)
+            for upload in unfinished:
+                store.discard(upload)
+            _remove_empty_folders(Path(store.url))
 
     def _records(self) -> Iterator[ConversionRecord]:
         with contextlib.closing(self._open(self._url)) as store:
@@ -100,14 +146,42 @@ def _name_of(key: str) -> str:
     return f"conversions/{key}.json"
 
 
+def _remove_empty_folders(root: Path) -> None:
+    """Remove what remains of a local conversion: its folders, and its lock if nothing else is."""
+    for folder, _, files in os.walk(root, topdown=False):
+        if Path(folder) == root and files == [_LOCK]:
+            (root / _LOCK).unlink(missing_ok=True)
+        with contextlib.suppress(OSError):
+            Path(folder).rmdir()
+
+
+def _content(record: ConversionRecord) -> bytes:
+    return json.dumps(asdict(record)).encode()
+
+
+def _delete_record(store: Store, key: str, gone: bytes) -> None:
+    """Delete the record of a removed conversion, unless somebody has claimed the key since."""
+    with contextlib.suppress(ObjectNotFoundError):
+        if store.read(_name_of(key)) == gone:
+            store.delete(_name_of(key))
+
+
 def _read(store: Store, key: str) -> ConversionRecord | None:
     try:
-        fields = json.loads(store.read(_name_of(key)))
+        return _parsed(key, store.read(_name_of(key)))
+    except ObjectNotFoundError:
+        return None
+
+
+def _parsed(key: str, content: bytes) -> ConversionRecord | None:
+    try:
+        fields = json.loads(content)
         expires_s = fields["expires_s"]
         return ConversionRecord(
             key=key,
             made_s=float(fields["made_s"]),
             expires_s=None if expires_s is None else float(expires_s),
+            is_claim=bool(fields.get("is_claim", False)),
         )
-    except (ObjectNotFoundError, ValueError, KeyError, TypeError):
+    except (ValueError, KeyError, TypeError):
         return None

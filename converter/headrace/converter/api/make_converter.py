@@ -124,10 +124,12 @@ def make_converter(
     _warn_of(named.unknown)
     url = cache.url_of(named.text)
     record = cache.read(named.text)
-    if record is not None and not record.is_expired(now_s):
+    if record is not None and not record.is_claim and not record.is_expired(now_s):
         # If somebody has removed it, it is converted again.
         with contextlib.suppress(NotADatasetError):
             return _opened(url, key=named.text, place=place, options=given)
+    if record is not None:
+        cache.claim(named.text, now_s)
     settings: Settings = {
         "columns": columns,
         "function": function,
