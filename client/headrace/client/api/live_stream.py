@@ -62,7 +62,7 @@ class LiveStream:
         self._transport = TransportState()
         self._running: Prefetcher | None = None
         self.is_broken = False
-        self._finalizer: weakref.finalize[[], LiveStream] | None = None
+        self._finalizer: weakref.finalize[[Prefetcher, object], LiveStream] | None = None
         self._past = ClientStats()
 
     def __reduce__(
@@ -100,7 +100,7 @@ class LiveStream:
                 is_ahead=self._transport.has_ring if is_plain else None,
                 loop_may_lead=self._transformation is None,
             )
-            self._finalizer = weakref.finalize(self, self._running.close)
+            self._finalizer = weakref.finalize(self, _end, self._running, _process)
         try:
             return self._first_of(self._running.get())
         except BaseException:
@@ -166,6 +166,16 @@ class LiveStream:
 
 # Asking for the process id would cost a system call per batch.
 _process = object()
+_of_parents: list[Prefetcher] = []
+
+
+def _end(running: Prefetcher, process: object) -> None:
+    if process is _process:
+        running.close()
+    else:
+        # Forked: the connection and the ring are the parent's, which goes on reading. What is kept
+        # here is not ended by its finalizers either.
+        _of_parents.append(running)
 
 
 def _become_another() -> None:
