@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import socket
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 
@@ -14,10 +16,13 @@ from opentelemetry.proto.collector.trace.v1 import trace_service_pb2 as otlp
 from opentelemetry.proto.collector.trace.v1 import trace_service_pb2_grpc as otlp_grpc
 from opentelemetry.proto.trace.v1.trace_pb2 import Span, Status
 
+from headrace.server.telemetry.tracing import start_tracing
 from headrace.v1 import shard_service_pb2 as pb
 from server.conftest import StartServer
 from support.served import TIMEOUT_S, stub_of
 
+# How long the exporter waits for an answer, by default.
+_EXPORT_S = 10.0
 _TRACE, _PARENT = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
 
 
@@ -96,6 +101,18 @@ from headrace.server import ServerConfig, start_server
 with start_server(ServerConfig(datasets={"d": sys.argv[1]}, listen="127.0.0.1:0")):
     print([name for name in sys.modules if name.startswith("opentelemetry")])
 """
+
+
+def test_a_collector_that_does_not_answer_does_not_hold_up_the_end() -> None:
+    """The end of a server waits two seconds for its last spans, not the ten of an export."""
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        tracing = start_tracing(f"http://127.0.0.1:{silent.getsockname()[1]}")
+        assert tracing is not None
+        tracing.read("d", seconds=0.1, blocks=1, reason="")
+        began = time.monotonic()
+        tracing.close()
+
+        assert time.monotonic() - began < _EXPORT_S - 2
 
 
 def test_without_a_collector_nothing_is_imported(rich_url: str) -> None:

@@ -6,6 +6,7 @@ no overhead.
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Iterable, Mapping
 from importlib.metadata import version
@@ -57,7 +58,13 @@ class Tracing:
         self._send("headrace.stream", seconds, fields, reason=reason, context=_context(carried))
 
     def close(self) -> None:
-        """Send the remaining spans and stop."""
+        """Send the remaining spans and stop; spans that take longer than `_FLUSH_S` are lost."""
+        # Without an answer from the collector, both calls take the ten seconds of an export.
+        ending = threading.Thread(target=self._end, name="headrace-last-spans", daemon=True)
+        ending.start()
+        ending.join(_FLUSH_S)
+
+    def _end(self) -> None:
         self._provider.force_flush(round(_FLUSH_S * 1000))
         self._provider.shutdown()
 
