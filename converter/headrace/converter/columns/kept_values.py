@@ -31,7 +31,7 @@ def first_altered(values: Sequence[object], made: Array) -> tuple[int, str] | No
         values: The values; nan counts as null, as it does in pandas.
         made: The column that Arrow made of them.
     """
-    if not _may_alter(made.type, has_infinite=_has_infinite(made)):
+    if not _may_alter(made.type, has_infinite=_has_infinite(made)) or _are_whole(values, made.type):
         return None
     for at, value in enumerate(values):
         loss = _loss(value, made.type)
