@@ -19,7 +19,8 @@ class Summary:
 
     Attributes:
         elapsed_s: Seconds of the whole run, including process starts and rescales.
-        reading_s: Seconds from the first batch to the last one, including rescales.
+        reading_s: Seconds from the first batch to the last one, including rescales; if there is
+            only one, those of the whole run.
         samples_per_s: Samples of all ranks per second of ``reading_s``.
         mib_per_s: MiB of payload of all ranks per second of ``reading_s``.
         batches_per_s: Batches of all ranks per second of ``reading_s``.
@@ -72,7 +73,8 @@ def summarise(swarm: SwarmResult) -> Summary:
         )
     records = np.concatenate([result.records for result in heard])
     firsts = np.array([result.records["wait_s"][0] for result in heard])
-    reading_s = max(1e-9, float(records["at_s"].max() - records["at_s"].min()))
+    span_s = float(records["at_s"].max() - records["at_s"].min())
+    reading_s = max(1e-9, span_s or swarm.elapsed_s)
     return Summary(
         elapsed_s=swarm.elapsed_s,
         reading_s=reading_s,
@@ -119,7 +121,8 @@ def _fairness(results: Sequence[RankResult]) -> float:
         ]
         if rates:
             slowest, fastest = min(rates), max(rates)
-            worst = min(worst, slowest / fastest)
+            # A rank's part of a last, uneven batch may be empty.
+            worst = min(worst, slowest / fastest if fastest else 1.0)
     return worst
 
 
