@@ -19,6 +19,7 @@ from headrace.server import ConfigSource, Server, ServerConfig, start_server
 from headrace.server.process.reload import Reloader
 from headrace.v1 import shard_service_pb2 as pb
 from support.datasets import small_table, write_dataset
+from support.no_descriptors import no_descriptors
 from support.served import TIMEOUT_S, failure_of, messages_of, read_until_failure, stub_of
 from support.waiting import until
 
@@ -207,6 +208,28 @@ def test_other_settings_need_a_restart(
 
     assert "a restart is needed for: listen, drain_s" in caplog.text
     assert ("a",) == server._catalog.names
+
+
+def test_a_file_that_cannot_be_read_for_a_moment_is_read_later(
+    urls: dict[str, str], tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Though it changed only once, when there was no descriptor to read it with."""
+    path, new = tmp_path / "headrace.yaml", tmp_path / "new.yaml"
+    path.write_text(f"datasets: {{a: {urls['a']}}}")
+    new.write_text(f"datasets: {{b: {urls['b']}}}")
+    applied: list[list[str]] = []
+
+    def apply(config: ServerConfig) -> bool:
+        applied.append(sorted(config.datasets))
+        return True
+
+    with Reloader(ConfigSource(file=path), apply, retry_s=0.1):
+        with no_descriptors():
+            new.replace(path)
+            assert until(lambda: "configuration was not changed" in caplog.text)
+        assert until(lambda: bool(applied))
+
+    assert [["b"]] == applied
 
 
 def test_the_file_is_read_again_when_it_changes(urls: dict[str, str], tmp_path: Path) -> None:

@@ -13,8 +13,8 @@ from headrace.server.settings.config_layers import ConfigSource
 from headrace.server.settings.server_config import ServerConfig
 from headrace.server.telemetry.logs import event
 
-# How often the file is checked, and how soon a dataset that could not be opened is tried again.
-# Both are arbitrary; a check is one call of stat.
+# How often the file is checked, and how soon what failed is tried again: to open a dataset, or to
+# read the file. Both are arbitrary; a check is one call of stat.
 _POLL_S = 1.0
 _RETRY_S = 30.0
 # How long the end of the process waits for a reload, which a store may delay for a minute.
@@ -29,10 +29,18 @@ class Reloader:
     Args:
         source: Where to read configurations from.
         apply: Applies a configuration to the server; returns whether all of it could be applied.
+        retry_s: How soon what failed is tried again.
     """
 
-    def __init__(self, source: ConfigSource, apply: Callable[[ServerConfig], bool]) -> None:
+    def __init__(
+        self,
+        source: ConfigSource,
+        apply: Callable[[ServerConfig], bool],
+        *,
+        retry_s: float = _RETRY_S,
+    ) -> None:
         self._source = source
+        self._retry_s = retry_s
         self._apply = apply
         # Reentrant, as `request` may be called by a signal that interrupts `close`.
         self._changed = threading.Condition()
@@ -72,7 +80,8 @@ class Reloader:
                 self._reload()
 
     def _reload(self) -> None:
-        self._retry_at = None
+        # Unless all of it is applied: the fault may be one of the moment, such as of the disk.
+        self._retry_at = time.monotonic() + self._retry_s
         try:
             is_whole = self._apply(self._source.load())
         except HeadraceError as error:
@@ -86,8 +95,7 @@ class Reloader:
             _log.exception("the configuration was not changed; this is a bug of headrace")
             return
         _log.info("configuration read again", extra=event(whole=is_whole))
-        if not is_whole:
-            self._retry_at = time.monotonic() + _RETRY_S
+        self._retry_at = None if is_whole else time.monotonic() + self._retry_s
 
 
 def _stamp(source: ConfigSource) -> tuple[int, ...]:
