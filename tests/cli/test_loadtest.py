@@ -209,3 +209,14 @@ def test_another_version_of_the_data_is_refused(address: str, tmp_path: Path) ->
 
     assert 1 == found.returncode
     assert "has fingerprint" in found.stderr
+
+
+def test_a_limit_of_a_wait_that_nobody_had_is_missed(address: str) -> None:
+    """A run of one batch for each rank says nothing about the waits of a longer one."""
+    found = run(
+        *("loadtest", address, "ds", "--ranks", "1", "--batch-size", "10"),
+        *("--steps", "1", "--max-p99-ms", "1000"),
+    )
+
+    assert 1 == found.returncode
+    assert "no rank waited for a second batch" in found.stdout

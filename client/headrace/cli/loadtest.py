@@ -257,8 +257,13 @@ def _missed(summary: Summary, options: Options) -> tuple[str, ...]:
     least, most = options.min_samples_per_s, options.max_p99_ms
     if least is not None and summary.samples_per_s < least:
         missed.append(f"{summary.samples_per_s:,.0f} samples/s; expected at least {least:,.0f}")
-    p99 = summary.wait_ms.get("p99", 0.0)
-    if most is not None and p99 > most:
+    p99 = summary.wait_ms.get("p99")
+    if most is not None and p99 is None:
+        missed.append(
+            f"no rank waited for a second batch; expected a P99 of the wait of at most {most:,.1f} "
+            "ms, so run more --steps"
+        )
+    if most is not None and p99 is not None and p99 > most:
         missed.append(f"the P99 of the wait is {p99:,.1f} ms; expected at most {most:,.1f}")
     return tuple(missed)
 
