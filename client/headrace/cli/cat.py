@@ -125,7 +125,7 @@ def parse_ids(text: str, *, count: int) -> list[int]:
             raise click.UsageError(f"--ids: {part!r} runs backwards; pass {last}-{first}.")
         if int(last or first) >= count:
             raise click.UsageError(
-                f"--ids: there is no sample {last or first}; the dataset has {count:,}."
+                f"--ids: sample id {last or first} is not in [0, {count}), the ids of the dataset."
             )
         ids += range(int(first), int(last or first) + 1)
     return ids
