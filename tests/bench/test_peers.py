@@ -15,7 +15,9 @@ from benchmarks.peers.kinds import SAMPLE_COUNTS, make
 from benchmarks.peers.libraries import LIBRARIES, Child, Library, library_of
 from benchmarks.peers.page import page, tables
 from benchmarks.peers.plots import draw
+from benchmarks.peers.reader import REPEATED
 from benchmarks.peers.samples import Items, digest, load, save
+from support.slow_store import can_be_compiled, slow_store
 
 _DOCS = Path(__file__).parents[2] / "docs"
 _FIGURES = _DOCS / "performance" / "peers.json"
@@ -133,9 +135,33 @@ def test_every_reader_gives_the_same_samples(tmp_path: Path, library: Library) -
         assert timed.get("rate", 0) > 0, (kind, timed)
 
 
-def _asked(library: Library, folder: Path, do: str) -> dict[str, Any]:
+@pytest.mark.long
+@pytest.mark.timeout(600)
+@pytest.mark.skipif(not can_be_compiled(), reason="no compiler, or no headers of OpenSSL")
+@pytest.mark.parametrize("module", [each.module for each in LIBRARIES if each.reads_s3])
+def test_readers_of_a_store_read_what_was_repeated(tmp_path: Path, module: str) -> None:
+    """An epoch from the store has as many samples as were written, times the copies."""
+    library, copies = library_of(module), 5
+    samples = make("texts", share=0.01)
+    save(tmp_path / "samples", samples)
+    assert "seconds" in _asked(library, tmp_path, "write")
+    assert "seconds" in _asked(library, tmp_path, "repeat", times=copies)
+    with slow_store(tmp_path / REPEATED, median_ms=1.0, p99_ms=2.0) as store:
+        child = Child(library, tmp_path, remote="s3://bucket", variables=store.environment)
+        try:
+            found = child.ask("cold", within_s=300, workers=0, seconds=300.0)
+        finally:
+            child.close()
+
+        counted = store.counted()
+    assert counted.gets + counted.others > copies
+    assert found["samples"] == copies * samples.sample_count
+    assert found["processor_us"] > 0
+
+
+def _asked(library: Library, folder: Path, do: str, **options: int) -> dict[str, Any]:
     child = Child(library, folder, remote="", variables={})
     try:
-        return child.ask(do, within_s=300)
+        return child.ask(do, within_s=300, **options)
     finally:
         child.close()

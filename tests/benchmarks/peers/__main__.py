@@ -7,8 +7,9 @@ kind, every library reads in a process of its own, shuffled, from files that wer
 cache right before, and hands batches to a loop that does nothing with them: tensors or arrays of
 numbers, lists of ``bytes`` or ``str``. Where a library has workers, a short trial finds its best
 number of them. Rounds are interleaved, the first library of each is the next one's second, and
-medians count. A second part reads an epoch through empty caches from a real S3 server on the same
-machine, a third opens the order of large epochs. With ``--photos FOLDER`` of JPEG files, readers
+medians count. A second part reads for some seconds from a store with the latencies of S3
+(`support.slow_store`), through empty caches: 2 GiB of samples, of which each reader may keep a
+fifth. A third opens the order of large epochs. With ``--photos FOLDER`` of JPEG files, readers
 that can do it read those too, and decode, crop and flip them. ``--share 0.05 --rounds 1`` shows in
 a minute or two that all of it runs; the first run also installs the libraries. A file of figures
 keeps those of kinds and parts that a run does not measure, so that short runs can be put together.
@@ -47,7 +48,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=5, help="of which the median counts")
     parser.add_argument("--seconds", type=float, default=0.8, help="of each measurement")
     parser.add_argument("--share", type=float, default=1.0, help="of the samples, in (0, 1]")
-    parser.add_argument("--minutes", type=float, default=14.0, help="no round begins after them")
+    parser.add_argument("--minutes", type=float, default=25.0, help="no round begins after them")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures there")
     given = parser.parse_args()
     effort = Effort(

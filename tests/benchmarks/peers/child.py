@@ -37,8 +37,8 @@ def main() -> None:
         command: dict[str, Any] = json.loads(line)
         do = command.pop("do")
         try:
-            if do == "write":
-                found = _write(module, Path(folder))
+            if do in ("write", "repeat"):
+                found = _write(module, Path(folder), **command)
             else:
                 reader = reader or module.Reader(Path(folder), remote)
                 found = _COMMANDS[do](reader, Path(folder), **command)
@@ -53,9 +53,13 @@ def main() -> None:
     os._exit(0)  # threads of some libraries never end
 
 
-def _write(module: Any, folder: Path) -> dict[str, Any]:
-    began = time.perf_counter()
-    module.write(load(folder / "samples"), folder)
+def _write(module: Any, folder: Path, *, times: int = 0) -> dict[str, Any]:
+    """Write all samples, or what was written as if there were so many times as many."""
+    began, samples = time.perf_counter(), load(folder / "samples")
+    if times:
+        module.repeat(samples, folder, times)
+    else:
+        module.write(samples, folder)
     return {"seconds": time.perf_counter() - began}
 
 
@@ -88,7 +92,7 @@ def _cold(reader: Reader, folder: Path, *, workers: int, seconds: float) -> dict
     """Measure an epoch from an empty cache, from its opening on, for so long at most."""
     del folder
     reader.prepare()
-    began = time.perf_counter()
+    used, began = _processor_s(), time.perf_counter()
     stream = reader.open(workers, None)
     try:
         samples, first_s = 0, 0.0
@@ -98,9 +102,15 @@ def _cold(reader: Reader, folder: Path, *, workers: int, seconds: float) -> dict
             if time.perf_counter() - began >= seconds:
                 break
         spent = time.perf_counter() - began
+        used = _processor_s() - used  # before workers end
     finally:
         stream.close()
-    return {"rate": samples / spent, "first_s": first_s}
+    return {
+        "rate": samples / spent,
+        "samples": samples,
+        "first_s": first_s,
+        "processor_us": used / samples * 1e6,
+    }
 
 
 def _check(reader: Reader, folder: Path) -> dict[str, Any]:

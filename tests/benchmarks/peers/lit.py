@@ -6,8 +6,10 @@ tensor for each byte. They stay what they are here, or become bytes where they l
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
+import tempfile
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -25,6 +27,7 @@ from torch.utils.data._utils.collate import default_collate_fn_map
 
 from benchmarks.peers.loops import StatefulStream, end_workers_soon, stateful_loader
 from benchmarks.peers.photo import augmented
+from benchmarks.peers.reader import CACHE_BYTES, REPEATED, link_copies
 from benchmarks.peers.samples import Samples, load
 
 _CHUNK_BYTES = 64 << 20
@@ -46,6 +49,20 @@ def write(samples: Samples, folder: Path) -> None:
     writer.merge()
 
 
+def repeat(samples: Samples, folder: Path, times: int) -> None:
+    """Write an index that names each chunk several times."""
+    del samples
+    place = folder / REPEATED / "lit"
+    place.mkdir(parents=True)
+    index = json.loads((folder / "lit" / "index.json").read_text())
+    chunks = {chunk["filename"]: chunk for chunk in index["chunks"]}
+    files = {name: folder / "lit" / name for name in chunks}
+    index["chunks"] = [
+        {**chunks[name], "filename": copy} for name, copy in link_copies(files, place, times)
+    ]
+    (place / "index.json").write_text(json.dumps(index))
+
+
 def keep(batch: list[memoryview], **_: Any) -> list[memoryview] | list[bytes]:
     """Leave samples as they are: PyTorch's collation would make a tensor of each of their bytes."""
     return batch if get_worker_info() is None else [bytes(each) for each in batch]
@@ -59,7 +76,7 @@ class Reader:
         default_collate_fn_map[memoryview] = keep
         self.files = folder / "lit"
         self._samples = load(folder / "samples")
-        self._cache = folder / "lit-cache"
+        self._folder = folder
         self._place = f"{remote}/lit" if remote else str(folder / "lit")
         self._options: dict[str, Any] = {}
         if remote:
@@ -67,14 +84,15 @@ class Reader:
             downloader._OBSTORE_CLIENT_OPTIONS["allow_http"] = True
             self._options = {
                 "storage_options": {"endpoint_url": os.environ["AWS_ENDPOINT_URL"]},
-                "cache_dir": str(self._cache),
+                "max_cache_size": CACHE_BYTES,
             }
 
     def prepare(self) -> None:
         """Forget what an earlier stream has downloaded."""
-        shutil.rmtree(self._cache, ignore_errors=True)
         if self._options:
-            self._cache.mkdir()
+            shutil.rmtree(self._options.pop("cache_dir", ""), ignore_errors=True)
+            # Workers of an earlier stream may still write into its folder.
+            self._options["cache_dir"] = tempfile.mkdtemp(prefix="lit-cache-", dir=self._folder)
 
     def open(self, workers: int, state: Any) -> _Stream:
         """Open a dataset and its loader."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import json
 import shutil
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ from streaming.base.util import clean_stale_shared_memory  # type: ignore[import
 
 from benchmarks.peers.loops import StatefulStream, end_workers_soon, stateful_loader
 from benchmarks.peers.photo import augmented
+from benchmarks.peers.reader import CACHE_BYTES, REPEATED, link_copies
 from benchmarks.peers.samples import Items, Samples, load
 
 
@@ -34,6 +36,21 @@ def write(samples: Samples, folder: Path) -> None:
             writer.write(sample)
 
 
+def repeat(samples: Samples, folder: Path, times: int) -> None:
+    """Write an index that names each shard several times."""
+    del samples
+    place = folder / REPEATED / "mosaic"
+    place.mkdir(parents=True)
+    index = json.loads((folder / "mosaic" / "index.json").read_text())
+    shards = {shard["raw_data"]["basename"]: shard for shard in index["shards"]}
+    files = {name: folder / "mosaic" / name for name in shards}
+    index["shards"] = [
+        {**shards[name], "raw_data": {**shards[name]["raw_data"], "basename": copy}}
+        for name, copy in link_copies(files, place, times)
+    ]
+    (place / "index.json").write_text(json.dumps(index))
+
+
 class Reader:
     """Reads local shards, or those of a store into an empty local folder."""
 
@@ -43,6 +60,15 @@ class Reader:
         self._remote = f"{remote}/mosaic" if remote else None
         self._local = folder / ("mosaic-cache" if remote else "mosaic")
         samples = load(folder / "samples")
+        self._limits: dict[str, int] = {}
+        if remote:
+            # Its defaults shuffle 2 GiB of images as a whole, so each batch would need all shards,
+            # of which the cache holds a fifth. It shuffles as much as headrace does here.
+            self._limits = {
+                "cache_limit": CACHE_BYTES,
+                "num_canonical_nodes": 1,
+                "shuffle_block_size": CACHE_BYTES // 2 // len(samples.raw(0)),
+            }
         self._batch_size = samples.batch_size
         self._dataset = _Photos if samples.kind == "photos" else StreamingDataset
 
@@ -60,6 +86,7 @@ class Reader:
             shuffle=True,
             shuffle_seed=7,
             batch_size=self._batch_size,
+            **self._limits,
         )
         loader = stateful_loader(
             StreamingDataLoader,

@@ -2,18 +2,34 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterator, Mapping
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import torch
 
 from benchmarks.peers.arrow import table_of
 from benchmarks.peers.photo import SIDE
+from benchmarks.peers.reader import CACHE_BYTES, REPEATED, link_copies
 from benchmarks.peers.samples import Samples, load
-from headrace.client import DecodeImage, RandomHorizontalFlip, RandomResizedCrop, RemoteDataset
-from headrace.storage import ShardWriter, commit_dataset, open_store
+from headrace.client import (
+    DecodeImage,
+    Order,
+    RandomHorizontalFlip,
+    RandomResizedCrop,
+    RemoteDataset,
+)
+from headrace.storage import (
+    SHARD_FOLDER,
+    ShardEntry,
+    ShardWriter,
+    Store,
+    commit_dataset,
+    open_store,
+)
 from support.command import serving
 
 _NAME = "peers"
@@ -24,16 +40,32 @@ _AUGMENTED = DecodeImage("image", transforms=[RandomResizedCrop(SIDE), RandomHor
 def write(samples: Samples, folder: Path) -> None:
     """Write Arrow shards."""
     table = table_of(samples)
+    with closing(open_store(str(folder / "ours"))) as store:
+        commit_dataset(store, table.schema, _shards(samples, table, store))
+
+
+def repeat(samples: Samples, folder: Path, times: int) -> None:
+    """Write them for a store, each shard under several names."""
+    place, table = folder / REPEATED / "ours", table_of(samples)
+    with closing(open_store(str(place))) as store:
+        shards = {entry.name: entry for entry in _shards(samples, table, store)}
+        files = {name: place / SHARD_FOLDER / name for name in shards}
+        copies = [
+            dataclasses.replace(shards[name], name=copy)
+            for name, copy in link_copies(files, place / SHARD_FOLDER, times)
+        ]
+        commit_dataset(store, table.schema, copies)
+
+
+def _shards(samples: Samples, table: pa.Table, store: Store) -> list[ShardEntry]:
     rows = max(samples.batch_size, _SHARD_BYTES * samples.sample_count // table.nbytes)
-    store = open_store(str(folder / "ours"))
     shards = []
     for number, start in enumerate(range(0, samples.sample_count, rows)):
         with ShardWriter(store, f"{number:05d}.arrow", schema=table.schema) as writer:
             for batch in table.slice(start, rows).to_batches():
                 writer.append(batch)
             shards.append(writer.close())
-    commit_dataset(store, table.schema, shards)
-    store.close()
+    return shards
 
 
 class Reader:
@@ -46,6 +78,9 @@ class Reader:
         samples = load(folder / "samples")
         self._batch_size = samples.batch_size
         self._steps = [_AUGMENTED] if samples.kind == "photos" else []
+        # As docs/cache.md has it: what is shuffled together takes half of a cache.
+        self._order = Order(shuffle_bytes=CACHE_BYTES // 2) if remote else Order()
+        self._limits = (f"--cache-bytes={CACHE_BYTES}",) if remote else ()
         self._server = ExitStack()
         self._address = ""
 
@@ -55,14 +90,19 @@ class Reader:
             return
         self.close()
         self._server = ExitStack()
-        serve = serving({_NAME: self._url}, "--log-level", "error")
+        serve = serving({_NAME: self._url}, "--log-level", "error", *self._limits)
         self._address = self._server.enter_context(serve).address
 
     def open(self, workers: int, state: Any) -> Stream:
         """Open a dataset; it needs no workers."""
         assert not workers
         dataset = RemoteDataset(
-            self._address, _NAME, batch_size=self._batch_size, seed=7, steps=self._steps
+            self._address,
+            _NAME,
+            batch_size=self._batch_size,
+            seed=7,
+            order=self._order,
+            steps=self._steps,
         )
         if state is not None:
             dataset.load_state_dict(state)

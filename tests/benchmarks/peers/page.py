@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import statistics
 import sys
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -68,7 +69,9 @@ def _local(found: Figures) -> str:
 
 def _s3(found: Figures) -> str:
     head = ["reader", "workers", "samples/s", "least, most", "of headrace", "first ms"]
-    return _kinds(found, "s3", "### From S3, through empty caches", head)
+    if any("processor_us" in row for row in found["s3"]):
+        head.append("processor µs a sample")
+    return _kinds(found, "s3", "### From a store with the latencies of S3, cold", head)
 
 
 def _kinds(found: Figures, part: str, title: str, head: Sequence[str]) -> str:
@@ -76,31 +79,33 @@ def _kinds(found: Figures, part: str, title: str, head: Sequence[str]) -> str:
     for kind, about in found["kinds"].items():
         rows = [row for row in found[part] if row["kind"] == kind]
         ours = median(rows[0].get("rate", ()))
-        cells = [_cells(row, ours)[: len(head)] for row in rows]
-        size = about["samples"] * about["sample_bytes"] / (1 << 20)
-        note = f"{about['samples']:,} samples, {size:,.0f} MiB, batches of {about['batch_size']:,}"
+        cells = [[_cells(row, ours)[column] for column in head] for row in rows]
+        samples = about["samples"] * (about.get("copies", 1) if part == "s3" else 1)
+        size = samples * about["sample_bytes"] / (1 << 20)
+        note = f"{samples:,} samples, {size:,.0f} MiB, batches of {about['batch_size']:,}"
         texts += [f"{_TITLES[kind]}: {note}.", _table(head, cells)]
     return "\n\n".join(texts)
 
 
-def _cells(row: Figures, ours: float | None) -> list[str]:
+def _cells(row: Figures, ours: float | None) -> Mapping[str, str]:
     name = str(row["library"])
     rates = row.get("rate", ())
     if rates and "error" in row:
         name += f" (failed after {len(rates)} rounds: {row['error']})"
     rate = median(rates)
     if rate is None:
-        return [name, "", f"failed: {row.get('error', 'out of time')}", *[""] * 5]
-    return [
-        name,
-        str(row["workers"]),
-        f"{rate:,.0f}",
-        f"{min(rates):,.0f}, {max(rates):,.0f}",
-        f"{rate / ours:.2f}" if ours else "",
-        _ms(row.get("first_s", ())),
-        _ms(row.get("resume_s", ())),
-        f"{median(row.get('processor_us', ())) or 0:,.1f}",
-    ]
+        failed = {"samples/s": f"failed: {row.get('error', 'out of time')}"}
+        return defaultdict(str, {"reader": name, **failed})
+    return {
+        "reader": name,
+        "workers": str(row["workers"]),
+        "samples/s": f"{rate:,.0f}",
+        "least, most": f"{min(rates):,.0f}, {max(rates):,.0f}",
+        "of headrace": f"{rate / ours:.2f}" if ours else "",
+        "first ms": _ms(row.get("first_s", ())),
+        "resume ms": _ms(row.get("resume_s", ())),
+        "processor µs a sample": f"{median(row.get('processor_us', ())) or 0:,.1f}",
+    }
 
 
 def _order(found: Figures) -> str:

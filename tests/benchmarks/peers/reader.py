@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Protocol
@@ -47,6 +48,32 @@ class Reader(Protocol):
     def close(self) -> None:
         """End servers."""
         ...
+
+
+REPEATED = "s3"
+"""Below a folder of samples: where `repeat` of each reader's module puts what a store serves."""
+
+REPEATED_BYTES = 2 << 30
+"""How much that is at least, in bytes of samples."""
+
+CACHE_BYTES = REPEATED_BYTES // 5
+"""What every reader may keep of it."""
+
+
+def link_copies(files: Mapping[str, Path], folder: Path, times: int) -> Iterator[tuple[str, str]]:
+    """Give files several names, as if there were more of them.
+
+    Args:
+        files: Files by their names.
+        folder: Where the links go, on the same file system.
+        times: Names of each file.
+
+    Yields:
+        Name of a file, and one of the names that it has there: ``3-NAME``.
+    """
+    for number, name in itertools.product(range(times), files):
+        (folder / f"{number}-{name}").hardlink_to(files[name])
+        yield name, f"{number}-{name}"
 
 
 def touch(folder: Path) -> None:

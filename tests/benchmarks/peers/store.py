@@ -14,8 +14,3 @@ def upload(folder: Path, weed: Weed, prefix: str) -> None:
         if path.is_file():
             client.upload_file(str(path), weed.bucket, f"{prefix}/{path.relative_to(folder)}")
     client.close()
-
-
-def variables(weed: Weed) -> dict[str, str]:
-    """Return the environment in which every reader finds the store."""
-    return {**weed.environment(), "S3_ENDPOINT_URL": weed.endpoint}
