@@ -190,10 +190,11 @@ def _rows(
     """Try the numbers of workers; every reader has read once then."""
     rows = []
     for library, child in zip(libraries, children, strict=True):
-        trials = {
-            workers: child.ask(do, within_s=_ANSWER_S, workers=workers, seconds=seconds)
-            for workers in library.workers
-        }
+        trials = {}
+        for workers in library.workers:
+            child.revive()
+            trials[workers] = child.ask(do, within_s=_ANSWER_S, workers=workers, seconds=seconds)
+        child.revive()
         rates = {workers: float(trial.get("rate", 0.0)) for workers, trial in trials.items()}
         best = max(rates, key=lambda workers: rates[workers])
         errors = [str(trial["error"]) for trial in trials.values() if "error" in trial]

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import select
+import signal
 import subprocess
 import sys
 from collections.abc import Mapping
@@ -110,7 +112,8 @@ def library_of(module: str) -> Library:
 class Child:
     """A reader in a process of its own.
 
-    A reader that fails or is silent for too long is ended; from then on it answers with its error.
+    A reader that fails or is silent for too long is ended with all that it started; until it is
+    started anew it answers with its error.
     """
 
     def __init__(
@@ -127,17 +130,30 @@ class Child:
         paths = [str(_TESTS), str(_TESTS.parent / "examples")]
         settings = {"PYTHONPATH": os.pathsep.join(paths), "PYTHONWARNINGS": "ignore"}
         self._log = (folder / f"{library.module}.log").open("ab+")
-        self._process = subprocess.Popen(
-            [
-                *(library.python(), "-m", "benchmarks.peers.child"),
-                *(library.module, str(folder), remote),
-            ],
+        self._command = [
+            *(library.python(), "-m", "benchmarks.peers.child"),
+            *(library.module, str(folder), remote),
+        ]
+        self._variables = {**os.environ, **settings, **variables}
+        self._process = self._started()
+        self._error = ""
+
+    def _started(self) -> subprocess.Popen[bytes]:
+        return subprocess.Popen(
+            self._command,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self._log,
-            env={**os.environ, **settings, **variables},
+            env=self._variables,
+            start_new_session=True,  # so that its workers can be ended with it
         )
-        self._error = ""
+
+    def revive(self) -> None:
+        """Start it anew if it was ended."""
+        if self._error:
+            self.close()
+            self._log = Path(self._log.name).open("ab+")  # noqa: SIM115 - `close` closes it
+            self._process, self._error = self._started(), ""
 
     def ask(self, do: str, *, within_s: float, **options: Any) -> dict[str, Any]:
         """Run a command in it, and return what it found, or its ``error``."""
@@ -160,7 +176,7 @@ class Child:
         return found
 
     def _failed(self, error: str) -> dict[str, Any]:
-        self._process.kill()
+        self._end()
         self._log.seek(0)
         last = self._log.read().decode(errors="replace").strip().splitlines()[-1:]
         self._error = "; ".join([error, *last])
@@ -174,7 +190,12 @@ class Child:
             self._process.stdin.close()
             self._process.wait(20)
         except (BrokenPipeError, subprocess.TimeoutExpired):
-            self._process.kill()
-            self._process.wait(20)
+            pass
+        self._end()
+        self._process.wait(20)
         self._process.stdout.close()
         self._log.close()
+
+    def _end(self) -> None:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self._process.pid, signal.SIGKILL)
