@@ -78,6 +78,8 @@ def _kinds(found: Figures, part: str, title: str, head: Sequence[str]) -> str:
     texts = [title]
     for kind, about in found["kinds"].items():
         rows = [row for row in found[part] if row["kind"] == kind]
+        if not rows:
+            continue
         ours = median(rows[0].get("rate", ()))
         cells = [[_cells(row, ours)[column] for column in head] for row in rows]
         samples = about["samples"] * (about.get("copies", 1) if part == "s3" else 1)

@@ -38,7 +38,9 @@ def draw(part: str, found: Figures, path: Path) -> None:
             figure, axes = plt.subplots(figsize=(6, 3.2), layout="constrained")
             _lines(axes, found["order"])
         else:
-            kinds = list(found["kinds"])
+            kinds = [
+                kind for kind in found["kinds"] if kind in {row["kind"] for row in found[part]}
+            ]
             most = max(len({row["library"] for row in found[part]}), 2)
             figure, grid = plt.subplots(
                 len(kinds), 1, figsize=(7, (0.24 * most + 0.8) * len(kinds)), layout="constrained"
