@@ -54,7 +54,7 @@ def main() -> None:
 
 
 def _write(module: Any, folder: Path, *, times: int = 0) -> dict[str, Any]:
-    """Write all samples, or what was written as if there were so many times as many."""
+    """Write all samples, or, with ``times``, give what was written that many names."""
     began, samples = time.perf_counter(), load(folder / "samples")
     if times:
         module.repeat(samples, folder, times)

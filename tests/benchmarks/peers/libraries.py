@@ -113,7 +113,7 @@ class Child:
     """A reader in a process of its own.
 
     A reader that fails or is silent for too long is ended with all that it started; until it is
-    started anew it answers with its error.
+    started again it answers with its error.
     """
 
     def __init__(
@@ -149,7 +149,7 @@ class Child:
         )
 
     def revive(self) -> None:
-        """Start it anew if it was ended."""
+        """Start it again if it was ended."""
         if self._error:
             self.close()
             self._log = Path(self._log.name).open("ab+")  # noqa: SIM115 - `close` closes it

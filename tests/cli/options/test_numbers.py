@@ -50,6 +50,6 @@ def test_weights_are_finite(text: str) -> None:
 
 
 def test_times_are_finite() -> None:
-    """A time of so many digits would be infinite."""
+    """A time with this many digits would be infinite."""
     with pytest.raises(click.BadParameter, match="is not a time"):
         DURATION.convert("9" * 400 + "d", None, None)

@@ -16,7 +16,7 @@ import pytest
 import torch
 
 from headrace.client import Batch, BatchLoader, PrivateServer, RemoteDataset, Transport
-from headrace.client.servers.private_server import name_of_source, private_server
+from headrace.client.servers.private_server import JobServer, name_of_source, private_server
 from headrace.client.servers.runtime_folder import make_folder, rendezvous_of, try_lock
 from headrace.errors import ConfigurationError, HeadraceError, NotADatasetError
 from support.command import serving
@@ -223,12 +223,8 @@ def test_a_folder_with_too_long_a_path_is_refused_at_once(
         RemoteDataset(None, url, batch_size=4)
 
 
-def test_closing_ends_the_wait_for_another_process(url: str, runtime: Path) -> None:
-    """Who waits for a server that another process starts can be told to stop."""
-    server = private_server({"small": url})
-    make_folder(server.place.folder)
-    lock, stop = try_lock(server.place.lock), threading.Event()
-    assert lock is not None
+def _waiting(server: JobServer, stop: threading.Event) -> tuple[threading.Thread, list[Exception]]:
+    """Start to wait for a server; return the thread, and where the error goes that ends it."""
     outcomes: list[Exception] = []
 
     def wait() -> None:
@@ -237,8 +233,18 @@ def test_closing_ends_the_wait_for_another_process(url: str, runtime: Path) -> N
         except HeadraceError as error:
             outcomes.append(error)
 
-    thread = threading.Thread(target=wait, name="waiting")
+    thread = threading.Thread(target=wait, name="waiting", daemon=True)
     thread.start()
+    return thread, outcomes
+
+
+def test_closing_ends_the_wait_for_another_process(url: str, runtime: Path) -> None:
+    """Who waits for a server that another process starts can be told to stop."""
+    server = private_server({"small": url})
+    make_folder(server.place.folder)
+    lock, stop = try_lock(server.place.lock), threading.Event()
+    assert lock is not None
+    thread, outcomes = _waiting(server, stop)
     stop.set()
     thread.join(60)
     os.close(lock)
@@ -265,16 +271,7 @@ def test_closing_ends_the_wait_for_a_server_that_does_not_answer(url: str, runti
         accepting = threading.Thread(target=accept, name="accepting")
         accepting.start()
         stop = threading.Event()
-        outcomes: list[Exception] = []
-
-        def wait() -> None:
-            try:
-                server.address(stop)
-            except HeadraceError as error:
-                outcomes.append(error)
-
-        waiting = threading.Thread(target=wait, name="waiting", daemon=True)
-        waiting.start()
+        waiting, outcomes = _waiting(server, stop)
         assert accepted.wait(60)
         stop.set()
         waiting.join(30)

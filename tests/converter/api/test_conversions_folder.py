@@ -55,7 +55,7 @@ def test_what_cannot_be_removed_keeps_no_other_conversion(tmp_path: Path) -> Non
     assert cache.read(other) is None
 
 
-def test_what_is_being_converted_anew_is_not_removed(tmp_path: Path) -> None:
+def test_what_is_being_converted_again_is_not_removed(tmp_path: Path) -> None:
     """A driver claims an expired key before it converts; then no other removes its files."""
     cache = _expired(tmp_path)
     cache.claim(_KEY, 3.0)

@@ -12,7 +12,7 @@ from headrace.order import OrderSpec
 
 
 def _summary(*batches: tuple[float, int]) -> Summary:
-    """Return the figures of one rank, whose batches came at these seconds, of so many samples."""
+    """Return the figures of one rank, given the second and the samples of each batch."""
     records = np.zeros(len(batches), RECORD)
     records["at_s"] = [at for at, _ in batches]
     records["sample_count"] = [count for _, count in batches]

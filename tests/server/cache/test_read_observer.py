@@ -10,7 +10,7 @@ def _fail(health: StoreHealth, times: int) -> None:
         health.read("d", seconds=0.0, blocks=0, reason="STORE_UNAVAILABLE")
 
 
-def test_a_dataset_that_is_opened_again_is_judged_anew() -> None:
+def test_a_dataset_that_is_opened_again_is_judged_again() -> None:
     """After a reload that was said to serve, three failures say once more that it does not."""
     said: list[tuple[str, bool]] = []
     health = StoreHealth(lambda name, is_healthy: said.append((name, is_healthy)))

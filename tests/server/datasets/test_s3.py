@@ -60,7 +60,7 @@ def _socket_count() -> int:
 def test_a_dataset_that_cannot_be_served_leaves_no_connection(s3: S3, rich: pa.Table) -> None:
     """It was opened in vain: there is no thread to fetch its blocks, or no memory for its places.
 
-    The errors are kept, and with them all that Python would close by itself otherwise.
+    The errors are kept, and with them everything that Python would otherwise close.
     """
     url = s3.url("rich")
     write_dataset(url, rich, shard_samples=(600, 400), block_bytes=16_384)

@@ -149,7 +149,7 @@ class RingMemory:
 
     @property
     def is_spent(self) -> bool:
-        """Whether so many slots can never be released that a new ring is better."""
+        """Whether too many slots can never be released, so that a new ring is better."""
         return self._kept_bytes * 2 > self._size
 
     @property

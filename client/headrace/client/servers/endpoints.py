@@ -164,7 +164,7 @@ class PrivateEndpoints:
         return False
 
     def close(self) -> None:
-        """Do nothing: the server ends by itself."""
+        """Do nothing: the server ends without this."""
 
 
 def fixed_endpoints(targets: Sequence[str], access: Access | None, *, seat: Seat) -> FixedEndpoints:

@@ -7,7 +7,7 @@ Contract of `compact`:
 2. Conflict: another commit came first; it stands, and the caller gets an error.
 3. Failure, interrupt, kill: the dataset is unchanged. Finished shards stay in the store, each with
    a note of its contents, and the next call with the same arguments uses them. A damaged note, or
-   one whose shard is missing or has another size, is ignored. Shards that are taken are noted anew,
+   one whose shard is missing or has another size, is ignored. Shards that are taken get a new note,
    so `headrace gc` spares them however old they are (`headrace.storage.care.entry_notes`).
    Before the commit all shards are looked for, and those that are missing are written again.
 4. What is written, and so the new fingerprint, depends only on the version and the arguments, and

@@ -94,7 +94,7 @@ static bool find_table(const piece *in, int64_t start, table *found) {
     return is_inside(in, fields, found->fields_bytes);
 }
 
-/* Return where a field of so many bytes begins, or -1. */
+/* Return where a field of a given size starts, or -1. */
 static int64_t field_at(const piece *in, const table *of, int field, int64_t size) {
     const int64_t entry = 4 + 2 * field;
     if (entry + 2 > of->fields_bytes)
@@ -103,7 +103,7 @@ static int64_t field_at(const piece *in, const table *of, int field, int64_t siz
     return offset && is_inside(in, of->start + offset, size) ? of->start + offset : -1;
 }
 
-/* Find a vector of so many pairs; NULL if it is another. */
+/* Find a vector of a given number of pairs; NULL if it has another. */
 static const uint8_t *pairs_at(const piece *in, const table *of, int field, int64_t count) {
     const int64_t at = field_at(in, of, field, 4);
     const int64_t start = at < 0 ? -1 : led_to(in, at);
@@ -114,7 +114,7 @@ static const uint8_t *pairs_at(const piece *in, const table *of, int field, int6
     return in->data + start + 4;
 }
 
-/* Find the record batch in a message: so many samples, nodes and buffers, none compressed. */
+/* Find the record batch in a message, by its numbers of samples, nodes and buffers; uncompressed. */
 static bool find_batch(const piece *message, int64_t samples, int64_t nodes, int64_t buffers,
                        batch *found) {
     if (message->size < MESSAGE_HEAD || half_long_at(message->data) != -1)
