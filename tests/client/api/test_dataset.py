@@ -99,6 +99,24 @@ def test_a_state_resumes_after_the_last_batch_handed_over(server: ScriptedServic
     assert (1, 2) == (server.requests[-1].rank, server.requests[-1].world_size)
 
 
+def test_a_state_leaves_nothing_to_the_next_one(server: ScriptedService) -> None:
+    """A dataset that has loaded one takes or refuses another as a new dataset does."""
+    small, large = (
+        RemoteDataset(server.address, "d", batch_size=size).state_dict() for size in (4, 8)
+    )
+    free, sized = (RemoteDataset(server.address, "d", batch_size=size) for size in (None, 4))
+    free.load_state_dict(small)
+    sized.load_state_dict(small)
+
+    free.load_state_dict(large)
+    next(iter(free))
+    free.close()
+
+    assert 8 == server.requests[-1].global_batch_size
+    with pytest.raises(TokenSpecChangedError, match="the state has 8"):
+        sized.load_state_dict(large)
+
+
 def test_a_state_from_before_the_first_batch_is_the_beginning(server: ScriptedService) -> None:
     """It holds the dataset's fingerprint, so it is bound to its version."""
     state = RemoteDataset(server.address, "d", batch_size=4).state_dict()

@@ -72,12 +72,13 @@ def test_a_run_goes_on_in_its_versions_after_an_append(
     _append(urls["b"])
 
     with start_server(ServerConfig(datasets=urls, listen="127.0.0.1:0")) as later:
-        resumed, new = _dataset(later), _dataset(later)
+        resumed = _dataset(later)
+        # Asked for its length first, it has learnt of the current versions.
+        assert 13 == len(resumed)
         resumed.load_state_dict(state)
 
         assert 12 == len(resumed)
         assert rest == _ids(resumed)
-        assert 13 == len(new)
         # The token of one version of each; the client asks for the current ones, by name.
         current = _dataset(later, token=_token(state))
         with pytest.raises(TokenDatasetChangedError, match="version of each dataset"):

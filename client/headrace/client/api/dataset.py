@@ -221,7 +221,8 @@ class RemoteDataset(IterableDataset[Batch]):
         )
         rank, world_size = resolve_ranks(rank, world_size)
         options, replication = order_of(order), whole("replication", replication, low=1)
-        self._reading = Reading(
+        # A state is loaded into what the user described, not into what an earlier one made of it.
+        self._reading = self._given = Reading(
             subject=subject,
             order=options.spec(seed=seed, shuffle=shuffle),
             unit_is_free=options.unit is None,
@@ -548,7 +549,7 @@ class RemoteDataset(IterableDataset[Batch]):
         where: str = "",
     ) -> None:
         content = decode_token(token)
-        reading = self._reading.adopted(content, mixture, skips, where)
+        reading = self._given.adopted(content, mixture, skips, where)
         self._turns.take()
         try:
             self.close()
