@@ -153,12 +153,24 @@ def test_marks_of_dead_commits_go_first(s3: S3) -> None:
     write_shards_of(url, [numbered_batch(0, 5)], stem="a")
     write_shards_of(url, [numbered_batch(0, 6)], stem="b", mode="overwrite")
     store = open_store(url)
-    store.write("commits/dead", b"headrace.json")
+    store.write(f"commits/{'d' * 32}", b"headrace.json")
 
     collect_garbage(store, _plan(store))
 
     assert [] == list(store.list("commits/"))
     assert ["shards/b-00000.arrow"] == list(store.list("shards/"))
+
+
+def test_files_of_others_stay(tmp_path: Path) -> None:
+    """Beside a dataset or an index, its source may lie in folders that are named like ours."""
+    write_shards_of(str(tmp_path), [numbered_batch(0, 5)])
+    store = open_store(str(tmp_path))
+    for name in ("shards/0.tar", "manifests/a.txt", "packing/0.tar", "commits/0.parquet"):
+        store.write(name, b"of somebody else")
+    before = set(store.list())
+    collect_garbage(store, _plan(store))
+
+    assert before == set(store.list())
 
 
 def test_a_damaged_manifest_stops_the_plan(tmp_path: Path) -> None:

@@ -20,7 +20,7 @@ from __future__ import annotations
 import itertools
 import json
 import re
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -47,7 +47,13 @@ DEFAULT_KEEP = 1
 DEFAULT_OLDER_THAN_S = 24 * 3600.0
 """Longer than most conversions and most epochs; callers with longer ones pass more."""
 
-_FOLDERS = (f"{SHARD_FOLDER}/", f"{MANIFEST_FOLDER}/")
+_FOLDERS = (f"{SHARD_FOLDER}/", f"{MANIFEST_FOLDER}/", f"{PACKING_FOLDER}/")
+# Files of others stay: beside a stored index, its source may have folders of the same names.
+_OURS = re.compile(
+    rf"{SHARD_FOLDER}/.+\.arrow|{PACKING_FOLDER}/[0-9a-f]{{32}}/.+|{MARKER_FOLDER}/[0-9a-f]{{32}}"
+    rf"|{MANIFEST_FOLDER}/[0-9a-f]{{32}}-[0-9a-f]{{8}}\.(index|(shards|blocks)\.arrow)"
+    rf"|{NOTE_PREFIX}.+|{re.escape(POINTER_NAME)}"
+)
 _MDS_INDEX = "index.json"
 _MDS_FOLDER = re.compile(r"\d{5}-[0-9a-f]{12,}/")  # partition, job and attempt
 _THREADS = 16  # a store takes tens of milliseconds for a removal of any size
@@ -118,9 +124,9 @@ def plan_gc(
     listed = pointer.versions if isinstance(pointer, Pointer) else ()
     kept, dropped = split_versions(listed, keep=keep, cutoff_s=cutoff_s)
     named = {pointer.index.name} if isinstance(pointer, IndexPointer) else _named(store, kept)
-    entries = [entry for folder in _FOLDERS for entry in store.list_entries(folder)]
-    entries += _packings_of_none(store, pointer, kept)
-    unnamed = [entry for entry in entries if entry.name not in named]
+    stay = _packings_of(pointer, kept)
+    entries = [entry for folder in _FOLDERS for entry in _listed(store, folder)]
+    unnamed = [e for e in entries if e.name not in named and not e.name.startswith(stay)]
     old = _not_taken(store, unnamed, older(unnamed, cutoff_s))
     return GarbagePlan(
         kept=kept,
@@ -128,12 +134,16 @@ def plan_gc(
         files=old,
         unfinished=tuple(
             sorted(
-                (u for u in store.list_unfinished() if _is_ours(u) and u.modified_s <= cutoff_s),
+                (
+                    unfinished
+                    for unfinished in store.list_unfinished()
+                    if _OURS.fullmatch(unfinished.name) and unfinished.modified_s <= cutoff_s
+                ),
                 key=lambda unfinished: unfinished.name,
             )
         ),
         young_count=len(unnamed) - len(old),
-        markers=older(store.list_entries(f"{MARKER_FOLDER}/"), cutoff_s),
+        markers=older(_listed(store, f"{MARKER_FOLDER}/"), cutoff_s),
         version=version,
     )
 
@@ -289,25 +299,15 @@ def _named(store: Store, versions: Collection[VersionEntry]) -> set[str]:
     return named
 
 
-def _packings_of_none(
-    store: Store, pointer: Pointer | IndexPointer, kept: Sequence[VersionEntry]
-) -> list[ObjectEntry]:
-    """Return the stored tables for packing of versions that do not stay."""
-    fingerprints = (
-        [pointer.fingerprint]
-        if isinstance(pointer, IndexPointer)
-        else [version.fingerprint for version in kept]
-    )
-    stay = tuple(f"{PACKING_FOLDER}/{fingerprint}/" for fingerprint in fingerprints)
-    return [
-        entry
-        for entry in store.list_entries(f"{PACKING_FOLDER}/")
-        if not entry.name.startswith(stay)
-    ]
+def _listed(store: Store, folder: str) -> Iterator[ObjectEntry]:
+    """Yield the files of a folder that have names of ours."""
+    return (entry for entry in store.list_entries(folder) if _OURS.fullmatch(entry.name))
 
 
-def _is_ours(unfinished: Unfinished) -> bool:
-    return unfinished.name.startswith(_FOLDERS) or unfinished.name == POINTER_NAME
+def _packings_of(pointer: Pointer | IndexPointer, kept: Sequence[VersionEntry]) -> tuple[str, ...]:
+    """Return the folders of the tables for packing of versions that stay."""
+    versions = [pointer] if isinstance(pointer, IndexPointer) else kept
+    return tuple(f"{PACKING_FOLDER}/{version.fingerprint}/" for version in versions)
 
 
 def _created_s(version: VersionEntry) -> float:
