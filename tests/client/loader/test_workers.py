@@ -135,6 +135,22 @@ def test_after_a_break_the_next_for_yields_the_rest_of_workers_too(
     assert (epochs[0][handed_over:] or epochs[1]) == after
 
 
+@pytest.mark.parametrize("persistent", [False, True])
+def test_a_second_loop_ends_the_first_with_workers_too(
+    address: str, epochs: list[list[Seen]], *, persistent: bool
+) -> None:
+    """Each batch goes to one loop, and the second one lacks none."""
+    loader = BatchLoader(_dataset(address), num_workers=2, persistent_workers=persistent)
+    first, second = iter(loader), iter(loader)
+    found = [_one(next(first)), _one(next(second))]
+
+    with pytest.raises(BadArgumentError, match="another loop"):
+        next(first)
+
+    assert epochs[0] == found + _seen(second)
+    loader.close()
+
+
 def test_a_dataset_that_was_read_here_goes_on_in_workers(
     address: str, epochs: list[list[Seen]]
 ) -> None:

@@ -14,6 +14,7 @@ from headrace.arguments import flag, instance, one_of, whole, whole_or_none
 from headrace.client.api.dataset import RemoteDataset
 from headrace.client.batch.batch import Batch
 from headrace.client.batch.results import Carried
+from headrace.client.loader.loop_turns import overtaken
 from headrace.client.loader.worker_plan import MOST_WORKERS
 from headrace.client.loader.worker_share import expect_opened
 from headrace.client.state.state import State
@@ -107,15 +108,19 @@ class BatchLoader(DataLoader[Batch]):
         self._is_accelerate_prepared = True
 
     def __iter__(self) -> Iterator[Batch]:  # type: ignore[override] # torch says its private class
-        """Yield the batches that the current epoch has left."""
+        """Yield the batches that the current epoch has left.
+
+        Raises:
+            BadArgumentError: Another loop has started since.
+        """
+        loop = self._loop = object()
         for batch in cast("Iterator[object]", super().__iter__()):
-            if isinstance(batch, Carried):
-                yield cast("Batch", batch.opened())
-                continue
             if isinstance(batch, Batch):
                 # Access marks the batch as taken, even if the loop never looks at it.
                 len(batch)
-            yield cast("Batch", batch)
+            yield cast("Batch", batch.opened() if isinstance(batch, Carried) else batch)
+            if self._loop is not loop:
+                raise overtaken()
 
     def state_dict(self) -> State:
         """Return the dataset's state after the last batch handed over."""
