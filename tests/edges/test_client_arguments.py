@@ -13,19 +13,35 @@ import pytest
 import torch
 
 from headrace.client import (
+    Access,
     BatchLoader,
+    Boxes,
     Cast,
+    CenterCrop,
+    ColorJitter,
     Deadlines,
+    Deal,
     DecodeImage,
     Hedge,
     Mixture,
     MixtureEntry,
+    MixUp,
+    Normalize,
     NumpyDataset,
+    OneHot,
+    Order,
     Pad,
+    PrivateServer,
+    RandomErasing,
+    RandomHorizontalFlip,
+    RandomResizedCrop,
     RemoteDataset,
+    Resize,
     Stack,
     TlsConfig,
+    Tokenize,
     Transform,
+    Transport,
     read_mixture,
     tf_dataset,
 )
@@ -81,6 +97,10 @@ def _mixture(**given: Any) -> None:
     Mixture(**{"datasets": [MixtureEntry("a")], **given}).to_message()
 
 
+def _sent(kind: Any, **needed: Any) -> tuple[str, tuple[Callable[..., object], Any]]:
+    return kind.__name__, (lambda **given: kind(**{**needed, **given}).to_message(), kind)
+
+
 MAKERS: dict[str, tuple[Callable[..., object], Callable[..., object]]] = {
     "RemoteDataset": (_remote, RemoteDataset),
     "NumpyDataset": (_numpy, NumpyDataset),
@@ -90,14 +110,31 @@ MAKERS: dict[str, tuple[Callable[..., object], Callable[..., object]]] = {
     "Deadlines": (Deadlines, Deadlines),
     "Hedge": (Hedge, Hedge),
     "TlsConfig": (TlsConfig, TlsConfig),
-    "Cast": (lambda **g: Cast(**{"column": "x", "dtype": "int8", **g}).to_message(), Cast),
-    "Pad": (lambda **g: Pad(**{"column": "x", "length": 2, **g}).to_message(), Pad),
-    "Stack": (lambda **g: Stack(**{"column": "x", "item_shape": (2,), **g}).to_message(), Stack),
-    "DecodeImage": (
-        lambda **g: DecodeImage(**{"column": "x", "height": 2, "width": 2, **g}).to_message(),
-        DecodeImage,
+    "Access": (Access, Access),
+    "Order": (Order, Order),
+    "PrivateServer": (PrivateServer, PrivateServer),
+    "Transport": (Transport, Transport),
+    **dict(
+        (
+            _sent(Boxes, column="x"),
+            _sent(Cast, column="x", dtype="int8"),
+            _sent(CenterCrop, size=2),
+            _sent(ColorJitter),
+            _sent(Deal),
+            _sent(DecodeImage, column="x", height=2, width=2),
+            _sent(MixUp, column="x", labels="y"),
+            _sent(Normalize, mean=(1,), std=(1,)),
+            _sent(OneHot, column="x"),
+            _sent(Pad, column="x", length=2),
+            _sent(RandomErasing),
+            _sent(RandomHorizontalFlip),
+            _sent(RandomResizedCrop, size=2),
+            _sent(Resize, size=2),
+            _sent(Stack, column="x", item_shape=(2,)),
+            _sent(Tokenize, column="x", tokenizer="t"),
+            _sent(Transform, name="x"),
+        )
     ),
-    "Transform": (lambda **g: Transform(**{"name": "x", **g}).to_message(), Transform),
 }
 
 
@@ -148,6 +185,11 @@ WRONG = {
     "deadlines=30": (_remote, {"deadlines": 30}, r"expected Deadlines\(connect_s="),
     "one name for pairs": (_remote, {"dataset": ["a", "b"]}, r"dataset\[0\] is 'a'.*pairs"),
     "a share as text": (_remote, {"dataset": [("a", "1")]}, "proportion is '1'.*pass 1.0"),
+    "one bound": (
+        _sent(RandomResizedCrop, size=2)[1][0],
+        {"scale": 0.5},
+        "RandomResizedCrop.scale is 0.5; expected two numbers",
+    ),
     "a worker of half": (_loader, {"num_workers": 1.5}, "num_workers is 1.5"),
 }
 

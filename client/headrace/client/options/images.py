@@ -389,24 +389,26 @@ def _numbers(field: str, given: object) -> float | tuple[float, ...]:
     return tuple(number(f"{field}[{at}]", each) for at, each in enumerate(given))
 
 
-def _range(field: str, given: Iterable[object], low: float, high: float) -> tuple[float, float]:
+def _range(field: str, given: object, low: float, high: float) -> tuple[float, float]:
+    ends = given if isinstance(given, Iterable) else ()
     found = tuple(
-        number(f"{field}[{at}]", each, least=low, most=high) for at, each in enumerate(given)
+        number(f"{field}[{at}]", each, least=low, most=high) for at, each in enumerate(ends)
     )
     if len(found) != 2 or found[0] > found[1]:  # noqa: PLR2004 - the ends of a range
         raise BadArgumentError(
-            f"{field} is {found}; expected two numbers, the smaller one first", field="steps"
+            f"{field} is {shown(given)}; expected two numbers, the smaller one first",
+            field="steps",
         )
     return found[0], found[1]
 
 
-def _scale(transform: str, given: Iterable[object]) -> tuple[float, float]:
+def _scale(transform: str, given: object) -> tuple[float, float]:
     found = _range(f"{transform}.scale", given, 0.0, 1.0)
     number(f"{transform}.scale[0]", found[0], above=0.0)
     return found
 
 
-def _ratio(transform: str, given: Iterable[object]) -> tuple[float, float]:
+def _ratio(transform: str, given: object) -> tuple[float, float]:
     return _range(f"{transform}.ratio", given, _LEAST_RATIO, _GREATEST_RATIO)
 
 

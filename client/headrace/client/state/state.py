@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import binascii
 from collections.abc import Mapping
 from dataclasses import asdict, replace
 
@@ -63,7 +62,7 @@ def read_state(state: Mapping[str, object]) -> bytes:
         )
     try:
         token = base64.b64decode(text, validate=True)
-    except binascii.Error as error:
+    except ValueError as error:
         raise TokenMalformedError(f"the state's token is not base64 ({error})") from error
     decode_token(token)
     return token
