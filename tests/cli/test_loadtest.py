@@ -12,6 +12,8 @@ from pathlib import Path
 
 import pytest
 
+from headrace.cli.swarm.report import LoadReport
+from headrace.loadtest import Proof, Summary, TokenCheck
 from support.command import HEADRACE, run, serving
 from support.datasets import small_table, write_dataset
 from support.liar import Lie, exchange, liar, lose, repeat
@@ -220,3 +222,20 @@ def test_a_limit_of_a_wait_that_nobody_had_is_missed(address: str) -> None:
 
     assert 1 == found.returncode
     assert "no rank waited for a second batch" in found.stdout
+
+
+@pytest.mark.parametrize("failed", [(), ("[Errno 8] Exec format error: 'serve.sh'",)])
+def test_a_fault_that_could_not_be_caused_fails(
+    failed: tuple[str, ...], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A run without the faults that were asked for proves less than it says."""
+    report = LoadReport(
+        Summary(), Proof(batches=1), TokenCheck(0, 0), kills=1, limits=(), failed_faults=failed
+    )
+
+    report.show()
+    shown = capsys.readouterr().out
+
+    assert report.passed == (not failed)
+    assert list(failed) == json.loads(report.as_json())["failed_faults"]
+    assert all(f"a fault could not be caused: {each}" in shown for each in failed)

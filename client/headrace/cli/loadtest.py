@@ -211,7 +211,7 @@ def command(**given: Any) -> int:
             every_s=options.every,
             batches=lambda: pulse.batches,
             note=lambda what: faults.append(Mark(time.time(), what)),
-        ),
+        ) as failed_faults,
     ):
         result = run_swarm(through, progress=pulse)
     summary = summarise(result)
@@ -221,6 +221,7 @@ def command(**given: Any) -> int:
         tokens=check_tokens(result, targets=options.addresses, most=options.tokens),
         kills=sum(victim.count for victim in victims),
         limits=_missed(summary, options),
+        failed_faults=tuple(failed_faults),
     )
     if options.picture is not None and report.proof.batches:
         draw(result, options.picture, faults=faults)

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from headrace.loadtest import RECORD, Mark, Pause, SwarmResult, SwarmSpec, draw, run_faults
+from headrace.loadtest import RECORD, Cut, Mark, Pause, SwarmResult, SwarmSpec, draw, run_faults
 from headrace.loadtest.report.timeline import marks_of, waiting_share
 from headrace.loadtest.swarm.rank import RankResult, RankSeat
 from headrace.loadtest.swarm.spec import Generation
@@ -137,3 +137,31 @@ def test_faults_are_noted_when_they_happen() -> None:
         assert twice.wait(WAIT_S)
 
     assert ["kill"] == noted
+
+
+def test_a_fault_that_cannot_be_caused_is_reported() -> None:
+    """The run goes on, other faults too, and the block's value says what failed."""
+    killed, cut = threading.Event(), threading.Event()
+
+    class _Protected:
+        """Cannot be killed."""
+
+        count = 0
+
+        def __call__(self) -> None:
+            killed.set()
+            raise PermissionError(1, "Operation not permitted")
+
+    batches = iter(range(10**9))
+    with run_faults(
+        [_Protected()],  # type: ignore[list-item] # no process is killed here
+        proxies=[],
+        cuts=[Cut("reset")],
+        every_s=0.0,
+        batches=lambda: next(batches),
+        note=lambda _: cut.set(),
+    ) as failed:
+        assert killed.wait(WAIT_S)
+        assert cut.wait(WAIT_S)
+
+    assert ["[Errno 1] Operation not permitted"] == failed

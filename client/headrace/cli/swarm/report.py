@@ -24,6 +24,7 @@ class LoadReport:
         tokens: The results of resuming tokens.
         kills: The number of kills.
         limits: The limits that were missed, in words.
+        failed_faults: Why faults could not be caused.
     """
 
     summary: Summary
@@ -31,12 +32,13 @@ class LoadReport:
     tokens: TokenCheck
     kills: int
     limits: tuple[str, ...]
+    failed_faults: tuple[str, ...] = ()
 
     @property
     def passed(self) -> bool:
-        """Return whether nothing was lost, repeated, out of order, or slower than required."""
-        faults = self.tokens.wrong or self.limits or self.summary.failed
-        return self.proof.holds and bool(self.proof.batches) and not faults
+        """Return whether all samples arrived once and in order, with all faults, within limits."""
+        problems = self.tokens.wrong or self.limits or self.summary.failed or self.failed_faults
+        return self.proof.holds and bool(self.proof.batches) and not problems
 
     def as_json(self) -> str:
         """Return one JSON object."""
@@ -47,6 +49,7 @@ class LoadReport:
             "tokens": dataclasses.asdict(self.tokens),
             "kills": self.kills,
             "missed_limits": self.limits,
+            "failed_faults": self.failed_faults,
         }
         return json.dumps(found)
 
@@ -57,10 +60,10 @@ class LoadReport:
         console = Console(highlight=False)
         console.print(_table("speed", _speed_rows(self.summary)))
         console.print(_table("proof", _proof_rows(self)))
-        for line in (*self.proof.examples, *self.tokens.examples, *self.summary.failed):
-            console.print(f"  {line}", markup=False)
-        for line in self.limits:
-            console.print(f"  {line}", markup=False)
+        faults = [f"a fault could not be caused: {why}" for why in self.failed_faults]
+        found = (*self.proof.examples, *self.tokens.examples, *self.summary.failed)
+        for line in (*found, *self.limits, *faults):
+            console.print(f"  {line}", markup=False, soft_wrap=True)
         console.print("PASSED" if self.passed else "FAILED", style="bold")
 
 

@@ -15,7 +15,7 @@ from headrace.errors import ConfigurationError
 from headrace.loadtest.faults.proxy import Cut, FaultyProxy
 
 _JOIN_S = 30.0
-_LOOK_S = 0.1
+_POLL_S = 0.1
 
 
 class Kill:
@@ -90,8 +90,8 @@ def run_faults(
     cuts: Sequence[Cut],
     every_s: float,
     batches: Callable[[], int],
-    note: Callable[[str], None] | None = None,
-) -> Iterator[None]:
+    note: Callable[[str], None] = lambda _: None,
+) -> Iterator[list[str]]:
     """Cause faults until the block ends.
 
     A fault waits until batches have arrived since the last one. Otherwise a server that takes
@@ -105,27 +105,31 @@ def run_faults(
         every_s: The minimum number of seconds between two faults of a kind.
         batches: Returns how many batches the swarm has read so far.
         note: Called with a short name of each fault while the swarm runs, from any thread.
+
+    Yields:
+        Why faults could not be caused, complete after the block. A kind of faults, kills or cuts,
+        ends with the first that fails.
     """
-    noted = note or _nobody
     for cut in cuts:
         if cut.kind != "reset" and not cut.seconds:
             _apply(proxies, cut)
     passing = [cut for cut in cuts if cut.kind == "reset" or cut.seconds]
     stop = threading.Event()
+    failed: list[str] = []
     threads = [
         threading.Thread(
-            target=_loop, args=(actions, every_s, batches, stop), name="headrace-faults"
+            target=_loop, args=(actions, every_s, batches, stop, failed), name="headrace-faults"
         )
         for actions in (
-            [_noted_kill(kill, noted) for kill in kills],
-            [_noted(_passing(proxies, cut, stop), _title(cut), noted) for cut in passing],
+            [_kill_action(kill, note) for kill in kills],
+            [_cut_action(proxies, cut, stop, note) for cut in passing],
         )
         if actions
     ]
     for thread in threads:
         thread.start()
     try:
-        yield
+        yield failed
     finally:
         stop.set()
         for thread in threads:
@@ -137,32 +141,23 @@ def _loop(
     every_s: float,
     batches: Callable[[], int],
     stop: threading.Event,
+    failed: list[str],
 ) -> None:
     for action in itertools.cycle(actions):
         before = batches()
         if stop.wait(every_s):
             return
         while batches() <= before:
-            if stop.wait(_LOOK_S):
+            if stop.wait(_POLL_S):
                 return
-        action()
+        try:
+            action()
+        except (OSError, subprocess.SubprocessError) as error:
+            failed.append(str(error))
+            return
 
 
-def _nobody(what: str) -> None:
-    del what
-
-
-def _noted(
-    action: Callable[[], None], what: str, note: Callable[[str], None]
-) -> Callable[[], None]:
-    def act() -> None:
-        note(what)
-        action()
-
-    return act
-
-
-def _noted_kill(kill: Kill, note: Callable[[str], None]) -> Callable[[], None]:
+def _kill_action(kill: Kill, note: Callable[[str], None]) -> Callable[[], None]:
     def act() -> None:
         before = kill.count
         kill()
@@ -172,12 +167,11 @@ def _noted_kill(kill: Kill, note: Callable[[str], None]) -> Callable[[], None]:
     return act
 
 
-def _title(cut: Cut) -> str:
-    return cut.kind if not cut.seconds else f"{cut.kind} {cut.seconds:g} s"
-
-
-def _passing(proxies: Sequence[FaultyProxy], cut: Cut, stop: threading.Event) -> Callable[[], None]:
+def _cut_action(
+    proxies: Sequence[FaultyProxy], cut: Cut, stop: threading.Event, note: Callable[[str], None]
+) -> Callable[[], None]:
     def act() -> None:
+        note(f"{cut.kind} {cut.seconds:g} s" if cut.seconds else cut.kind)
         _apply(proxies, cut)
         if cut.seconds:
             stop.wait(cut.seconds)
