@@ -40,6 +40,14 @@ def test_images_that_break_off_have_no_sides(form: str) -> None:
     assert {image_sides(content[:stop]) for stop in range(len(content))} == {None, (48, 32)}
 
 
+def test_a_sound_is_not_an_image() -> None:
+    """WAV files are RIFF files too, like WebP."""
+    sound = b"RIFF\x24\0\0\0WAVEfmt "
+
+    assert "52 49 46 46 24 00 00 00… (16 bytes)" == value_text(sound)
+    assert f"WebP image, {len(_encoded('WEBP'))} B" == value_text(_encoded("WEBP"))
+
+
 def test_bfloat16_is_shown_as_the_numbers_it_is() -> None:
     """Alone and in lists, nulls as nulls."""
     assert ["1", "-2.5", "null"] == [

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from headrace.cli.show.image_sides import image_sides
+from headrace.cli.show.image_sides import image_format, image_sides
 from headrace.cli.show.texts import value_text
 from headrace.errors import ConfigurationError
 
@@ -24,12 +24,7 @@ if TYPE_CHECKING:
 _MOST_PIXELS = 1 << 26
 """The most pixels of a decoded file: 8,192 x 8,192, which takes 256 MiB (arbitrary)."""
 
-_MEDIA = (
-    (b"\x89PNG\r\n\x1a\n", 0, "PNG", "image/png"),
-    (b"\xff\xd8\xff", 0, "JPEG", "image/jpeg"),
-    (b"GIF8", 0, "GIF", "image/gif"),
-    (b"WEBP", 8, "WEBP", "image/webp"),
-)
+_PILLOW_FORMATS = ("PNG", "JPEG", "GIF", "WEBP")
 _CHANNELS = (1, 3, 4)
 _FLAT, _DEEP = 2, 3
 
@@ -60,9 +55,8 @@ def picture_columns(schema: pa.Schema, samples: Sequence[Sample]) -> list[str]:
 
 def media_type(value: object) -> str | None:
     """Return the media type of an encoded image from its first bytes; None for anything else."""
-    if not isinstance(value, bytes):
-        return None
-    return next((media for mark, at, _, media in _MEDIA if value.startswith(mark, at)), None)
+    found = image_format(value) if isinstance(value, bytes) else None
+    return None if found is None else f"image/{found.lower()}"
 
 
 def picture(value: object, side: int) -> Image.Image | str:
@@ -149,10 +143,9 @@ def _decoded(content: bytes, side: int) -> Image.Image | str:
     if sides is not None and math.prod(sides) > _MOST_PIXELS:
         return f"too large: {sides[0]} x {sides[1]}"
     pillow = _pillow()
-    formats = [name for _, _, name, _ in _MEDIA]
     bombs = (pillow.DecompressionBombError, pillow.DecompressionBombWarning)
     try:
-        with pillow.open(io.BytesIO(content), formats=formats) as image:
+        with pillow.open(io.BytesIO(content), formats=_PILLOW_FORMATS) as image:
             if image.width * image.height > _MOST_PIXELS:
                 return f"too large: {image.width} x {image.height}"
             image.draft("RGB", (side, side))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import struct
 from typing import TYPE_CHECKING
 
-from headrace.cli.show.image_sides import image_sides
+from headrace.cli.show.image_sides import image_format, image_sides
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -34,15 +34,11 @@ def column_forms(schema: pa.Schema) -> dict[str, str]:
     return {name: note.decode() for name, note in notes.items() if note}
 
 
-_LONGEST = 60
+_MAX_CHARACTERS = 60
 """Characters of one value; a table of ten columns still fits on a wide terminal."""
 
-_IMAGE_MARKS = {
-    b"\x89PNG\r\n\x1a\n": "PNG",
-    b"\xff\xd8\xff": "JPEG",
-    b"GIF8": "GIF",
-    b"RIFF": "WebP",
-}
+_MAX_HEX = 8
+"""Bytes of a value to show as hexadecimal digits."""
 
 
 def value_text(value: object, form: str = "") -> str:
@@ -63,9 +59,9 @@ def value_text(value: object, form: str = "") -> str:
     if isinstance(value, list) and value:
         return _list_text(value)
     text = str(value) if value != "" else '""'
-    if len(text) <= _LONGEST:
+    if len(text) <= _MAX_CHARACTERS:
         return printable(text)
-    return f"{printable(text[:_LONGEST])}… ({len(text)} characters)"
+    return f"{printable(text[:_MAX_CHARACTERS])}… ({len(text)} characters)"
 
 
 def printable(text: str) -> str:
@@ -74,15 +70,12 @@ def printable(text: str) -> str:
 
 
 def _bytes_text(value: bytes) -> str:
-    for mark, name in _IMAGE_MARKS.items():
-        if value.startswith(mark):
-            return f"{name} {_sides_text(image_sides(value))}, {size(len(value))}"
-    shown = value[:8].hex(" ")
-    return f"{shown}{'…' if len(value) > 8 else ''} ({len(value)} bytes)".lstrip()  # noqa: PLR2004 - as shown
-
-
-def _sides_text(sides: tuple[int, int] | None) -> str:
-    return "image" if sides is None else f"{sides[0]} x {sides[1]}"
+    name = image_format(value)
+    if name is not None:
+        sides = " x ".join(map(str, image_sides(value) or ())) or "image"
+        return f"{name} {sides}, {size(len(value))}"
+    shown = value[:_MAX_HEX].hex(" ")
+    return f"{shown}{'…' if len(value) > _MAX_HEX else ''} ({len(value)} bytes)".lstrip()
 
 
 def _from_bfloat16(value: object) -> object:
