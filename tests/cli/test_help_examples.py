@@ -62,3 +62,9 @@ def test_no_example_is_wrapped(name: str) -> None:
     lines = [line for example in _examples(name) for line in example.splitlines()]
 
     assert [] == [line for line in lines if re.search(r"\S  ", line.removesuffix("\\"))]
+
+
+@pytest.mark.parametrize("name", _NAMES)
+def test_ranges_of_numbers_have_ends(name: str) -> None:
+    """Not `x<=None`, which click writes for a range without any."""
+    assert "None]" not in _help(name)

@@ -91,7 +91,7 @@ def test_an_address_in_use_is_1(url: str) -> None:
 
 def test_wrong_settings_are_2(url: str) -> None:
     """The line names the setting; starting again would not help."""
-    done = run("serve", f"small={url}", "--heartbeat-s", "-1")
+    done = run("serve", f"small={url}", "--heartbeat-s", "0")
 
     assert (2, True) == (done.returncode, "heartbeat_s" in done.stderr)
 

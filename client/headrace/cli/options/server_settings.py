@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 
 import click
 
-from headrace.cli.options.types import NUMBER, SIZE
+from headrace.cli.options.types import NOT_NEGATIVE, SIZE
 
 _Decorated = TypeVar("_Decorated", bound=Callable[..., Any])
 
@@ -89,27 +89,27 @@ _SETTINGS: tuple[tuple[str, Any, str, str], ...] = (
     ),
     (
         "max_stream_s",
-        NUMBER,
+        NOT_NEGATIVE,
         "900",
         "Seconds after which a stream is asked to reconnect, plus or minus 20 %; 0 for never.",
     ),
-    ("drain_s", NUMBER, "30", "Seconds that streams get to end after SIGTERM."),
+    ("drain_s", NOT_NEGATIVE, "30", "Seconds that streams get to end after SIGTERM."),
     (
         "request_timeout_s",
-        NUMBER,
+        NOT_NEGATIVE,
         "10",
         "Seconds that a client may take to send a request, or to receive an answer.",
     ),
-    ("heartbeat_s", NUMBER, "5", "Seconds between two heartbeats while a stream waits."),
+    ("heartbeat_s", NOT_NEGATIVE, "5", "Seconds between two heartbeats while a stream waits."),
     (
         "store_timeout_s",
-        NUMBER,
+        NOT_NEGATIVE,
         "120",
         "Seconds that a stream waits for a block before it fails with STORE_UNAVAILABLE.",
     ),
     (
         "step_timeout_s",
-        NUMBER,
+        NOT_NEGATIVE,
         "60",
         "Seconds that a step other than a transform may work on one batch.",
     ),
@@ -126,7 +126,7 @@ _SETTINGS: tuple[tuple[str, Any, str, str], ...] = (
         "Maximum memory for decoded images, kept for other ranks, jobs and epochs; 0 for none.",
     ),
     ("transform_workers", _COUNT, "2", "Maximum number of processes for each transform."),
-    ("transform_timeout_s", NUMBER, "30", "Seconds that a transform may work on one batch."),
+    ("transform_timeout_s", NOT_NEGATIVE, "30", "Seconds that a transform may work on one batch."),
     ("metrics_listen", str, "none", "HOST:PORT for Prometheus metrics."),
     ("page", str, "none", "HOST:PORT of a web page that shows datasets, orders, runs and streams."),
     (

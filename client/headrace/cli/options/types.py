@@ -169,7 +169,6 @@ class WeightedUrlType(click.ParamType[tuple[str, float | None]]):
 DURATION = DurationType()
 SIZE = SizeType()
 NAMED_URL = NamedUrlType()
-NUMBER = NumberType()
 NOT_NEGATIVE = NumberType(min=0)
 FOLDER_URL = FolderUrlType()
 PICTURE = PictureType()
