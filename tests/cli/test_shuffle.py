@@ -60,3 +60,11 @@ def test_what_is_not_there_is_misuse(url: str) -> None:
 
     assert 2 == done.returncode
     assert "there are label, values" in done.stderr
+
+
+def test_lists_are_not_labels(url: str) -> None:
+    """The error names the type of the column."""
+    done = run("shuffle", url, "--label", "values")
+
+    assert 2 == done.returncode
+    assert "column 'values' has the type fixed_size_list<item: double>[9]" in done.stderr

@@ -48,6 +48,7 @@ _FIELDS: list[pa.Field[Any]] = [
     pa.field("tokens", pa.list_(pa.int32())),
     pa.field("grid", pa.list_(pa.list_(pa.float32(), 4), 4)),
     pa.field("ratio", pa.float64()),
+    pa.field("flags", pa.list_(pa.bool_(), 4)),
 ]
 
 
@@ -78,6 +79,7 @@ def _table() -> pa.Table:
                 pa.FixedSizeListArray.from_arrays(pa.array(grid), 4), 4
             ),
             "ratio": pa.array([None if i % 10 == 0 else i / 2 for i in ids], pa.float64()),
+            "flags": pa.array([[True, False, True, True]] * _COUNT, pa.list_(pa.bool_(), 4)),
         }
     ).cast(pa.schema(_FIELDS))
 
@@ -183,7 +185,7 @@ def test_a_histogram_counts_what_there_is(page: Paged) -> None:
     assert [200] * 3 == [int(each) for each in re.findall(r'<meter[^>]*value="(\d+)"', classes)]
     assert "pear" in classes
     assert "200 samples" in page.ask(f"/d/rich/column/0?where={quote('label = 1')}").text
-    for number in range(8):
+    for number in range(9):
         assert 200 == page.ask(f"/d/rich/column/{number}").status
 
 
@@ -300,6 +302,7 @@ def test_figures_and_picture_of_a_choice(page: Paged) -> None:
     with Image.open(io.BytesIO(page.ask("/d/rich/order.png?label=label").content)) as drawn:
         assert (560, 280) == drawn.size
     assert 400 == page.ask("/d/rich/order?label=nothing").status
+    assert 400 == page.ask("/d/rich/order?label=flags").status
     assert 200 == page.ask("/d/rich/order?storage=1&lanes=3").status
 
 

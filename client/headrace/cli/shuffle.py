@@ -68,7 +68,7 @@ _MOST_POINTS = 20_000
 @seed_option
 @click.option(
     "--read",
-    "most_bytes",
+    "max_bytes",
     type=SIZE,
     default="1GiB",
     show_default=True,
@@ -96,7 +96,7 @@ def command(
     lanes: int,
     batch_size: int,
     seed: int,
-    most_bytes: int,
+    max_bytes: int,
     get_price: float,
     picture: Path | None,
     as_json: bool,
@@ -121,7 +121,7 @@ def command(
             raise click.UsageError(f"{url} has no samples.")
         labels = None
         if label is not None and dataset.sample_count <= _MOST_MEASURED:
-            found = read_labels(dataset, label, most_bytes=most_bytes)
+            found = read_labels(dataset, label, max_bytes=max_bytes)
             labels = found.labels
             if found.read < found.blocks:
                 click.echo(

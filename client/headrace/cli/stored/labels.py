@@ -12,6 +12,8 @@ import click
 import numpy as np
 from numpy.typing import NDArray
 
+from headrace.errors import BadArgumentError
+
 if TYPE_CHECKING:
     from headrace.storage import OpenDataset
 
@@ -40,7 +42,7 @@ def read_labels(
     dataset: OpenDataset,
     column: str,
     *,
-    most_bytes: int,
+    max_bytes: int,
     progress: Callable[[list[int]], AbstractContextManager[Iterable[int]]] = _bar,
 ) -> StoredLabels:
     """Read the labels of a dataset.
@@ -48,8 +50,12 @@ def read_labels(
     Args:
         dataset: The dataset.
         column: The column of labels, of any type with distinct values.
-        most_bytes: The most stored bytes to read, but at least one block; blocks are evenly spaced.
+        max_bytes: The most stored bytes to read, but at least one block; blocks are evenly spaced.
         progress: Yields the blocks one after another, and may show progress.
+
+    Raises:
+        UsageError: There is no such column.
+        BadArgumentError: Its values cannot be counted, such as lists.
     """
     import pyarrow as pa  # noqa: PLC0415 - comes with [storage]
     import pyarrow.compute as pc  # noqa: PLC0415
@@ -58,9 +64,16 @@ def read_labels(
         raise click.UsageError(
             f"--label: there is no column {column!r}; there are {', '.join(dataset.schema.names)}."
         )
+    kind = dataset.schema.field(column).type
+    if pa.types.is_nested(kind) or isinstance(kind, pa.ExtensionType):
+        raise BadArgumentError(
+            f"column {column!r} has the type {kind}, which cannot be a label; choose a column of "
+            "numbers, texts or classes",
+            field="label",
+        )
     every = np.arange(dataset.block_count)
     mean = max(int(dataset.stored_bytes) // max(dataset.block_count, 1), 1)
-    step = max(-(-dataset.block_count * mean // max(most_bytes, 1)), 1)
+    step = max(-(-dataset.block_count * mean // max(max_bytes, 1)), 1)
     blocks: NDArray[np.int64] = every[::step]
     firsts = dataset.block_first_samples(blocks)
     values: list[pa.Array[Any]] = []

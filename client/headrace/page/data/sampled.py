@@ -169,7 +169,7 @@ def _arrays(
 
 
 def _numbers(values: Any, form: str = "") -> NDArray[np.float64]:
-    found = values.to_numpy()
+    found = values.to_numpy(zero_copy_only=False)
     if form == "bfloat16":
         found = (found.astype(np.uint32) << 16).view(np.float32)
     return np.asarray(found, np.float64)

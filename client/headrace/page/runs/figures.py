@@ -46,7 +46,7 @@ def labels_of(dataset: OpenDataset, column: str) -> StoredLabels | None:
     """Return the labels of a dataset, reading at most `MOST_BYTES`; None for too many samples."""
     if dataset.sample_count > MOST_MEASURED:
         return None
-    return read_labels(dataset, column, most_bytes=MOST_BYTES, progress=nullcontext)
+    return read_labels(dataset, column, max_bytes=MOST_BYTES, progress=nullcontext)
 
 
 def figures(
