@@ -136,11 +136,11 @@ def digest(batches: Mapping[BatchKey, SampleIds]) -> str:
 def _read(path: Path) -> dict[BatchKey, SampleIds]:
     numbers = np.frombuffer(path.read_bytes(), dtype=np.int64)
     batches: dict[BatchKey, SampleIds] = {}
-    begin = 0
-    while begin < numbers.size:
-        epoch, position, count = (int(number) for number in numbers[begin : begin + 3])
-        batches[BatchKey(epoch, position)] = numbers[begin + 3 : begin + 3 + count]
-        begin += 3 + count
+    start = 0
+    while start < numbers.size:
+        epoch, position, count = (int(number) for number in numbers[start : start + 3])
+        batches[BatchKey(epoch, position)] = numbers[start + 3 : start + 3 + count]
+        start += 3 + count
     return batches
 
 

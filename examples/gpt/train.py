@@ -99,10 +99,10 @@ def train_step(model: Gpt, optimizer: torch.optim.Optimizer, batch: Batch) -> fl
     dist.all_reduce(sums)
     count = int(sums[1])
     means = (sums[2:].double() / (_SCALE * count)).float()
-    begin = 0
+    start = 0
     for each in parameters:
-        each.grad = means[begin : begin + each.numel()].view_as(each)
-        begin += each.numel()
+        each.grad = means[start : start + each.numel()].view_as(each)
+        start += each.numel()
     optimizer.step()
     return int(sums[0]) / (_SCALE * count)
 

@@ -94,10 +94,10 @@ def _measure(
     for round_number in range(arguments.rounds + 1):
         for way, run in ways.items():
             out = folder / f"out-{way}"
-            begin = time.perf_counter()
+            start = time.perf_counter()
             run(str(out))
             if round_number:  # the first one warms up workers and the JVM
-                spans[way].append(time.perf_counter() - begin)
+                spans[way].append(time.perf_counter() - start)
             if way == "headrace":
                 shard_bytes = max(file.stat().st_size for file in out.glob("shards/*"))
             shutil.rmtree(out)

@@ -83,9 +83,9 @@ class _Copies:
     def copy_bytes(self) -> None:
         """Write all bytes in large objects."""
         each = max(1, _PIECE_BYTES // self.files[0].stat().st_size)
-        begins = range(0, len(self.files), each)
+        starts = range(0, len(self.files), each)
         with ThreadPoolExecutor(os.cpu_count()) as pool:
-            list(pool.map(lambda at: self._put(str(at), self.files[at : at + each]), begins))
+            list(pool.map(lambda at: self._put(str(at), self.files[at : at + each]), starts))
 
     def clear(self) -> None:
         """Remove what was written by anyone."""
@@ -123,10 +123,10 @@ def _measure(
     spans: dict[str, list[float]] = {way: [] for way in arguments.ways}
     for round_number in range(arguments.rounds + 1):
         for way, taken in spans.items():
-            begin = time.perf_counter()
+            start = time.perf_counter()
             ways[way]()
             if round_number:  # the first one warms up
-                taken.append(time.perf_counter() - begin)
+                taken.append(time.perf_counter() - start)
             copies.clear()
     rates = {way: copies.size / 2**20 / statistics.median(found) for way, found in spans.items()}
     most = rates.get("bytes", float("nan"))

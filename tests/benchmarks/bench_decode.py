@@ -152,9 +152,9 @@ def _measure(name: str, folder: Path, rounds: int) -> None:
         times: dict[_Way, list[float]] = {way: [] for way in ways}
         for _ in range(rounds + 1):
             for way, run in ways.items():
-                begin = time.perf_counter()
+                start = time.perf_counter()
                 run()
-                times[way].append(time.perf_counter() - begin)
+                times[way].append(time.perf_counter() - start)
         speed = {
             way: dataset.raw_bytes / 2**20 / statistics.median(spans[1:])
             for way, spans in times.items()

@@ -55,9 +55,9 @@ def _measure(name: str, folder: str, write: Callable[[Path], None]) -> None:
     source.mkdir()
     write(source)
     alone_s, alone_grown = _opened(str(source))
-    begin = time.perf_counter()
+    start = time.perf_counter()
     store_index(str(source), url)
-    storing = time.perf_counter() - begin
+    storing = time.perf_counter() - start
     indexed_s, indexed_grown = _opened(url)
     [index] = Path(url, "manifests").iterdir()
     kilobytes = index.stat().st_size / 1000
@@ -78,9 +78,9 @@ def most():
     lines = open("/proc/self/status").read().splitlines()
     return int(next(line for line in lines if line.startswith("VmHWM")).split()[1])
 
-before, begin = most(), time.perf_counter()
+before, start = most(), time.perf_counter()
 open_dataset(sys.argv[1]).close()
-print(time.perf_counter() - begin, (most() - before) / 1024)
+print(time.perf_counter() - start, (most() - before) / 1024)
 """
 
 

@@ -32,8 +32,8 @@ _STATUS = """
 import json, sys, time
 def status(field):
     return int(open("/proc/self/status").read().split(field)[1].split()[0]) / 1024
-def report(begin, before):
-    span = time.perf_counter() - begin
+def report(start, before):
+    span = time.perf_counter() - start
     print(json.dumps([span, status("VmRSS:") - before, status("VmRSS:"), status("VmHWM:")]))
 """
 _OURS = """
@@ -41,28 +41,28 @@ import numpy as np
 from headrace.storage import open_dataset
 from headrace.storage.open import arrow_source
 from headrace.storage.store import local
-before, begin = status("VmRSS:"), time.perf_counter()
+before, start = status("VmRSS:"), time.perf_counter()
 dataset = open_dataset(sys.argv[1])
-report(begin, before)
+report(start, before)
 ids = np.random.default_rng(0).integers(0, dataset.sample_count, 4096)
-begin = time.perf_counter()
+start = time.perf_counter()
 dataset.locate(ids)
-report(begin, before)
-begin = time.perf_counter()
+report(start, before)
+start = time.perf_counter()
 dataset.locate(ids)
-report(begin, before)
+report(start, before)
 """
 _JSON = """
-before, begin = status("VmRSS:"), time.perf_counter()
+before, start = status("VmRSS:"), time.perf_counter()
 shards = json.load(open(sys.argv[1] + "/index.json"))["shards"]
-report(begin, before)
+report(start, before)
 """
 _MOSAIC = """
 from streaming.base.format import reader_from_json
-before, begin = status("VmRSS:"), time.perf_counter()
+before, start = status("VmRSS:"), time.perf_counter()
 shards = json.load(open(sys.argv[1] + "/index.json"))["shards"]
 readers = [reader_from_json(sys.argv[1], None, shard) for shard in shards]
-report(begin, before)
+report(start, before)
 """
 
 
@@ -75,9 +75,9 @@ def main() -> None:
     )
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        begin = time.perf_counter()
+        start = time.perf_counter()
         _write_manifest(folder / "ours")
-        committed = time.perf_counter() - begin
+        committed = time.perf_counter() - start
         _write_mosaic(folder)
         tables = {path.name: path.stat().st_size for path in (folder / "ours/manifests").iterdir()}
         shards = next(size for table, size in tables.items() if table.endswith("shards.arrow"))
@@ -169,9 +169,9 @@ def _ceiling_s(folder: Path) -> float:
     (path,) = (folder / "manifests").glob("*.shards.arrow")
     times = []
     for _ in range(5):
-        begin = time.perf_counter()
+        start = time.perf_counter()
         hashlib.blake2b(path.read_bytes()).hexdigest()
-        times.append(time.perf_counter() - begin)
+        times.append(time.perf_counter() - start)
     return statistics.median(times)
 
 

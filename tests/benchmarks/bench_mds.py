@@ -44,12 +44,12 @@ shards = json.load(open(folder + "/index.json"))["shards"]
 readers = [reader_from_json(folder, None, shard) for shard in shards]
 spans = []
 for _ in range(rounds):
-    begin, count = time.perf_counter(), 0
+    start, count = time.perf_counter(), 0
     for reader in readers:
         for i in range(min(reader.samples, limit - count)):
             reader[i]
             count += 1
-    spans.append((time.perf_counter() - begin) / count)
+    spans.append((time.perf_counter() - start) / count)
 print(json.dumps(spans))
 """
 _MOSAIC_OPEN = """
@@ -58,10 +58,10 @@ from streaming.base.format import reader_from_json
 def status(field):
     return int(open("/proc/self/status").read().split(field)[1].split()[0])
 before = status("VmRSS:")
-begin = time.perf_counter()
+start = time.perf_counter()
 shards = json.load(open(sys.argv[1] + "/index.json"))["shards"]
 readers = [reader_from_json(sys.argv[1], None, shard) for shard in shards]
-span = time.perf_counter() - begin
+span = time.perf_counter() - start
 print(json.dumps([span, status("VmHWM:") - before, status("VmRSS:") - before]))
 """
 _OUR_OPEN = """
@@ -71,9 +71,9 @@ import headrace.storage.mds.source, headrace.storage.store.local
 def status(field):
     return int(open("/proc/self/status").read().split(field)[1].split()[0])
 before = status("VmRSS:")
-begin = time.perf_counter()
+start = time.perf_counter()
 dataset = open_dataset(sys.argv[1])
-span = time.perf_counter() - begin
+span = time.perf_counter() - start
 print(json.dumps([span, status("VmHWM:") - before, status("VmRSS:") - before]))
 """
 
@@ -170,20 +170,20 @@ def _write(
 
 def _read_s(folder: Path) -> float:
     with open_dataset(str(folder)) as dataset:
-        begin = time.perf_counter()
+        start = time.perf_counter()
         for block in range(dataset.block_count):
             dataset.read_block(block)
-        return time.perf_counter() - begin
+        return time.perf_counter() - start
 
 
 def _copy_s(folder: Path) -> float:
     paths = list(folder.glob("*.mds"))
     target = bytearray(max(path.stat().st_size for path in paths))
-    begin = time.perf_counter()
+    start = time.perf_counter()
     for path in paths:
         with path.open("rb", buffering=0) as file:
             file.readinto(target)
-    return time.perf_counter() - begin
+    return time.perf_counter() - start
 
 
 def _asked(python: str | None, script: str, *arguments: str) -> list[float]:

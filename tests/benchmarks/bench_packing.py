@@ -359,8 +359,8 @@ def _lognormal(random: np.random.Generator, count: int, sigma: float) -> NDArray
 
 def _pairs(group: PackedGroup) -> set[tuple[int, int]]:
     found = set()
-    for begin, end in itertools.pairwise(group.starts.tolist()):
-        documents = sorted(set(group.pieces[begin:end, 0].tolist()))
+    for start, end in itertools.pairwise(group.starts.tolist()):
+        documents = sorted(set(group.pieces[start:end, 0].tolist()))
         found |= set(itertools.combinations(documents, 2))
     return found
 

@@ -90,12 +90,12 @@ def _measure(folder: str, rows: int, rank: int, world_size: int, *, seconds: flo
             )
 
         times, epochs = _take(stream(0, 0), seconds)
-        begins = [_first_ns(stream(epoch, 0)) for epoch in range(100, 109)]
+        starts = [_first_ns(stream(epoch, 0)) for epoch in range(100, 109)]
     cache.close()
     return Cost(
         float(np.quantile(times, 0.25)) / 1e3,
         statistics.fmean(times) / 1e3 if epochs > 1 else float("nan"),
-        min(begins) / 1e6,
+        min(starts) / 1e6,
     )
 
 

@@ -293,15 +293,15 @@ def _gather_into(
     socket.send_fds(link, [size.to_bytes(8, "little")], [fd])
     os.close(fd)
     count, free = len(slots[0]), _SLOTS
-    begins = itertools.cycle(range(0, len(order) - count + 1, count))
+    starts = itertools.cycle(range(0, len(order) - count + 1, count))
     try:
-        for slot, begin in zip(itertools.cycle(slots), begins, strict=False):
+        for slot, start in zip(itertools.cycle(slots), starts, strict=False):
             while not free:
                 freed = len(link.recv(_SLOTS))
                 if not freed:
                     return
                 free += freed
-            _gather(rows, order[begin : begin + count], slot)
+            _gather(rows, order[start : start + count], slot)
             link.send(b".")
             free -= 1
     except OSError:

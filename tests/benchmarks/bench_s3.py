@@ -162,10 +162,10 @@ class _Cost(NamedTuple):
 
 
 def _cost_of(run: Callable[[], object], weed: Weed) -> _Cost:
-    begin = _Cost(time.perf_counter(), time.process_time(), processor_s(weed.process.pid))
+    start = _Cost(time.perf_counter(), time.process_time(), processor_s(weed.process.pid))
     run()
     end = _Cost(time.perf_counter(), time.process_time(), processor_s(weed.process.pid))
-    return _Cost(*(after - before for before, after in zip(begin, end, strict=True)))
+    return _Cost(*(after - before for before, after in zip(start, end, strict=True)))
 
 
 def _print(costs: dict[str, list[_Cost]], mebibytes: float) -> None:

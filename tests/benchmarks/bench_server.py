@@ -162,21 +162,21 @@ def _print(
 
 def _rate(server: Running, sizes: Callable[[], Generator[int]], seconds: float) -> _Rate:
     """Return the bytes a second of one stream, its first tenth left out."""
-    now = begin = time.perf_counter() + seconds / 10
+    now = start = time.perf_counter() + seconds / 10
     spent = math.nan
     received = 0
     with closing(sizes()) as messages:
         for size in messages:
             now = time.perf_counter()
-            if now < begin:
+            if now < start:
                 continue
             if math.isnan(spent):
                 spent = _processor_s(server)
             received += size
-            if now > begin + seconds:
+            if now > start + seconds:
                 break
         spent = _processor_s(server) - spent
-    return _Rate(received / (now - begin), received / spent)
+    return _Rate(received / (now - start), received / spent)
 
 
 def _processor_s(server: Running) -> float:

@@ -115,10 +115,10 @@ def _reading(address: str, caller: str, streams: int, loop: _Loop) -> Iterator[C
 
 def _rates(tenants: list[Connection], seconds: float) -> list[float]:
     time.sleep(_WARM_S)
-    begin, began = _sums(tenants), time.monotonic()
+    start, began = _sums(tenants), time.monotonic()
     time.sleep(seconds)
     end, took = _sums(tenants), time.monotonic() - began
-    return [(after - before) / took / 2**20 for before, after in zip(begin, end, strict=True)]
+    return [(after - before) / took / 2**20 for before, after in zip(start, end, strict=True)]
 
 
 def _sums(tenants: list[Connection]) -> list[int]:

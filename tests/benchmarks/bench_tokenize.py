@@ -135,7 +135,7 @@ def _library(texts: list[str], path: Path) -> Iterator[int]:
     with ThreadPoolExecutor(_WORKERS) as threads:
         while True:
             for first in range(0, len(chunks), _WORKERS):
-                parts = [encoded[begin:end] for begin, end in chunks[first : first + _WORKERS]]
+                parts = [encoded[start:end] for start, end in chunks[first : first + _WORKERS]]
                 yield sum(
                     each.size for part in threads.map(tokenizer.encode, parts) for each in part
                 )

@@ -44,8 +44,8 @@ def serve_flight(
     rows = pa.Table.from_batches(blocks).combine_chunks()
     starts = np.concatenate([[0], np.cumsum(counts)])
     shards = [
-        rows.slice(begin, end - begin).combine_chunks()
-        for begin, end in itertools.pairwise(starts.tolist())
+        rows.slice(start, end - start).combine_chunks()
+        for start, end in itertools.pairwise(starts.tolist())
     ]
     server = _Server(location, shards, starts, batch_size)
     is_unix = location.startswith("grpc+unix:")
@@ -95,8 +95,8 @@ class _Server(fl.FlightServerBase):
 
     def _batches(self) -> Iterator[pa.RecordBatch]:
         while True:
-            for begin in range(0, len(self._order) - self._batch_size + 1, self._batch_size):
-                yield self._gather(self._order[begin : begin + self._batch_size])
+            for start in range(0, len(self._order) - self._batch_size + 1, self._batch_size):
+                yield self._gather(self._order[start : start + self._batch_size])
 
     def _gather(self, ids: NDArray[np.int64]) -> pa.RecordBatch:
         # Sorting is how the rows of a shard come together; their order in a batch is nobody's.

@@ -174,13 +174,13 @@ class Packer:
         numbers = np.full((self._rows, self._length), -1, np.int32)
         real = 0
         for row, at in enumerate(kept):
-            begin = 0
+            start = 0
             for number, document in enumerate(bins[at]):
-                end = begin + len(document)
-                rows[row, begin:end] = document
-                numbers[row, begin:end] = number
-                begin = end
-            real += begin
+                end = start + len(document)
+                rows[row, start:end] = document
+                numbers[row, start:end] = number
+                start = end
+            real += start
         return torch.from_numpy(np.stack([rows, numbers])), real, rows.size
 
 

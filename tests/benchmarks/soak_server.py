@@ -166,8 +166,8 @@ def wrong(readings: list[Reading]) -> list[str]:
     found = []
     for name, (part, some) in _MORE.items():
         before, after = (
-            statistics.median(one.counts[name] for one in readings[begin : begin + third])
-            for begin in (third, 2 * third)
+            statistics.median(one.counts[name] for one in readings[start : start + third])
+            for start in (third, 2 * third)
         )
         print(f"{name}: {before:.0f} in the second third, {after:.0f} in the last")
         if after > before * part + some:

@@ -31,7 +31,7 @@ from support.scripted_server import scripted_server
 from support.wire import batch_messages, epoch_messages, start_message, token_at, values
 
 MOST_BYTES = 4096
-HONEST = [[begin, begin + 1, begin + 2, begin + 3] for begin in (0, 4, 8)]
+HONEST = [[start, start + 1, start + 2, start + 3] for start in (0, 4, 8)]
 
 Messages = list[pb.ReadBatchesResponse]
 
@@ -320,10 +320,10 @@ def test_a_wait_that_is_none_is_no_error_and_no_wait_without_end(
     payload=st.integers(0, (1 << 64) - 1),
     payload_bytes=st.integers(0, (1 << 64) - 1),
     message_bytes=st.one_of(st.integers(0, 200), st.integers(0, (1 << 64) - 1)),
-    begin=st.one_of(st.integers(0, 64).map(lambda n: n * 64), st.integers(0, (1 << 64) - 1)),
+    start=st.one_of(st.integers(0, 64).map(lambda n: n * 64), st.integers(0, (1 << 64) - 1)),
 )
 def test_no_number_of_a_slot_leads_out_of_the_ring(
-    payload: int, payload_bytes: int, message_bytes: int, begin: int
+    payload: int, payload_bytes: int, message_bytes: int, start: int
 ) -> None:
     """What opens lies inside, also under the right checksum; all else is `StreamCorruptError`."""
     ring = np.zeros(4096, np.uint8)
@@ -335,7 +335,7 @@ def test_no_number_of_a_slot_leads_out_of_the_ring(
     message = slot[SLOT_HEADER_BYTES:][: min(message_bytes, 4096)]
     digest = xxhash.xxh3_64_intdigest(head[:56].tobytes() + message.tobytes())
     head[56:64] = np.array([digest], np.uint64).view(np.uint8)
-    for place in (64, begin):
+    for place in (64, start):
         try:
             opened = open_slot(ring.data, start=place, generation=1)
         except StreamCorruptError:

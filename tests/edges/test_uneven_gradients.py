@@ -53,8 +53,8 @@ def _alone(order: list[int], position: int, end: str) -> list[list[float]]:
     x, y = _samples()
     gradients = []
     stop = len(order) - (len(order) - position) % GLOBAL_BATCH if end == "drop_last" else len(order)
-    for begin in range(position, stop, GLOBAL_BATCH):
-        ids = order[begin : begin + GLOBAL_BATCH]
+    for start in range(position, stop, GLOBAL_BATCH):
+        ids = order[start : start + GLOBAL_BATCH]
         model = make_model()
         loss = nn.functional.mse_loss(model(torch.from_numpy(x[ids])), torch.from_numpy(y[ids]))
         torch.autograd.backward(loss)

@@ -133,13 +133,13 @@ def test_the_loop_does_not_wait_when_its_steps_are_longer_than_the_fetch(address
     dataset = RemoteDataset(address, "d", batch_size=64, device="cuda")
     next(iter(dataset))
     torch.cuda.synchronize()
-    before, begin = dataset.stats().waited_s, time.monotonic()
+    before, start = dataset.stats().waited_s, time.monotonic()
     for batch in dataset:
         _, x = _tensors(batch)
         x.sum()
         _keep_busy(BUSY_CYCLES // 2)
         torch.cuda.synchronize()
-    waited, whole = dataset.stats().waited_s - before, time.monotonic() - begin
+    waited, whole = dataset.stats().waited_s - before, time.monotonic() - start
     dataset.close()
 
     assert waited < 0.01 * whole
@@ -172,14 +172,14 @@ def test_to_start_a_transfer_does_not_wait_for_it() -> None:
     payload = copies.make_buffer(size)[:size]
     copies.start(payload).wait()
 
-    begin = time.monotonic()
+    start = time.monotonic()
     copy = copies.start(payload)
     started = time.monotonic()
     copy.wait()
     ended = time.monotonic()
 
     assert copy.has_ended()
-    assert started - begin < 0.5 * (ended - begin)
+    assert started - start < 0.5 * (ended - start)
 
 
 def _keep_busy(cycles: int) -> None:
@@ -192,7 +192,7 @@ def _seconds(step: object) -> float:
     step()
     found = []
     for _ in range(10):
-        begin = time.monotonic()
+        start = time.monotonic()
         step()
-        found.append(time.monotonic() - begin)
+        found.append(time.monotonic() - start)
     return min(found)

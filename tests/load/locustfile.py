@@ -74,7 +74,7 @@ class Trainer(User):
         stream.cancel()
 
     def _measured(self, name: str, call: Callable[[], object]) -> bool:
-        begin = time.perf_counter()
+        start = time.perf_counter()
         failure: Exception | None = None
         size = 0
         try:
@@ -85,7 +85,7 @@ class Trainer(User):
         self.environment.events.request.fire(
             request_type="grpc",
             name=name,
-            response_time=(time.perf_counter() - begin) * 1e3,
+            response_time=(time.perf_counter() - start) * 1e3,
             response_length=size,
             context={},
             exception=failure,

@@ -55,10 +55,10 @@ def test_every_element_of_the_schema_has_a_type_of_its_name() -> None:
 @given(st.lists(st.integers(0, 1 << 40)))
 def test_buffers_stand_apart_and_as_near_as_alignment_lets_them(lengths: list[int]) -> None:
     """Each begins at a multiple of 64, less than 64 bytes after the one before it."""
-    begins, size = place_buffers(lengths)
+    starts, size = place_buffers(lengths)
 
-    ends = [begin + length for begin, length in zip(begins, lengths, strict=True)]
-    assert [aligned(end) for end in [0, *ends][:-1]] == begins[: len(ends)]
-    assert all(begin % ALIGNMENT == 0 for begin in begins)
-    assert all(0 <= b - e < ALIGNMENT for b, e in zip(begins[1:], ends[:-1], strict=True))
+    ends = [start + length for start, length in zip(starts, lengths, strict=True)]
+    assert [aligned(end) for end in [0, *ends][:-1]] == starts[: len(ends)]
+    assert all(start % ALIGNMENT == 0 for start in starts)
+    assert all(0 <= b - e < ALIGNMENT for b, e in zip(starts[1:], ends[:-1], strict=True))
     assert ([0, *ends][-1]) == size

@@ -53,7 +53,7 @@ def test_records_come_out_however_they_are_cut(records: list[Record], cuts: list
     reader = RecordReader()
 
     found = [
-        each for begin, end in itertools.pairwise(edges) for each in reader.feed(stream[begin:end])
+        each for start, end in itertools.pairwise(edges) for each in reader.feed(stream[start:end])
     ]
 
     assert records == found

@@ -39,18 +39,18 @@ def write_dataset(
     """
     store = open_store(url)
     entries = []
-    begin = 0
+    start = 0
     # Shards of other versions stay.
     part = "part" if mode == "error" else f"part-{mode}"
     for number, count in enumerate(shard_samples):
         writer = ShardWriter(
             store, f"{part}-{number:05d}.arrow", schema=table.schema, block_bytes=block_bytes
         )
-        for batch in table.slice(begin, count).to_batches():
+        for batch in table.slice(start, count).to_batches():
             writer.append(batch)
         entries.append(writer.close())
-        begin += count
-    assert begin == table.num_rows
+        start += count
+    assert start == table.num_rows
     return commit_dataset(store, table.schema, entries, mode=mode)
 
 

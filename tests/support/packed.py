@@ -84,14 +84,14 @@ def check_row(
     assert edges[0] == 0
     assert edges[-1] == len(tokens) == options.length
     assert len(samples) == len(edges) - 1
-    for number, (begin, end) in enumerate(itertools.pairwise(edges.tolist())):
-        own, sample = tokens[begin:end].tolist(), int(samples[number])
-        assert begin < end
-        assert positions[begin:end].tolist() == list(range(end - begin))
+    for number, (start, end) in enumerate(itertools.pairwise(edges.tolist())):
+        own, sample = tokens[start:end].tolist(), int(samples[number])
+        assert start < end
+        assert positions[start:end].tolist() == list(range(end - start))
         if sample < 0:
             assert own == [options.fill] * len(own)
-            assert set(labels[begin:end]) == {-100}
-            assert set(numbers[begin:end]) == {-1}
+            assert set(labels[start:end]) == {-100}
+            assert set(numbers[start:end]) == {-1}
             continue
         whole = marked(documents[sample], options)
         first = next(
@@ -102,12 +102,12 @@ def check_row(
         places = set(range(first, first + len(own)))
         assert not places & done[sample]
         done[sample] |= places
-        assert labels[begin:end].tolist() == [*own[1:], -100]
-        assert set(numbers[begin:end]) == {number}
+        assert labels[start:end].tolist() == [*own[1:], -100]
+        assert set(numbers[start:end]) == {number}
         has_bos = options.bos is not None
         plain = [0.5 * value for value in documents[sample].tolist()]
         shown = ([0.0] if has_bos else []) + plain + ([] if options.eos is None else [0.0])
-        assert weights[begin:end].tolist() == shown[first : first + len(own)]
+        assert weights[start:end].tolist() == shown[first : first + len(own)]
 
 
 def payloads(seen: Transcript) -> list[list[Any]]:

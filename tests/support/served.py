@@ -239,20 +239,20 @@ RICH_SCHEMA = pa.schema(
 
 
 def _buffers(lengths: Sequence[int], payload: bytes) -> Iterator[NDArray[np.uint8]]:
-    begin = end = 0
+    start = end = 0
     for length in lengths:
-        begin = (end + 63) // 64 * 64
-        assert payload[end:begin] == bytes(begin - end)
-        end = begin + length
-        yield np.frombuffer(payload, np.uint8)[begin:end]
+        start = (end + 63) // 64 * 64
+        assert payload[end:start] == bytes(start - end)
+        end = start + length
+        yield np.frombuffer(payload, np.uint8)[start:end]
     assert end == len(payload)
 
 
 def _item(
     column: pb.Column, flat: NDArray[np.uint8], dtype: np.dtype[np.generic], edges: list[int]
 ) -> object:
-    begin, end = (edge * dtype.itemsize for edge in edges)
-    raw = flat[begin:end].tobytes()
+    start, end = (edge * dtype.itemsize for edge in edges)
+    raw = flat[start:end].tobytes()
     if column.kind == pb.COLUMN_KIND_STRING:
         return raw.decode()
     if column.kind == pb.COLUMN_KIND_BYTES:

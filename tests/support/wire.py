@@ -80,9 +80,9 @@ def batch_messages(
     messages = [pb.ReadBatchesResponse(batch=header, payload=payload[:chunk_bytes])]
     messages += [
         pb.ReadBatchesResponse(
-            chunk=pb.Chunk(payload_offset=begin), payload=payload[begin : begin + chunk_bytes]
+            chunk=pb.Chunk(payload_offset=start), payload=payload[start : start + chunk_bytes]
         )
-        for begin in range(chunk_bytes, len(payload), chunk_bytes)
+        for start in range(chunk_bytes, len(payload), chunk_bytes)
     ]
     return messages
 
@@ -97,16 +97,16 @@ def epoch_messages(
 ) -> Iterator[pb.ReadBatchesResponse]:
     """The rest of an epoch of the hand-made dataset, with its end."""
     sent = range(position, sample_count, size)
-    for begin in sent:
-        last = begin + size >= sample_count
-        step = (epoch * sample_count + begin) // size
-        after = (epoch + 1, 0) if last else (epoch, begin + size)
+    for start in sent:
+        last = start + size >= sample_count
+        step = (epoch * sample_count + start) // size
+        after = (epoch + 1, 0) if last else (epoch, start + size)
         yield from batch_messages(
-            [values(epoch, begin, size).tobytes()],
+            [values(epoch, start, size).tobytes()],
             token=token_at(*after, size=size, step=step + 1),
             sample_count=size,
             epoch=epoch,
-            position=begin,
+            position=start,
             step=step,
         )
     yield pb.ReadBatchesResponse(

@@ -160,9 +160,9 @@ def judge(need: Need, first: Pass, again: Pass, *, round_trip_ms: float) -> Diag
 def _round_trip_ms(target: str, dataset: str, deadlines: Deadlines, access: Access) -> float:
     taken = []
     for _ in range(_CALLS):
-        begin = time.perf_counter()
+        start = time.perf_counter()
         fetch_dataset(target, dataset, deadlines=deadlines, access=access)
-        taken.append(time.perf_counter() - begin)
+        taken.append(time.perf_counter() - start)
     return statistics.median(taken) * 1e3
 
 
@@ -183,22 +183,22 @@ def _read(
         allocate=BufferPool(idle_bytes=64 * _MIB).take,
         access=access,
     )
-    begin = time.perf_counter()
+    start = time.perf_counter()
     reader.clock.begin_wait()
     first_s, samples, payload_bytes, batches = 0.0, 0, 0, 0
     try:
         for event in reader.events():
             if not isinstance(event, BatchEvent):
                 continue
-            first_s = first_s or time.perf_counter() - begin
+            first_s = first_s or time.perf_counter() - start
             samples += event.header.sample_count
             payload_bytes += event.header.payload_bytes
             batches += 1
-            if batches >= most or time.perf_counter() - begin >= seconds:
+            if batches >= most or time.perf_counter() - start >= seconds:
                 break
     finally:
         reader.close()
-    taken = time.perf_counter() - begin
+    taken = time.perf_counter() - start
     spent = reader.clock.waited()
     hops = {field.name: getattr(spent, field.name) / taken for field in fields(spent)}
     found = Pass(samples / taken, payload_bytes / _MIB / taken, first_s * 1e3, hops)

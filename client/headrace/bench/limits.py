@@ -52,9 +52,9 @@ def _best_rate(run: Callable[[], None]) -> float:
     run()  # touches the memory for the first time
     rates = []
     for _ in range(_ROUNDS):
-        begin = time.perf_counter()
+        start = time.perf_counter()
         run()
-        rates.append(_BUFFER_BYTES / _MIB / (time.perf_counter() - begin))
+        rates.append(_BUFFER_BYTES / _MIB / (time.perf_counter() - start))
     return max(rates)
 
 

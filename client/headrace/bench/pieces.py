@@ -170,13 +170,13 @@ def _rate(sizes: Iterator[int], seconds: float, mib: list[float]) -> float:
         mib: The MiB of all items are added to it.
     """
     first = next(sizes)
-    begin, total = time.perf_counter(), 0
+    start, total = time.perf_counter(), 0
     for size in sizes:
         total += size
-        if time.perf_counter() - begin >= seconds:
+        if time.perf_counter() - start >= seconds:
             break
     mib.append((first + total) / _MIB)
-    return max(total, 1) / _MIB / (time.perf_counter() - begin)
+    return max(total, 1) / _MIB / (time.perf_counter() - start)
 
 
 def _read_store(url: str) -> Iterator[int]:
@@ -242,10 +242,10 @@ def _loop_batches(workload: Workload, address: str, *, device: str | None) -> It
 
 
 def _first_ms(workload: Workload, address: str) -> float:
-    begin = time.perf_counter()
+    start = time.perf_counter()
     batches = _client_batches(workload, address)
     next(batches)
-    taken = time.perf_counter() - begin
+    taken = time.perf_counter() - start
     batches.close()
     return taken * 1e3
 

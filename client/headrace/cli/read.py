@@ -118,12 +118,12 @@ def command(
     from headrace.client import BatchEvent, BatchReader, Deadlines, read_mixture  # noqa: PLC0415
 
     size = global_batch_size or batch_size * max(1, world_size // max(1, replication))
-    begin = _Begin(epoch, position, replace(spec, unit=size), size)
+    start = _Begin(epoch, position, replace(spec, unit=size), size)
     if token is not None:
-        begin = _after_token(token, global_batch_size)
+        start = _after_token(token, global_batch_size)
     text = None if mixture is None else utf8_text(mixture.read, option="--mixture")
     options = _read_options(
-        begin,
+        start,
         dataset=dataset,
         mixture=None if text is None else read_mixture(text),
         ranks=(rank, world_size, replication),
@@ -135,7 +135,7 @@ def command(
     reader = BatchReader(
         [target],
         replace(options, where=where, buckets=buckets or 0),
-        place=begin.place(),
+        place=start.place(),
         deadlines=Deadlines(connect_s=connect_s),
         allocate=lambda length: np.empty(length, dtype=np.uint8),
         access=access,
@@ -172,7 +172,7 @@ def _after_token(text: str, global_batch_size: int | None) -> _Begin:
 
 
 def _read_options(
-    begin: _Begin,
+    start: _Begin,
     *,
     dataset: str,
     mixture: Mixture | None,
@@ -189,15 +189,15 @@ def _read_options(
     return ReadOptions(
         dataset=dataset,
         mixture=mixture,
-        order=begin.order,
-        global_batch_size=begin.global_batch_size,
+        order=start.order,
+        global_batch_size=start.global_batch_size,
         rank=rank,
         world_size=world_size,
         replication=replication,
         end=EndMode(end),
         columns=tuple(filter(None, (columns or "").split(","))),
         with_ids=ids,
-        end_epoch=begin.epoch + epochs,
+        end_epoch=start.epoch + epochs,
     )
 
 

@@ -112,7 +112,7 @@ class _Stream:
 def _augmented(content: Any) -> Any:
     """Decode, crop, resize with antialiasing and flip one photograph, all on the worker."""
     shape = tf.io.extract_jpeg_shape(content)
-    begin, size, _ = tf.image.sample_distorted_bounding_box(
+    start, size, _ = tf.image.sample_distorted_bounding_box(
         shape,
         tf.zeros((0, 0, 4), tf.float32),
         min_object_covered=0.0,
@@ -120,7 +120,7 @@ def _augmented(content: Any) -> Any:
         area_range=SCALE,
         use_image_if_no_bounding_boxes=True,
     )
-    window = tf.stack([begin[0], begin[1], size[0], size[1]])
+    window = tf.stack([start[0], start[1], size[0], size[1]])
     cropped = tf.image.decode_and_crop_jpeg(content, window, channels=3)
     scaled = tf.image.resize(cropped, (SIDE, SIDE), antialias=True)
     return tf.cast(tf.image.random_flip_left_right(tf.round(scaled)), tf.uint8)

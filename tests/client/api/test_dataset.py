@@ -52,7 +52,7 @@ def _first(batch: Batch) -> tuple[int, int]:
     return batch.epoch, int(values[0])
 
 
-WHOLE_EPOCHS = [[(epoch, 1000 * epoch + begin) for begin in (0, 4, 8)] for epoch in range(3)]
+WHOLE_EPOCHS = [[(epoch, 1000 * epoch + start) for start in (0, 4, 8)] for epoch in range(3)]
 
 
 def test_each_for_yields_the_next_epoch(server: ScriptedService) -> None:

@@ -28,12 +28,12 @@ def _view(items: list[bytes | None], kind: int) -> ColumnView:
 @given(
     texts=st.lists(st.one_of(st.none(), st.text(max_size=5)), max_size=12),
     repeat=st.sampled_from([1, 2, 60]),
-    begin=_BOUND,
+    start=_BOUND,
     end=_BOUND,
     step=st.sampled_from([None, 1, 2, -1]),
 )
 def test_items_are_those_that_were_written(
-    texts: list[str | None], repeat: int, begin: int | None, end: int | None, step: int | None
+    texts: list[str | None], repeat: int, start: int | None, end: int | None, step: int | None
 ) -> None:
     """One by one, in a loop and in slices: ASCII or not, empty or null, in one run or several."""
     texts *= repeat
@@ -43,5 +43,5 @@ def test_items_are_those_that_were_written(
 
     assert texts == list(strings) == [strings[index] for index in range(len(strings))]
     assert blobs == list(pieces) == [pieces[index] for index in range(len(pieces))]
-    assert texts[begin:end:step] == strings[begin:end:step]
-    assert blobs[begin:end:step] == pieces[begin:end:step]
+    assert texts[start:end:step] == strings[start:end:step]
+    assert blobs[start:end:step] == pieces[start:end:step]

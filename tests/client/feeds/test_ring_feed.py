@@ -411,8 +411,8 @@ def test_a_silent_ring_is_an_error() -> None:
             next(feed.events())
 
 
-def _opened(begin: int, generation: int, end: int) -> OpenSlot:
-    return OpenSlot(begin, generation, b"", begin + 64, end, 0)
+def _opened(start: int, generation: int, end: int) -> OpenSlot:
+    return OpenSlot(start, generation, b"", start + 64, end, 0)
 
 
 def _lent(memory: RingMemory, opened: OpenSlot) -> NDArray[np.uint8]:

@@ -301,9 +301,9 @@ def test_a_full_server_is_asked_again_after_the_time_it_names() -> None:
         fail(context, grpc.StatusCode.RESOURCE_EXHAUSTED, "STREAM_LIMIT", retry_after_s=0.2)
 
     with scripted_server(full, _whole) as server:
-        begin = time.monotonic()
+        start = time.monotonic()
         found = _shown(_reader(server.address).events())
-        waited = time.monotonic() - begin
+        waited = time.monotonic() - start
 
     assert UNDISTURBED == found
     assert waited >= 0.2
@@ -341,10 +341,10 @@ def test_heartbeats_alone_keep_no_stream_open() -> None:
 
     with scripted_server(alive) as server:
         reader = _reader(server.address, give_up_s=0.5)
-        begin = time.monotonic()
+        start = time.monotonic()
         with pytest.raises(StoreUnavailableError, match=r"no batch for .* heartbeats"):
             list(reader.events())
-        waited = time.monotonic() - begin
+        waited = time.monotonic() - start
         released.set()
 
     assert 0.5 <= waited < 50.0

@@ -86,7 +86,7 @@ def test_noise_is_refused_or_harmless(noise: bytes) -> None:
         frame = read_frame(noise)
     except StreamCorruptError:
         return
-    assert 0 < frame.begin <= frame.end <= frame.payload <= len(frame.message)
+    assert 0 < frame.start <= frame.end <= frame.payload <= len(frame.message)
 
 
 @given(
@@ -164,7 +164,7 @@ def test_noise_in_a_group_is_refused_or_harmless(noise: bytes) -> None:
     except StreamCorruptError:
         return
     for frame in frames:
-        assert 0 < frame.begin <= frame.end <= frame.payload <= frame.stop <= len(frame.message)
+        assert 0 < frame.start <= frame.end <= frame.payload <= frame.stop <= len(frame.message)
 
 
 @given(cut=st.integers(1, 400))

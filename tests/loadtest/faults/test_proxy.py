@@ -80,10 +80,10 @@ def test_latency_delays_both_ways() -> None:
     """A round trip takes twice the latency at least."""
     with _through() as (proxy, client):
         proxy.apply(Cut("latency", 0.05))
-        begin = time.monotonic()
+        start = time.monotonic()
         client.sendall(b"x")
         _receive(client, 1)
-        took_s = time.monotonic() - begin
+        took_s = time.monotonic() - start
 
     assert took_s >= 0.1
 
@@ -92,10 +92,10 @@ def test_bandwidth_paces() -> None:
     """Half a MiB at 1 MiB/s takes half a second at least."""
     with _through() as (proxy, client):
         proxy.apply(Cut("bandwidth", 1 << 20))
-        begin = time.monotonic()
+        start = time.monotonic()
         client.sendall(bytes(1 << 19))
         _receive(client, 1 << 19)
-        took_s = time.monotonic() - begin
+        took_s = time.monotonic() - start
 
     assert took_s >= 0.45
 

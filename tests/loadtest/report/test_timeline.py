@@ -66,9 +66,9 @@ def test_all_that_was_waited_is_drawn() -> None:
     edges = np.linspace(0.0, 9.0, 38)
 
     share = np.nan_to_num(waiting_share(results, edges))
-    begins, ends = np.array([0.4, 0.8]), np.array([9.0, 9.0])
+    starts, ends = np.array([0.4, 0.8]), np.array([9.0, 9.0])
     there = [
-        np.clip(np.minimum(ends, right) - np.maximum(begins, left), 0, None).sum()
+        np.clip(np.minimum(ends, right) - np.maximum(starts, left), 0, None).sum()
         for left, right in itertools.pairwise(edges)
     ]
 

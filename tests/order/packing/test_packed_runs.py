@@ -91,9 +91,9 @@ def test_runs_that_are_killed_and_rescaled_read_each_document_once(
         assert undisturbed == disturbed
         pieces = sorted(piece[:3] for row in undisturbed for piece in row)
         held: dict[int, int] = {}
-        for document, begin, size in pieces:
-            assert held.get(document, 0) == begin
-            held[document] = begin + size
+        for document, start, size in pieces:
+            assert held.get(document, 0) == start
+            held[document] = start + size
         assert {at: total for at, total in enumerate(totals.tolist()) if total} == held
 
 
@@ -131,4 +131,4 @@ def _pieces_of(rows: PackedRows, key: int, row_ids: NDArray[np.int64]) -> list[_
     found = rows.pieces(key, row_ids)
     numbers = np.column_stack([found.sample_ids, found.table]).tolist()
     edges = itertools.pairwise([0, *np.cumsum(found.counts).tolist()])
-    return [[tuple(piece) for piece in numbers[begin:end]] for begin, end in edges]
+    return [[tuple(piece) for piece in numbers[start:end]] for start, end in edges]

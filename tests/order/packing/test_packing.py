@@ -50,16 +50,16 @@ def _check(group: PackedGroup, lengths: NDArray[np.int64], packing: Packing, row
     order = np.lexsort((table[:, 1], table[:, 0]))
     for document, pieces in itertools.groupby(table[order].tolist(), key=lambda piece: piece[0]):
         at = 0
-        for _, begin, size, total, _ in pieces:
-            assert begin == at
+        for _, start, size, total, _ in pieces:
+            assert start == at
             assert total == totals[document]
             at += size
         assert at == totals[document]
     assert set(np.flatnonzero(totals).tolist()) == set(table[:, 0].tolist())
     # And each row's pieces lie end to end and within it.
-    for begin, end in itertools.pairwise(group.starts.tolist()):
+    for start, end in itertools.pairwise(group.starts.tolist()):
         at = 0
-        for _, _, size, _, place in table[begin:end].tolist():
+        for _, _, size, _, place in table[start:end].tolist():
             assert place == at
             assert size > 0
             at += size
@@ -174,8 +174,8 @@ def test_documents_meet_others_in_the_next_epoch(sigma: float) -> None:
         edges = itertools.pairwise(group.starts.tolist())
         return {
             pair
-            for begin, end in edges
-            for pair in itertools.combinations(sorted(set(group.pieces[begin:end, 0].tolist())), 2)
+            for start, end in edges
+            for pair in itertools.combinations(sorted(set(group.pieces[start:end, 0].tolist())), 2)
         }
 
     first, second = pairs(0), pairs(1)
@@ -200,8 +200,8 @@ def test_golden() -> None:
 
 def _text(group: PackedGroup) -> list[str]:
     rows = []
-    for begin, end in itertools.pairwise(group.starts.tolist()):
-        pieces = group.pieces[begin:end, :3].tolist()
+    for start, end in itertools.pairwise(group.starts.tolist()):
+        pieces = group.pieces[start:end, :3].tolist()
         rows.append(" ".join(f"{document}[{at}:{at + size}]" for document, at, size in pieces))
     return rows
 

@@ -56,7 +56,7 @@ def _answer(question: dict[str, Any]) -> dict[str, Any]:
     count = group_row_count(lengths, packing)
     found = pack_group(lengths, packing, first_id=question["first_id"], key=key, row_count=count)
     edges = found.starts.tolist()
-    rows = [found.pieces[begin:end, :3].tolist() for begin, end in itertools.pairwise(edges)]
+    rows = [found.pieces[start:end, :3].tolist() for start, end in itertools.pairwise(edges)]
     return {"row_count": count, "rows": rows}
 
 

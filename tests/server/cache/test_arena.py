@@ -15,34 +15,34 @@ def test_extents_never_overlap_and_come_back(steps: list[tuple[bool, int]]) -> N
     taken: list[tuple[int, int]] = []
     for is_take, number in steps:
         if is_take:
-            begin = allocator.take(number)
-            if begin is not None:
-                taken.append((begin, number))
+            start = allocator.take(number)
+            if start is not None:
+                taken.append((start, number))
         elif taken:
             allocator.give(*taken.pop(number % len(taken)))
         ends = [0]
-        for begin, length in sorted(taken):
-            assert begin >= ends[-1]
-            assert begin % GRAIN == 0
-            ends.append(begin + rounded(length))
+        for start, length in sorted(taken):
+            assert start >= ends[-1]
+            assert start % GRAIN == 0
+            ends.append(start + rounded(length))
         assert ends[-1] <= allocator.size
         assert sum(rounded(length) for _, length in taken) == allocator.used
 
-    for begin, length in taken:
-        allocator.give(begin, length)
+    for start, length in taken:
+        allocator.give(start, length)
     assert 0 == allocator.take(allocator.size)
 
 
 def test_the_best_fit_is_taken() -> None:
     """A small extent goes into the smallest hole that holds it."""
     allocator = ExtentAllocator(64 * 10)
-    begins = [allocator.take(64 * size) for size in (2, 1, 1, 1, 4)]
-    for begin, size in zip(begins[::2], (2, 1, 4), strict=True):
-        assert begin is not None
-        allocator.give(begin, 64 * size)
+    starts = [allocator.take(64 * size) for size in (2, 1, 1, 1, 4)]
+    for start, size in zip(starts[::2], (2, 1, 4), strict=True):
+        assert start is not None
+        allocator.give(start, 64 * size)
 
-    assert begins[2] == allocator.take(64)
-    assert begins[0] == allocator.take(65)
+    assert starts[2] == allocator.take(64)
+    assert starts[0] == allocator.take(65)
 
 
 def test_a_size_is_rounded_down_to_whole_lines() -> None:

@@ -47,8 +47,8 @@ def test_the_budget_holds_while_blocks_come_and_go() -> None:
     store = CountingStore()
     with cache_of(store, blocks=3.0) as (cache, source):
         waiter = cache.waiter()
-        for begin in range(0, 100, 10):
-            wanted = list(range(begin, begin + 10))
+        for start in range(0, 100, 10):
+            wanted = list(range(start, start + 10))
             assert wanted == demand(cache, source, wanted, waiter)
             assert cache.used_bytes <= 3 * (BLOCK_BYTES + 64)
             assert 0 == int(cache._slots.pins.sum())
@@ -235,7 +235,7 @@ def test_the_table_of_slots_grows() -> None:
     """There may be any number of blocks; slot 0 is none."""
     table = SlotTable()
 
-    slots = [table.add(source=0, block=n, begin=n, length=1) for n in range(1000)]
+    slots = [table.add(source=0, block=n, offset=n, length=1) for n in range(1000)]
     table.pin(np.array(slots[1:]))
 
     assert 1000 == len({*slots} - {0})

@@ -140,8 +140,8 @@ def test_a_huge_job_leaves_a_small_one_its_part(*, announces: bool) -> None:
         own = add_source(cache, small)
         huge, modest = cache.waiter("huge"), cache.waiter("modest")
         demand(cache, own, [1, 2, 3], modest)
-        for begin in range(0, 500, 5):
-            blocks = list(range(begin, begin + 5))
+        for start in range(0, 500, 5):
+            blocks = list(range(start, start + 5))
             if announces:
                 _announce(huge, source, blocks)
                 for _ in blocks:

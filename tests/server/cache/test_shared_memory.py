@@ -116,8 +116,8 @@ def test_more_blocks_than_slots_evict(shared_cache: _SharedCache) -> None:
     cache.add_desk(Desk(np.zeros(Desk.size(arena.capacity), np.uint8)))
     waiter = cache.waiter()
 
-    for begin in range(0, 900, 50):
-        wanted = list(range(begin, begin + 50))
+    for start in range(0, 900, 50):
+        wanted = list(range(start, start + 50))
         assert wanted == demand(cache, source, wanted, waiter)
 
     assert 200 < cache._slots.count < 256 == arena.capacity

@@ -120,14 +120,14 @@ def test_blocks_of_a_run_are_verified_each_on_its_own(tmp_path: Path) -> None:
     size = len(written.stored)
     content = bytearray(written.stored + bytes(64) + written.stored + written.stored)
     content[size + 64 + size // 2] ^= 1
-    begins = (0, size + 64, 2 * size + 64)
+    starts = (0, size + 64, 2 * size + 64)
     assert written.form is not None
 
     found = written.form.verify(
         bytes(content),
         [
-            dataclasses.replace(written.place, offset=written.place.offset + begin)
-            for begin in begins
+            dataclasses.replace(written.place, offset=written.place.offset + start)
+            for start in starts
         ],
     )
 

@@ -52,11 +52,11 @@ def test_upright(kind: str, orientation: int) -> None:
 def _moved(content: bytes, marker: int) -> bytes:
     """Put a segment of a JPEG behind that of its frame."""
     frame = next(at for at in range(len(content)) if content[at : at + 2] == b"\xff\xc0")
-    begin = content.index(bytes((0xFF, marker)))
-    end = begin + 2 + int.from_bytes(content[begin + 2 : begin + 4], "big")
+    start = content.index(bytes((0xFF, marker)))
+    end = start + 2 + int.from_bytes(content[start + 2 : start + 4], "big")
     behind = frame + 2 + int.from_bytes(content[frame + 2 : frame + 4], "big")
     assert end <= frame
-    return content[:begin] + content[end:behind] + content[begin:end] + content[behind:]
+    return content[:start] + content[end:behind] + content[start:end] + content[behind:]
 
 
 @pytest.mark.parametrize("marker", [0xE1, 0xEE])

@@ -31,9 +31,9 @@ def _parts(draw: st.DrawFn) -> tuple[NDArray[np.uint8], Part]:
     )
     (top, rows), (left, columns) = within(height), within(width)
     size = draw(st.integers(1, 70)), draw(st.integers(1, 70))
-    (first, high), (begin, wide) = within(size[0]), within(size[1])
+    (first, high), (start, wide) = within(size[0]), within(size[1])
     flips = draw(st.tuples(st.booleans(), st.booleans()))
-    return pixels, Part((top, left, rows, columns), size, (first, begin, high, wide), flips)
+    return pixels, Part((top, left, rows, columns), size, (first, start, high, wide), flips)
 
 
 @given(_parts())
@@ -54,8 +54,8 @@ def test_compiled_plain_and_pillow(case: tuple[NDArray[np.uint8], Part]) -> None
     boxed = pixels[top : top + rows, left : left + columns, :channels]
     image = Image.fromarray(boxed if channels == 3 else boxed[:, :, 0])
     scaled = np.asarray(image.resize(part.size[::-1], Image.Resampling.BILINEAR))
-    first, begin, high, wide = part.window
-    kept = scaled.reshape(*part.size, channels)[first : first + high, begin : begin + wide]
+    first, start, high, wide = part.window
+    kept = scaled.reshape(*part.size, channels)[first : first + high, start : start + wide]
     kept = kept[:: -1 if part.flips[0] else 1, :: -1 if part.flips[1] else 1]
     assert np.abs(kept.astype(int) - made).max() <= 1
 

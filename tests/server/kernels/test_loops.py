@@ -125,13 +125,13 @@ def test_spans_of_any_length_are_copied(compiled: ModuleType, first: int) -> Non
     rng = np.random.default_rng(first)
     memory = rng.integers(0, 256, _FAR, dtype=np.uint8)
     lengths = np.concatenate([rng.integers(0, 5000, 900), rng.integers(0, 90_000, 90)])
-    begins = rng.integers(0, _FAR - lengths.max(), lengths.size)
+    starts = rng.integers(0, _FAR - lengths.max(), lengths.size)
     target = np.zeros(int(lengths.sum()) + 64, np.uint8)
     out = target[first : first + int(lengths.sum())]
 
-    assert compiled.copy_spans(memory, begins, lengths, out)
+    assert compiled.copy_spans(memory, starts, lengths, out)
 
-    spans = zip(begins.tolist(), lengths.tolist(), strict=True)
+    spans = zip(starts.tolist(), lengths.tolist(), strict=True)
     assert out.size > _FAR
     assert np.array_equal(np.concatenate([memory[at : at + size] for at, size in spans]), out)
     assert not target[:first].any()
@@ -180,12 +180,12 @@ def test_documents_find_the_rows_of_the_order(
     """Each goes where `headrace.order.packing.best_fit` puts it, or there are too few rows."""
     placed = np.array([min(size, length) for size in sizes], np.int64)
     documents = np.arange(placed.size)
-    begins = documents * 7
+    starts = documents * 7
     out = np.empty((placed.size + rows, 4), np.int64)
 
-    count, used = compiled.best_fit(documents, begins, placed, length, cut, rows, out)
+    count, used = compiled.best_fit(documents, starts, placed, length, cut, rows, out)
 
-    wanted = best_fit(documents, begins, placed, (length, cut, rows))
+    wanted = best_fit(documents, starts, placed, (length, cut, rows))
     if wanted is None:
         assert -1 == count
         return

@@ -277,21 +277,21 @@ def test_slots_in_use_never_overlap(steps: list[tuple[bool, int]]) -> None:
                 newest = slot[1]
                 lent.append((slot[0], slot[0] + number, slot[1]))
             elif not is_take and lent:
-                begin, _, generation = lent.pop(number % len(lent))
-                memory.give(begin, generation)
+                start, _, generation = lent.pop(number % len(lent))
+                memory.give(start, generation)
             spans = sorted(lent)
             assert all(one[1] <= next_[0] for one, next_ in itertools.pairwise(spans))
             assert len(lent) == memory.lent_count
 
 
-@pytest.mark.parametrize(("begin", "generation"), [(0, 2), (64, 1), (2**63, 1)])
-def test_a_release_of_what_was_not_lent_is_refused(begin: int, generation: int) -> None:
+@pytest.mark.parametrize(("start", "generation"), [(0, 2), (64, 1), (2**63, 1)])
+def test_a_release_of_what_was_not_lent_is_refused(start: int, generation: int) -> None:
     """A wrong generation, a place in the middle, and one outside."""
     with closing(RingMemory(_MIB)) as memory:
         assert memory.take(1000) == (0, 1)
 
         with pytest.raises(BadArgumentError, match=f"with generation {generation}; it has"):
-            memory.give(begin, generation)
+            memory.give(start, generation)
 
 
 class _Ring:

@@ -155,7 +155,7 @@ def test_any_server_and_world_makes_the_same(folder: Path, server: Server, name:
     with start_server(config) as small:
         options: dict[str, Any] = {"seed": 5, "epochs": 1, "end": "uneven", "steps": steps, **_IDS}
         with RemoteDataset(small.address, name, batch_size=7, **options) as begun:
-            begin = [_shown(batch) for _, batch in zip(range(3), begun, strict=False)]
+            start = [_shown(batch) for _, batch in zip(range(3), begun, strict=False)]
             state = begun.state_dict()
         ranks = []
         for rank in range(2):
@@ -169,7 +169,7 @@ def test_any_server_and_world_makes_the_same(folder: Path, server: Server, name:
         {key: first.get(key, []) + second.get(key, []) for key in whole[0]}
         for first, second in zip(*ranks, strict=True)
     ]
-    assert whole[:3] == begin[:3]
+    assert whole[:3] == start[:3]
     assert whole[3:] == joined
 
 

@@ -93,12 +93,12 @@ def test_what_a_dataset_reads_in_runs_is_what_it_reads_alone(dataset: Dataset) -
 def test_a_block_altered_on_its_way_is_read_again_alone(dataset: Dataset) -> None:
     """A flipped byte costs one block a second read, and no other."""
     place = dataset.block_place(3)
-    begin = place.offset - dataset.block_place(1).offset
+    start = place.offset - dataset.block_place(1).offset
     reads = _Reads(dataset)
 
     def spoil(content: bytes) -> bytes:
         altered = bytearray(content)
-        altered[begin + place.stored_bytes // 2] ^= 1
+        altered[start + place.stored_bytes // 2] ^= 1
         return bytes(altered)
 
     reads.spoil = spoil

@@ -76,7 +76,7 @@ def test_tokens_depend_on_the_text_alone(
 def test_threads_make_the_same(tokenizer: Tokenizer) -> None:
     """Four at a time."""
     texts = [text.encode() for text in random_texts(400, seed=2)]
-    parts = [texts[begin : begin + 10] for begin in range(0, 400, 10)]
+    parts = [texts[start : start + 10] for start in range(0, 400, 10)]
     expected = [each.tolist() for each in tokenizer.encode(texts)]
 
     with ThreadPoolExecutor(4) as threads:
@@ -98,9 +98,9 @@ def test_chunks_cover_all_texts_in_order(sizes: list[int]) -> None:
     """Each is of one text, or small."""
     chunks = list(text_chunks(sizes))
 
-    assert [row for begin, end in chunks for row in range(begin, end)] == list(range(len(sizes)))
-    for begin, end in chunks:
-        assert end == begin + 1 or sum(sizes[begin:end]) <= CHUNK_BYTES
+    assert [row for start, end in chunks for row in range(start, end)] == list(range(len(sizes)))
+    for start, end in chunks:
+        assert end == start + 1 or sum(sizes[start:end]) <= CHUNK_BYTES
 
 
 def test_a_text_that_is_refused_is_named(tokenizer: Tokenizer, tmp_path: Path) -> None:

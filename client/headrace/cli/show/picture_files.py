@@ -169,9 +169,9 @@ def _drawn(tiles: Sequence[tuple[str, object]]) -> bytes:
         drawn = picture(value, _SIDE)
         if isinstance(drawn, str):
             for offset in range(0, 2 * _SIDE, 16):
-                begin, end = max(0, offset - _SIDE), min(offset, _SIDE)
+                start, end = max(0, offset - _SIDE), min(offset, _SIDE)
                 pen.line(
-                    (left + begin, top + offset - begin, left + end, top + offset - end), _GREY
+                    (left + start, top + offset - start, left + end, top + offset - end), _GREY
                 )
             pen.rectangle((left, top, left + _SIDE - 1, top + _SIDE - 1), outline=_GREY)
             pen.text((left + 4, top + 4), _fitting(drawn), _DARK)

@@ -53,7 +53,7 @@ def sequence(png: bytes, protocol: Protocol) -> str:
 def _kitty(content: str) -> Iterator[str]:
     # q=2: no answer, which the shell would take for input.
     options = f"a=T,f=100,q=2,r={_ROWS},"
-    for begin in range(0, len(content), _CHUNK):
-        more = int(begin + _CHUNK < len(content))
-        yield f"\x1b_G{options}m={more};{content[begin : begin + _CHUNK]}\x1b\\"
+    for start in range(0, len(content), _CHUNK):
+        more = int(start + _CHUNK < len(content))
+        yield f"\x1b_G{options}m={more};{content[start : start + _CHUNK]}\x1b\\"
         options = ""

@@ -262,8 +262,8 @@ class RemoteDataset(IterableDataset[Batch]):
         self._key = uuid.uuid4().hex
         self._side = WorkerSide(self._key)
         register_owner(self._key, self)
-        if (begin := token_bytes(token)) is not None:
-            self._adopt(begin)
+        if (start := token_bytes(token)) is not None:
+            self._adopt(start)
         if self._reading.has_size:
             self._options()
 

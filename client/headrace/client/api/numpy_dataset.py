@@ -176,8 +176,8 @@ class NumpyDataset:
         self._loops = EpochLoops(self._live)
         self._progress = self._loops.progress
         self._classes: Classes | None = None
-        if (begin := token_bytes(token)) is not None:
-            self._progress.place = Place.after(begin)
+        if (start := token_bytes(token)) is not None:
+            self._progress.place = Place.after(start)
 
     if not TYPE_CHECKING:
 

@@ -100,5 +100,5 @@ def _tensors(tf: Any, columns: dict[str, ColumnView]) -> dict[str, Any]:
 def _byte_strings(view: ColumnView) -> Any:
     assert view.offsets is not None
     ends, values = view.offsets.tolist(), view.values
-    strings = [values[begin:end].tobytes() for begin, end in pairwise(ends)]
+    strings = [values[start:end].tobytes() for start, end in pairwise(ends)]
     return np.array(strings, np.object_)

@@ -104,10 +104,10 @@ class _Lazy(ABC, Generic[_T]):
     def __getitem__(self, index: slice) -> list[_T | None]: ...
     def __getitem__(self, index: int | slice) -> _T | list[_T | None] | None:
         if isinstance(index, slice):
-            begin, end, step = index.indices(len(self))
+            start, end, step = index.indices(len(self))
             if step == 1:
-                return self._run(begin, max(begin, end))
-            return [self._at(i) for i in range(begin, end, step)]
+                return self._run(start, max(start, end))
+            return [self._at(i) for i in range(start, end, step)]
         size = len(self)
         if not -size <= index < size:
             raise IndexError(f"sample {index} of a batch of {size}")
@@ -115,7 +115,7 @@ class _Lazy(ABC, Generic[_T]):
 
     def __iter__(self) -> Iterator[_T | None]:
         size = len(self)
-        runs = (self._run(begin, min(begin + _RUN, size)) for begin in range(0, size, _RUN))
+        runs = (self._run(start, min(start + _RUN, size)) for start in range(0, size, _RUN))
         return chain.from_iterable(runs)
 
     def __repr__(self) -> str:
@@ -128,10 +128,10 @@ class _Lazy(ABC, Generic[_T]):
             return None
         return self._decode(self._offsets[index : index + 2].tolist())[0]
 
-    def _run(self, begin: int, end: int) -> list[_T | None]:
-        items: list[_T | None] = [*self._decode(self._offsets[begin : end + 1].tolist())]
+    def _run(self, start: int, end: int) -> list[_T | None]:
+        items: list[_T | None] = [*self._decode(self._offsets[start : end + 1].tolist())]
         if self._valid is not None:
-            for index in np.flatnonzero(~self._valid[begin:end]).tolist():
+            for index in np.flatnonzero(~self._valid[start:end]).tolist():
                 items[index] = None
         return items
 
@@ -234,10 +234,10 @@ class RaggedColumn(_Lazy[torch.Tensor]):
 
     def _decode(self, edges: list[int]) -> list[torch.Tensor]:
         values = self.values
-        return [values[begin:end] for begin, end in pairwise(edges)]
+        return [values[start:end] for start, end in pairwise(edges)]
 
 
 def _cut(whole: _Text, edges: list[int]) -> list[_Text]:
     """Split the values from the first edge to the last at all edges in between."""
     first = edges[0]
-    return [whole[begin - first : end - first] for begin, end in pairwise(edges)]
+    return [whole[start - first : end - first] for start, end in pairwise(edges)]

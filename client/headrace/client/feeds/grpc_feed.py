@@ -176,12 +176,12 @@ def encoded_messages(
     metadata: tuple[tuple[str, str], ...],
 ) -> grpc.CallIterator[bytes]:
     """Start a call whose responses stay encoded, so that protobuf copies no payload."""
-    begin = channel.unary_stream(
+    start = channel.unary_stream(
         f"/headrace.v1.ShardService/{method}",
         request_serializer=type(request).SerializeToString,
         response_deserializer=_as_it_is,
     )
-    return begin(request, metadata=metadata)
+    return start(request, metadata=metadata)
 
 
 def end_call(channel: grpc.Channel, responses: Iterator[bytes]) -> None:

@@ -115,7 +115,7 @@ class WorkerSide:
         self, share: WorkerPart, origin: Origin, source: ShareSource
     ) -> Iterator[Batch | Carried]:
         assert self.place is not None
-        epoch, begin, count = self.place.epoch, self.place.position, 0
+        epoch, start, count = self.place.epoch, self.place.position, 0
         while (event := source.next_event(self.place, share)) is not None:
             if isinstance(event, BatchEvent):
                 count += 1
@@ -131,9 +131,9 @@ class WorkerSide:
                 self.place = replace(Place.after(event.resume_token), offset=share.index)
                 # If the rest of an epoch is empty, the main process gets no batch to note, and
                 # would start there again and again.
-                if count or not begin or source.batch_count(begin):
+                if count or not start or source.batch_count(start):
                     break
-                epoch, begin = epoch + 1, 0
+                epoch, start = epoch + 1, 0
         self._has_ended = True
 
 

@@ -258,8 +258,8 @@ class StreamAssembler:
         self._layout = PayloadReader(start.columns)
 
     def _begin_batch(self, frame: MessageFrame) -> BatchEvent | None:
-        message, _, begin, end, at, stop = frame
-        header = pb.BatchHeader.FromString(message[begin:end])
+        message, _, start, end, at, stop = frame
+        header = pb.BatchHeader.FromString(message[start:end])
         size = header.payload_bytes
         if not 0 <= size <= self._most_bytes:
             self._bounds.refuse_payload(header)
@@ -275,16 +275,16 @@ class StreamAssembler:
 
     def _add(self, header: pb.BatchHeader, offset: int, frame: MessageFrame) -> BatchEvent | None:
         at, stop, payload = frame.payload, frame.stop, self._payload
-        begin = self._filled
-        end = begin + stop - at
-        if offset != begin or end > payload.size or begin == end < payload.size:
+        start = self._filled
+        end = start + stop - at
+        if offset != start or end > payload.size or start == end < payload.size:
             raise StreamCorruptError(
-                f"a chunk covers payload bytes [{offset}, {offset + end - begin}); expected "
-                f"[{begin}, …) of {payload.size}"
+                f"a chunk covers payload bytes [{offset}, {offset + end - start}); expected "
+                f"[{start}, …) of {payload.size}"
             )
-        if end > begin:
+        if end > start:
             source = np.frombuffer(frame.message, np.uint8, stop - at, at)
-            _copy(source, payload[begin:end], self._digest)
+            _copy(source, payload[start:end], self._digest)
         if end < payload.size:
             self._header, self._filled = header, end
             return None
@@ -328,8 +328,8 @@ def _check(header: pb.BatchHeader, found: int) -> None:
 
 def _copy(source: NDArray[np.uint8], payload: NDArray[np.uint8], digest: xxhash.xxh3_64) -> None:
     """Copy a part of a payload, and hash it."""
-    for begin in range(0, source.size, _PIECE_BYTES):
-        piece = source[begin : begin + _PIECE_BYTES]
+    for start in range(0, source.size, _PIECE_BYTES):
+        piece = source[start : start + _PIECE_BYTES]
         digest.update(piece.data)
         # NumPy lets other threads run meanwhile.
-        payload[begin : begin + piece.size] = piece
+        payload[start : start + piece.size] = piece

@@ -19,9 +19,9 @@ from headrace.payload import BFLOAT16
 
 @dataclass(frozen=True, slots=True)
 class ArraySpan:
-    """One array in a payload: ``shape`` of ``dtype``, from byte ``begin`` on, in C order."""
+    """One array in a payload: ``shape`` of ``dtype``, from byte ``offset`` on, in C order."""
 
-    begin: int
+    offset: int
     dtype: str
     shape: tuple[int, ...]
 
@@ -49,8 +49,8 @@ def span_of(view: ColumnView, payload: NDArray[np.uint8]) -> ColumnSpan:
 def array_span(array: NDArray[np.generic], payload: NDArray[np.uint8]) -> ArraySpan:
     """Return where an array lies in ``payload``, of which it is a view."""
     # An array without elements may have any address.
-    begin = array.ctypes.data - payload.ctypes.data if array.size else 0
-    return ArraySpan(begin, array.dtype.str, array.shape)
+    start = array.ctypes.data - payload.ctypes.data if array.size else 0
+    return ArraySpan(start, array.dtype.str, array.shape)
 
 
 def view_of(span: ColumnSpan, payload: NDArray[np.uint8]) -> ColumnView:
@@ -79,8 +79,8 @@ def tensor_of(span: ArraySpan, payload: torch.Tensor) -> torch.Tensor:
     size = prod(span.shape) * dtype.itemsize
     if not size:
         return torch.empty(span.shape, dtype=dtype, device=payload.device)
-    return payload[span.begin : span.begin + size].view(dtype).view(span.shape)
+    return payload[span.offset : span.offset + size].view(dtype).view(span.shape)
 
 
 def _array(span: ArraySpan, payload: NDArray[np.uint8]) -> NDArray[Any]:
-    return np.ndarray(span.shape, np.dtype(span.dtype), payload.data, span.begin)
+    return np.ndarray(span.shape, np.dtype(span.dtype), payload.data, span.offset)

@@ -31,7 +31,7 @@ class MessageFrame(NamedTuple):
     Attributes:
         message: The message, encoded.
         kind: Which event it is, one of the constants of this module.
-        begin: Where the encoded event starts in the message.
+        start: Where the encoded event starts in the message.
         end: Where the event ends.
         payload: Where the payload starts.
         stop: Where the payload ends: with the message, or before the next message in it.
@@ -39,7 +39,7 @@ class MessageFrame(NamedTuple):
 
     message: bytes
     kind: int
-    begin: int
+    start: int
     end: int
     payload: int
     stop: int
@@ -47,7 +47,7 @@ class MessageFrame(NamedTuple):
     @property
     def event(self) -> bytes:
         """The encoded event."""
-        return self.message[self.begin : self.end]
+        return self.message[self.start : self.end]
 
 
 def read_frames(message: bytes) -> Iterator[MessageFrame]:
@@ -61,14 +61,14 @@ def read_frames(message: bytes) -> Iterator[MessageFrame]:
         return
     total, at = len(message), 0
     while at < total:
-        size, begin = _number(message, at + 1)
-        stop = begin + size
+        size, start = _number(message, at + 1)
+        stop = start + size
         if message[at] != _MESSAGES or not size or stop > total:
             raise StreamCorruptError(
                 f"a message of {total} bytes that contains several is damaged at byte {at}"
             )
-        frame = _regular(message, begin, stop)
-        yield read_frame(message[begin:stop]) if frame is None else frame
+        frame = _regular(message, start, stop)
+        yield read_frame(message[start:stop]) if frame is None else frame
         at = stop
 
 
@@ -105,8 +105,8 @@ def _regular(message: bytes, at: int, stop: int) -> MessageFrame | None:
     """Return the parts if there are an event, optionally a payload, and nothing else."""
     if at == stop or (kind := message[at]) not in _KINDS:
         return None
-    size, begin = _number(message, at + 1)
-    payload = end = begin + size
+    size, start = _number(message, at + 1)
+    payload = end = start + size
     if end != stop:
         if end > stop or message[end : end + 2] != _PAYLOAD_TAG:
             return None
@@ -114,7 +114,7 @@ def _regular(message: bytes, at: int, stop: int) -> MessageFrame | None:
         if payload + size != stop:
             return None
     # This takes a third of the time of the class's own `__new__`.
-    return tuple.__new__(MessageFrame, (message, kind, begin, end, payload, stop))
+    return tuple.__new__(MessageFrame, (message, kind, start, end, payload, stop))
 
 
 def _number(message: bytes, at: int) -> tuple[int, int]:

@@ -121,8 +121,8 @@ class ColumnPlace(NamedTuple):
     name: str
     shape: tuple[int, ...]
     dtype: np.dtype[np.generic]
-    begin: int
-    valid_begin: int | None
+    offset: int
+    valid_offset: int | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,11 +162,11 @@ def _places(views: Mapping[str, ColumnView], payload: NDArray[np.uint8]) -> tupl
 def views_of(same: ColumnPlaces, memory: memoryview) -> dict[str, ColumnView]:
     """Return the columns at these places in a payload."""
     views = {}
-    for name, shape, dtype, begin, valid_begin in same.columns:
+    for name, shape, dtype, offset, valid_offset in same.columns:
         valid = None
-        if valid_begin is not None:
-            valid = np.ndarray(same.row_count, _BOOL, memory, valid_begin)
-        values: NDArray[np.generic] = np.ndarray(shape, dtype, memory, begin)
+        if valid_offset is not None:
+            valid = np.ndarray(same.row_count, _BOOL, memory, valid_offset)
+        values: NDArray[np.generic] = np.ndarray(shape, dtype, memory, offset)
         views[name] = ColumnView(pb.COLUMN_KIND_TENSOR, values, None, valid)
     return views
 
@@ -178,7 +178,7 @@ class _Cursor:
         self._lengths = lengths
         self._payload, self._memory = payload, payload.data
         self._next = 0
-        self._begin = self._end = 0
+        self._start = self._end = 0
 
     def take(self, field: _Field, dtype: np.dtype[_T], shape: tuple[int, ...]) -> NDArray[_T]:
         """Return the next buffer as ``shape`` of ``dtype``."""
@@ -186,18 +186,18 @@ class _Cursor:
             raise StreamCorruptError(
                 f"a batch has {self._next} buffers; column {field.name!r} needs one more"
             )
-        length, begin = self._lengths[self._next], self._begin
+        length, start = self._lengths[self._next], self._start
         wanted = prod(shape) * dtype.itemsize
-        if length != wanted or begin + length > self._payload.size:
+        if length != wanted or start + length > self._payload.size:
             raise StreamCorruptError(
-                f"column {field.name!r} has a buffer of {length} bytes at {begin} of a payload of "
+                f"column {field.name!r} has a buffer of {length} bytes at {start} of a payload of "
                 f"{self._payload.size}; {shape} of {dtype} need {wanted}",
                 column=field.name,
             )
         self._next += 1
-        self._end = begin + length
-        self._begin = aligned(self._end)
-        return np.ndarray(shape, dtype, self._memory, begin)
+        self._end = start + length
+        self._start = aligned(self._end)
+        return np.ndarray(shape, dtype, self._memory, start)
 
     def finish(self, column_count: int) -> None:
         if self._next != len(self._lengths):

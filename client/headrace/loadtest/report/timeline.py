@@ -38,31 +38,31 @@ def waiting_share(results: Sequence[RankResult], edges: NDArray[np.float64]) -> 
     heard = [result.records for result in results if result.records.size]
     ends = np.concatenate([np.empty(0), *(records["at_s"] for records in heard)])
     waits = np.concatenate([np.empty(0), *(records["wait_s"] for records in heard)])
-    first_begins = np.array([records["at_s"][0] - records["wait_s"][0] for records in heard])
+    first_starts = np.array([records["at_s"][0] - records["wait_s"][0] for records in heard])
     last_ends = np.array([records["at_s"][-1] for records in heard])
     waited = np.diff(_passed(ends - waits, waits, edges))
-    there = np.diff(_passed(first_begins, last_ends - first_begins, edges))
+    there = np.diff(_passed(first_starts, last_ends - first_starts, edges))
     with np.errstate(invalid="ignore", divide="ignore"):
         share: NDArray[np.float64] = np.where(there > 0, waited / there, np.nan)
     return np.minimum(share, 1.0)
 
 
 def _passed(
-    begins: NDArray[np.float64], lengths: NDArray[np.float64], edges: NDArray[np.float64]
+    starts: NDArray[np.float64], lengths: NDArray[np.float64], edges: NDArray[np.float64]
 ) -> NDArray[np.float64]:
     """Return how much of all stretches has passed at each edge."""
-    return np.array([np.clip(edge - begins, 0.0, lengths).sum() for edge in edges])
+    return np.array([np.clip(edge - starts, 0.0, lengths).sum() for edge in edges])
 
 
 def marks_of(swarm: SwarmResult) -> list[Mark]:
     """Return the events of a run: rescales, crashes of all trainers and pauses of a rank."""
     found = []
-    begins = [_begin_of(swarm, number) for number in range(len(swarm.generations))]
+    starts = [_start_of(swarm, number) for number in range(len(swarm.generations))]
     for number in range(1, len(swarm.generations)):
-        begin, before = begins[number], swarm.generations[number - 1].world_size
-        if begin is not None:
+        start, before = starts[number], swarm.generations[number - 1].world_size
+        if start is not None:
             ranks = swarm.generations[number].world_size
-            found.append(Mark(begin, f"{ranks} ranks" if ranks != before else "crash"))
+            found.append(Mark(start, f"{ranks} ranks" if ranks != before else "crash"))
     for pause in swarm.spec.pauses:
         step = int(swarm.spec.steps * pause.share)
         for number, generation in enumerate(swarm.generations):
@@ -77,7 +77,7 @@ def marks_of(swarm: SwarmResult) -> list[Mark]:
     return found
 
 
-def _begin_of(swarm: SwarmResult, generation: int) -> float | None:
+def _start_of(swarm: SwarmResult, generation: int) -> float | None:
     """Return when the first rank of a generation started to wait for its first batch."""
     return min(
         (

@@ -155,12 +155,12 @@ class _Run:
         while step < self._generation.end_step and not self._stop.is_set():
             if end_at is not None and time.monotonic() >= end_at:
                 return
-            begin = time.monotonic()
+            start = time.monotonic()
             event = self._prefetcher.get()
             if event is None:
                 return
             if isinstance(event, BatchEvent):
-                self._record(event, step, wait_s=time.monotonic() - begin)
+                self._record(event, step, wait_s=time.monotonic() - start)
                 step += 1
                 self._rest(step)
 

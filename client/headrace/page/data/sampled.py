@@ -105,11 +105,11 @@ def matching(
     found: list[int] = []
     left = MOST_BYTES
     while block < dataset.block_count:
-        begin, end = dataset.block_sample_range(block)
+        start, end = dataset.block_sample_range(block)
         left -= int(dataset.block_raw_bytes(np.array([block], np.int64))[0])
-        if left < 0 and begin > first:
-            return found, begin
-        kept = np.flatnonzero(filtered.mask(library.block(dataset, block))) + begin
+        if left < 0 and start > first:
+            return found, start
+        kept = np.flatnonzero(filtered.mask(library.block(dataset, block))) + start
         kept = kept[kept >= first]
         found += kept[: most - len(found)].tolist()
         if len(found) == most:
@@ -215,7 +215,7 @@ def _by_range(numbers: NDArray[np.float64], of: str, samples: int, nulls: int) -
         return Histogram((Bar(f"{low:.6g}", len(finite)),), of, samples, nulls, zeros, others)
     counts, edges = np.histogram(finite / 2, bins=_BINS, range=(low / 2, high / 2))
     bars = tuple(
-        Bar(f"{2 * begin:.4g} to {2 * end:.4g}", int(count))
-        for begin, end, count in zip(edges, edges[1:], counts, strict=False)
+        Bar(f"{2 * start:.4g} to {2 * end:.4g}", int(count))
+        for start, end, count in zip(edges, edges[1:], counts, strict=False)
     )
     return Histogram(bars, of, samples, nulls, zeros, others)

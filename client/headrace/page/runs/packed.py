@@ -28,13 +28,13 @@ class Piece:
 
     Attributes:
         sample_id: The document.
-        begin: Its offset in the row, in elements.
+        offset: Its offset in the row, in elements.
         length: The number of its elements in the row.
         is_part: Whether the rest of the document is in another row.
     """
 
     sample_id: int
-    begin: int
+    offset: int
     length: int
     is_part: bool
 
@@ -62,13 +62,13 @@ def rows_of_batch(
     pieces = packed.pieces(packing_key(spec.seed, epoch), chosen[:MOST_ROWS])
     found: list[Sequence[Piece]] = []
     ends = np.cumsum(pieces.counts).tolist()
-    for begin, end in zip([0, *ends], ends, strict=False):
+    for start, end in zip([0, *ends], ends, strict=False):
         found.append(
             [
                 Piece(int(sample), int(place), int(count), bool(count < whole))
                 for sample, (_, count, whole, place) in zip(
-                    pieces.sample_ids[begin:end].tolist(),
-                    pieces.table[begin:end].tolist(),
+                    pieces.sample_ids[start:end].tolist(),
+                    pieces.table[start:end].tolist(),
                     strict=True,
                 )
             ]

@@ -259,8 +259,8 @@ def _batches(store: Store, name: str) -> Iterator[pa.RecordBatch]:
 def _read_schema(store: Store, name: str) -> pa.Schema:
     head = store.read(name, offset=0, length=_HEAD_BYTES)
     # A file with a footer is a stream after eight bytes.
-    begin = 8 if head.startswith(_MAGIC) else 0
-    return pa.ipc.read_schema(pa.py_buffer(head[begin:]))
+    start = 8 if head.startswith(_MAGIC) else 0
+    return pa.ipc.read_schema(pa.py_buffer(head[start:]))
 
 
 def _read_json(store: Store, name: str) -> dict[str, Any] | None:

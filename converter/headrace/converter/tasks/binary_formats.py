@@ -82,14 +82,14 @@ def _format_of(column: Array) -> str | None:
     values = column.drop_null()
     if not len(values):
         return None
-    begins = _begins(values)
+    heads = _heads(values)
     for form, marks in _MARKS.items():
-        if all((begins[:, at : at + len(m)] == list(m)).all() for at, m in marks.items()):
+        if all((heads[:, at : at + len(m)] == list(m)).all() for at, m in marks.items()):
             return form
     return UNKNOWN
 
 
-def _begins(values: Array) -> np.ndarray[tuple[int, int], np.dtype[np.uint8]]:
+def _heads(values: Array) -> np.ndarray[tuple[int, int], np.dtype[np.uint8]]:
     """Return the first bytes of each value, ``(values, 12) uint8``; short ones end in zeros."""
     offsets = np.frombuffer(memoryview(values.buffers()[1] or b""), np.int32)
     edges = offsets[values.offset : values.offset + len(values) + 1].astype(np.int64)

@@ -481,8 +481,8 @@ class Order:
                 inverse = np.empty(starts[-1], np.int64)
                 within, numbers = spread(lengths[small])
                 inverse[permutations(keys[small], lengths[small]) + starts[within]] = numbers
-                begin = starts[np.searchsorted(small, owners[members])]
-                places[members] = inverse[begin + slots[members]]
+                start = starts[np.searchsorted(small, owners[members])]
+                places[members] = inverse[start + slots[members]]
             first = stop
 
     def _step_keys(self, epoch: int, lane: int, steps: _Array) -> NDArray[np.uint64]:

@@ -93,13 +93,13 @@ class DealtSteps:
         # The oldest cohorts come first: they lie first in the layout.
         for part in reversed(range(cohorts.slices)):
             # A step takes the first slice of its own cohort, the second of the one before, ...
-            begin = first - part - cohorts.first
-            end, at = begin + stop - first, begin
+            start = first - part - cohorts.first
+            end, at = start + stop - first, start
             while at < end:
                 number, place = divmod(at, together)
                 block = self._block(deal, number, together)
                 count = min(end - at, together - place)
-                rows = slice(at - begin, at - begin + count)
+                rows = slice(at - start, at - start + count)
                 found[rows, cohorts.slices - 1 - part] = block[part, place : place + count]
                 at += count
         return found.ravel()
@@ -110,10 +110,10 @@ class DealtSteps:
         def make() -> _Ids:
             count = min(together, cohorts.count - number * together)
             size = cohorts.slices * cohorts.groups
-            begin = cohorts.begin + number * together * size
-            ids = deal.ids_between(begin, begin + count * size).astype(self._dtype)
+            start = cohorts.offset + number * together * size
+            ids = deal.ids_between(start, start + count * size).astype(self._dtype)
             starts = np.arange(count * cohorts.groups) * cohorts.slices
-            members = members_of(deal.keys, deal.second_keys, begin + starts, cohorts.slices)
+            members = members_of(deal.keys, deal.second_keys, start + starts, cohorts.slices)
             members += starts
             dealt: _Ids = ids.take(members)
             return dealt.reshape(cohorts.slices, count, cohorts.groups)

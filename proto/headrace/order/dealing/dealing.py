@@ -51,14 +51,14 @@ class FullCohorts:
 
     Attributes:
         first: Number of the first cohort.
-        begin: Offset of its first sample in the lane's layout.
+        offset: Offset of its first sample in the lane's layout.
         count: How many cohorts are dealt.
         slices: The slices of each cohort.
         groups: The groups of each slice.
     """
 
     first: int
-    begin: int
+    offset: int
     count: int
     slices: int
     groups: int
@@ -156,9 +156,9 @@ class Dealings:
         cohort = self._cohorts_of(owners, offsets)
         kind = np.minimum(cohort, self._ramps[owners])
         slices = self._slices[owners, kind]
-        begin = self._cohort_starts(owners, cohort)
-        group, member = np.divmod(offsets - begin, slices)
-        slope, turn = _lines(keys, second_keys, begin + group * slices, slices)
+        start = self._cohort_starts(owners, cohort)
+        group, member = np.divmod(offsets - start, slices)
+        slope, turn = _lines(keys, second_keys, start + group * slices, slices)
         part = (slope * member + turn) % slices
         cohorts = self.cohorts[owners]
         steps = np.minimum(np.where(cohort >= cohorts, cohorts, cohort + part), cohorts)
@@ -177,10 +177,10 @@ class Dealings:
         """Return the step that holds a place of a lane, its first place, and its sample count."""
         first, stop = self.full_steps(owner)
         size = int(self.step_samples[owner])
-        begin = int(self._early_ends[owner])
-        step = first + (place - begin) // size
+        start = int(self._early_ends[owner])
+        step = first + (place - start) // size
         if first <= step < stop:
-            return step, begin + (step - first) * size, size
+            return step, start + (step - first) * size, size
         step = int(self.steps_of(owner, np.array([place]))[0])
         steps = np.array([step])
         return step, int(self.step_start(owner, steps)[0]), int(self.step_length(owner, steps)[0])
@@ -195,7 +195,7 @@ class Dealings:
         first = int(self._ramps[owner])
         return FullCohorts(
             first=first,
-            begin=int(self._ramp_ends[owner]),
+            offset=int(self._ramp_ends[owner]),
             count=int(self.cohorts[owner]) - first,
             slices=int(self._last_slices[owner]),
             groups=int(self._last_groups[owner]),

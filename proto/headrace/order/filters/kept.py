@@ -157,8 +157,8 @@ class Kept:
         # Return how many stretches of each shard hold a kept sample.
         touched = np.zeros(len(size), np.int64)
         last = (-1, -1)
-        for begin in range(0, self.count, _TOGETHER):
-            ids = self.sample_ids(np.arange(begin, min(begin + _TOGETHER, self.count)))
+        for start in range(0, self.count, _TOGETHER):
+            ids = self.sample_ids(np.arange(start, min(start + _TOGETHER, self.count)))
             shards = np.searchsorted(firsts, ids, side="right") - 1
             stretches = (ids - firsts[shards]) // size[shards]
             is_new = np.ones(len(ids), np.bool_)

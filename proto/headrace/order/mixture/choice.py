@@ -97,9 +97,9 @@ class FixedChoice:
             (n,) int64; -1 for samples that are not chosen.
         """
         first, stop = self._tables_starts[dataset : dataset + 2].tolist()
-        begins = self._first_ids[first:stop]
+        starts = self._first_ids[first:stop]
         # If shards start with the same id, only the last of them has samples.
-        shards = first + np.searchsorted(begins, sample_ids, side="right") - 1
+        shards = first + np.searchsorted(starts, sample_ids, side="right") - 1
         places = sample_ids - self._first_ids[shards]
         counts, rests, groups = self._counts[shards], self._rests[shards], self._groups[shards]
         own = np.maximum(groups, 1)

@@ -27,13 +27,13 @@ class Fit(Protocol):
     """A faster equivalent of `best_fit`."""
 
     def __call__(
-        self, documents: _Array, begins: _Array, sizes: _Array, limits: tuple[int, int, int]
+        self, documents: _Array, starts: _Array, sizes: _Array, limits: tuple[int, int, int]
     ) -> Fitted | None:
         """Place documents; return None if they need more rows than allowed."""
 
 
 def best_fit(
-    documents: _Array, begins: _Array, sizes: _Array, limits: tuple[int, int, int]
+    documents: _Array, starts: _Array, sizes: _Array, limits: tuple[int, int, int]
 ) -> Fitted | None:
     """Place documents one after the other, each into the fullest row that has room for it.
 
@@ -43,7 +43,7 @@ def best_fit(
 
     Args:
         documents: ``(documents,) int64``, in the order in which they are placed.
-        begins: ``(documents,) int64``: where the rest of each document starts.
+        starts: ``(documents,) int64``: where the rest of each document starts.
         sizes: ``(documents,) int64``: elements of that rest, in [1, length].
         limits: Elements of a row; ``cut``, where 0 cuts nothing; the highest number of rows.
 
@@ -55,8 +55,8 @@ def best_fit(
     rooms: list[list[int]] = [[] for _ in range(length + 1)]
     mask = row_count = 0
     placed: list[tuple[int, int, int, int]] = []
-    for document, begin, size in zip(
-        documents.tolist(), begins.tolist(), sizes.tolist(), strict=True
+    for document, start, size in zip(
+        documents.tolist(), starts.tolist(), sizes.tolist(), strict=True
     ):
         while size:
             fits = mask >> size
@@ -74,9 +74,9 @@ def best_fit(
             if not rooms[room]:
                 mask &= ~(1 << room)
             taken = min(size, room)
-            placed.append((row, document, begin, taken))
+            placed.append((row, document, start, taken))
             if room > taken:
                 rooms[room - taken].append(row)
                 mask |= 1 << room - taken
-            begin, size = begin + taken, size - taken  # noqa: PLW2901 - as above
+            start, size = start + taken, size - taken  # noqa: PLW2901 - as above
     return Fitted(np.array(placed, np.int64).reshape(-1, 4), row_count)

@@ -182,8 +182,8 @@ def _whole_rows(whole: _Array, length: int) -> _Array:
     documents = np.repeat(np.arange(len(whole)), whole)
     firsts = np.cumsum(whole) - whole
     numbers = np.arange(len(documents))
-    begins = (numbers - firsts[documents]) * length
-    return np.column_stack([numbers, documents, begins, np.full_like(numbers, length)])
+    starts = (numbers - firsts[documents]) * length
+    return np.column_stack([numbers, documents, starts, np.full_like(numbers, length)])
 
 
 def _rows_of(pieces: _Array, lengths: _Array, row_count: int) -> PackedGroup:

@@ -53,9 +53,9 @@ class Runs:
     def around(self, sample_ids: _Array) -> tuple[_Array, _Array]:
         """Return the first sample id of each sample's run, and the one after its last."""
         shards = np.searchsorted(self.first_ids, sample_ids, side="right") - 1
-        begin, size = self.first_ids[shards], self.run_samples[shards]
-        first = begin + (sample_ids - begin) // size * size
-        return first, np.minimum(first + size, begin + self.sample_counts[shards])
+        start, size = self.first_ids[shards], self.run_samples[shards]
+        first = start + (sample_ids - start) // size * size
+        return first, np.minimum(first + size, start + self.sample_counts[shards])
 
     @property
     def count(self) -> int:
@@ -66,7 +66,7 @@ class Runs:
         """Return the shard of each run."""
         return np.searchsorted(self.first_runs, runs, side="right") - 1
 
-    def begin_and_size(self, runs: _Array, shards: _Array) -> tuple[_Array, _Array]:
+    def start_and_size(self, runs: _Array, shards: _Array) -> tuple[_Array, _Array]:
         """Return each run's first sample id and its number of samples."""
         before = (runs - self.first_runs[shards]) * self.run_samples[shards]
         sizes = np.minimum(self.run_samples[shards], self.sample_counts[shards] - before)

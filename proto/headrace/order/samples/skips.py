@@ -67,8 +67,8 @@ class Skips:
 
     def count_in(self, first: int, stop: int) -> int:
         """Return how many ids in [first, stop) are skipped."""
-        begin, end = np.searchsorted(self._sample_ids, (first, stop)).tolist()
-        return int(end - begin)
+        start, end = np.searchsorted(self._sample_ids, (first, stop)).tolist()
+        return int(end - start)
 
 
 class Skipper:
@@ -120,8 +120,8 @@ class Skipper:
         # whole.
         (first, stop), _ = self._ranges(only)
         skipped = self.skips.sample_ids
-        begin, end = np.searchsorted(skipped, (int(first[0]), int(stop[0])))
-        candidates = np.union1d(skipped[begin:end], self._homeless)
+        start, end = np.searchsorted(skipped, (int(first[0]), int(stop[0])))
+        candidates = np.union1d(skipped[start:end], self._homeless)
         result: _Array = candidates[self._substitutes(key, candidates) == sample_id]
         return result
 
@@ -130,8 +130,8 @@ class Skipper:
         first = np.zeros_like(sample_ids)
         kept = np.zeros_like(sample_ids)
         whole = (np.zeros_like(sample_ids), np.full_like(sample_ids, self._runs.sample_count))
-        for begin, stop in (*self._ranges(sample_ids), whole):
-            before = self._kept_until(begin)
+        for start, stop in (*self._ranges(sample_ids), whole):
+            before = self._kept_until(start)
             count = self._kept_until(stop) - before
             open_ = kept == 0
             first = np.where(open_, before, first)
@@ -144,10 +144,10 @@ class Skipper:
         # Return the bounds of each sample's run and shard.
         runs = self._runs
         shards = np.searchsorted(runs.first_ids, sample_ids, side="right") - 1
-        begin, count = runs.first_ids[shards], runs.sample_counts[shards]
+        start, count = runs.first_ids[shards], runs.sample_counts[shards]
         size = runs.run_samples[shards]
-        first = begin + (sample_ids - begin) // size * size
-        return (first, np.minimum(first + size, begin + count)), (begin, begin + count)
+        first = start + (sample_ids - start) // size * size
+        return (first, np.minimum(first + size, start + count)), (start, start + count)
 
     def _kept_until(self, sample_ids: _Array) -> _Array:
         result: _Array = sample_ids - np.searchsorted(self.skips.sample_ids, sample_ids)

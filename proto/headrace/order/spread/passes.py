@@ -153,8 +153,8 @@ class PassMaker:
         names = owners[pieces] * (2 * MOST_RUNS) + sizes
         order = np.argsort(names, kind="stable")
         names = names[order]
-        begins = np.searchsorted(names, names)
-        self._ordinals = np.arange(len(names)) - begins
+        starts = np.searchsorted(names, names)
+        self._ordinals = np.arange(len(names)) - starts
         self._piece_sizes, self._piece_runs = sizes[order], before[order]
         self._shards = pieces[order]
         self._piece_starts = np.searchsorted(owners[pieces][order], np.arange(len(small) + 1))
@@ -214,8 +214,8 @@ class PassMaker:
         starts = starts_of(counts)[passes]
 
         def coins(level: int, numbers: _Array, chosen: _Array | None) -> _Array:
-            begins = starts if chosen is None else starts[chosen]
-            return bits_of(drawn[level][begins + (numbers >> WORD_BITS)], numbers)
+            firsts = starts if chosen is None else starts[chosen]
+            return bits_of(drawn[level][firsts + (numbers >> WORD_BITS)], numbers)
 
         return coins
 

@@ -227,10 +227,10 @@ class Spread:
         slab = self._around(low, high - 1)
         if slab is None:
             return None
-        begin = int(np.searchsorted(slab.offsets, low, side="right")) - 1
+        start = int(np.searchsorted(slab.offsets, low, side="right")) - 1
         end = int(np.searchsorted(slab.offsets, high))
-        starts = np.maximum(slab.offsets[begin:end], low)
-        first_ids = slab.first_ids[begin:end] + starts - slab.offsets[begin:end]
+        starts = np.maximum(slab.offsets[start:end], low)
+        first_ids = slab.first_ids[start:end] + starts - slab.offsets[start:end]
         return first_ids, np.diff(starts, append=high)
 
     def offsets(self, sample_ids: _Array) -> _Array:
@@ -343,7 +343,7 @@ class Spread:
         sizes = self._pieces.first_runs[piece + 1] - first
         numbers = tree_runs(self._coins, first, sizes, np.concatenate(places)[order])
         shards = self._pieces.shards[piece].astype(np.int64)
-        first_ids, counts = self._runs.begin_and_size(numbers, shards)
+        first_ids, counts = self._runs.start_and_size(numbers, shards)
         offsets = starts_of(counts) + self._starts(np.array([slab]))
         return _Slab(slab, int(offsets[0]), int(offsets[-1]), offsets[:-1], first_ids)
 

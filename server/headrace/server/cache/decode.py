@@ -26,9 +26,9 @@ _T = TypeVar("_T", bound=np.generic)
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Ragged:
-    """The values of a ragged column as bytes: sample i is ``values[begins[i]:][:lengths[i]]``."""
+    """The values of a ragged column as bytes: sample i is ``values[starts[i]:][:lengths[i]]``."""
 
-    begins: NDArray[np.int64]
+    starts: NDArray[np.int64]
     lengths: NDArray[np.int64]
     values: NDArray[np.uint8]
 
@@ -56,16 +56,16 @@ class DecodedBlock:
         ragged_bytes = sum(ragged.values.size for ragged in self._ragged.values())
         self.size = layout.size(self.sample_count, ragged_bytes)
 
-    def write(self, memory: Memory, begin: int) -> tuple[int, ...]:
-        """Write the block at ``begin`` and return the base of each part.
+    def write(self, memory: Memory, start: int) -> tuple[int, ...]:
+        """Write the block at ``start`` and return the base of each part.
 
-        The caller owns ``[begin, begin + size)`` of the memory. A base is added to a sample's
+        The caller owns ``[start, start + size)`` of the memory. A base is added to a sample's
         offset in the block. It counts rows from the beginning of the memory if the part is aligned,
         and bytes if not.
         """
         bases: list[int] = []
         places: list[NDArray[np.uint8]] = []
-        end = begin
+        end = start
         for part in self._layout.parts:
             base, place, end = self._place(part, memory, end)
             bases.append(base)
@@ -96,10 +96,10 @@ class DecodedBlock:
     ) -> tuple[int, NDArray[np.uint8], int]:
         if not part.row_bytes:
             return 0, np.empty((self.sample_count, 0), np.uint8), end
-        begin = end + -end % part.row_bytes if part.aligned else end
-        end = begin + self.sample_count * part.row_bytes
-        place = memory.array[begin:end].reshape(self.sample_count, part.row_bytes)
-        return begin // part.row_bytes if part.aligned else begin, place, end
+        start = end + -end % part.row_bytes if part.aligned else end
+        end = start + self.sample_count * part.row_bytes
+        place = memory.array[start:end].reshape(self.sample_count, part.row_bytes)
+        return start // part.row_bytes if part.aligned else start, place, end
 
     def _write_tensor(self, entry: Field, place: NDArray[np.uint8]) -> None:
         values = self._tensors[entry.column.name]
@@ -115,13 +115,13 @@ class DecodedBlock:
             packed[:, entry.valid_offset] = 1 if valid is None else valid
 
     def _write_ragged(
-        self, entry: Field, packed: NDArray[np.uint8], memory: Memory, begin: int
+        self, entry: Field, packed: NDArray[np.uint8], memory: Memory, start: int
     ) -> int:
         ragged = self._ragged[entry.column.name]
-        end = begin + ragged.values.size
-        memory.array[begin:end] = ragged.values
+        end = start + ragged.values.size
+        memory.array[start:end] = ragged.values
         spans = packed[:, entry.offset : entry.offset + 16].view(np.int64)
-        spans[:, 0] = ragged.begins + begin
+        spans[:, 0] = ragged.starts + start
         spans[:, 1] = ragged.lengths
         return end
 
@@ -153,8 +153,8 @@ def column_parts(
     flat = ragged.values
     if flat.size != ragged.lengths.sum():
         # Drops the values under nulls.
-        pairs = zip(ragged.begins.tolist(), ragged.lengths.tolist(), strict=True)
-        pieces = [flat[begin : begin + length] for begin, length in pairs]
+        pairs = zip(ragged.starts.tolist(), ragged.lengths.tolist(), strict=True)
+        pieces = [flat[start : start + length] for start, length in pairs]
         flat = np.concatenate([*pieces, flat[:0]])
     offsets = np.zeros(len(array) + 1, np.int64)
     np.cumsum(ragged.lengths // column.dtype.itemsize, out=offsets[1:])

@@ -48,9 +48,9 @@ def split_by(
     order = np.argsort(owners, kind="stable")
     sorted_owners, own = owners[order], numbers[order]
     edges = (np.flatnonzero(np.diff(sorted_owners)) + 1).tolist()
-    for begin, end in itertools.pairwise([0, *edges, numbers.size]):
-        index = int(sorted_owners[begin])
-        yield index, order[begin:end], own[begin:end] - firsts[index]
+    for start, end in itertools.pairwise([0, *edges, numbers.size]):
+        index = int(sorted_owners[start])
+        yield index, order[start:end], own[start:end] - firsts[index]
 
 
 class JoinedSources:

@@ -46,9 +46,9 @@ class StoredBlock:
         self._place = place
         self.size = size
 
-    def write(self, memory: Memory, begin: int) -> tuple[int, ...]:
+    def write(self, memory: Memory, start: int) -> tuple[int, ...]:
         """Write the block as `DecodedBlock.write` does."""
-        return self._form.write(self._content, self._place, memory, begin, self.size)
+        return self._form.write(self._content, self._place, memory, start, self.size)
 
 
 class StoredForm:
@@ -77,10 +77,10 @@ class StoredForm:
     def verify(self, content: bytes, places: Sequence[BlockPlace]) -> list[StoredBlock | None]:
         """Verify the blocks of a range; None for those that are to be decoded."""
         stored = np.frombuffer(content, np.uint8)
-        begin = places[0].offset
+        start = places[0].offset
         table = np.array(
             [
-                (place.offset - begin, place.stored_bytes, place.sample_count, place.checksum)
+                (place.offset - start, place.stored_bytes, place.sample_count, place.checksum)
                 for place in places
             ],
             np.uint64,
@@ -99,10 +99,10 @@ class StoredForm:
         content: NDArray[np.uint8],
         place: NDArray[np.int64],
         memory: Memory,
-        begin: int,
+        start: int,
         size: int,
     ) -> tuple[int, ...]:
-        """Write a verified block to ``[begin, begin + size)``; return the base of each part."""
+        """Write a verified block to ``[start, start + size)``; return the base of each part."""
         bases = np.empty(len(self._parts), np.int64)
         self._loops.write_block(
             content,
@@ -111,7 +111,7 @@ class StoredForm:
             self._parts,
             *self._counts,
             memory.array,
-            begin,
+            start,
             size,
             bases,
         )

@@ -77,9 +77,9 @@ class Frame:
             out: ``(height, width, channels) uint8``, contiguous.
         """
         top, left, height, width = self.window
-        first, begin = max(top, 0), max(left, 0)
+        first, start = max(top, 0), max(left, 0)
         rows = min(top + height, self.size[0]) - first
-        columns = min(left + width, self.size[1]) - begin
+        columns = min(left + width, self.size[1]) - start
         if (rows, columns) == (height, width):
             resample(self.pixels, Part(self.box, self.size, self.window, self.flips), out)
             return
@@ -87,9 +87,9 @@ class Frame:
         if rows <= 0 or columns <= 0:
             return
         inner = np.empty((rows, columns, out.shape[2]), np.uint8)
-        window = (first, begin, rows, columns)
+        window = (first, start, rows, columns)
         resample(self.pixels, Part(self.box, self.size, window, (False, False)), inner)
-        out[first - top : first - top + rows, begin - left : begin - left + columns] = inner
+        out[first - top : first - top + rows, start - left : start - left + columns] = inner
         flip_rows, flip_columns = self.flips
         out[...] = out[:: -1 if flip_rows else 1, :: -1 if flip_columns else 1].copy()
 

@@ -35,14 +35,14 @@ def follow_pixels(frame: Frame, mask: NDArray[np.uint8], out: NDArray[np.uint8])
 
 def _sources(frame: Frame, *, axis: int) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
     """Return the line of the image for each line of the frame, and whether there is one."""
-    begin, length = frame.box[axis], frame.box[axis + 2]
+    start, length = frame.box[axis], frame.box[axis + 2]
     size = frame.size[axis]
     scaled = frame.window[axis] + np.arange(frame.window[axis + 2])
     scaled = scaled[:: -1 if frame.flips[axis] else 1]
     if frame.early[axis]:
-        lines = begin + length - 1 - (size - 1 - scaled) * length // size
+        lines = start + length - 1 - (size - 1 - scaled) * length // size
     else:
-        lines = begin + scaled * length // size
+        lines = start + scaled * length // size
     is_there = (scaled >= 0) & (scaled < size)
     return np.where(is_there, lines, 0), is_there
 

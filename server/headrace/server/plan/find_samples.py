@@ -325,15 +325,15 @@ def walk(
 
 def fit(
     documents: NDArray[np.int64],
-    begins: NDArray[np.int64],
+    starts: NDArray[np.int64],
     sizes: NDArray[np.int64],
     limits: tuple[int, int, int],
 ) -> Fitted | None:
     """Compute the same as `headrace.order.packing.best_fit`."""
     if LOOPS is None:
-        return best_fit(documents, begins, sizes, limits)
+        return best_fit(documents, starts, sizes, limits)
     out = np.empty((documents.size + limits[2], 4), np.int64)
-    count, rows = LOOPS.best_fit(documents, begins, sizes, *limits, out)
+    count, rows = LOOPS.best_fit(documents, starts, sizes, *limits, out)
     return None if count < 0 else Fitted(out[:count], rows)
 
 

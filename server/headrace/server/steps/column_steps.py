@@ -253,27 +253,27 @@ def _between_bytes(elements: int) -> int:
 
 def padded_rows(
     found: Values,
-    begins: NDArray[np.int64],
+    starts: NDArray[np.int64],
     lengths: NDArray[np.int64],
     *,
     length: int,
     fill: float,
 ) -> Work[NDArray[np.generic]]:
     """Return ``(rows, length)``: the elements of a ragged column, each row filled up."""
-    out = np.full((begins.size, length), fill, found.column.dtype)
+    out = np.full((starts.size, length), fill, found.column.dtype)
     if length > _SHORT_ROW:
-        spans = zip(begins.tolist(), lengths.tolist(), strict=True)
-        for row, (begin, size) in enumerate(spans):
-            out[row, :size] = found.values[begin : begin + size]
+        spans = zip(starts.tolist(), lengths.tolist(), strict=True)
+        for row, (start, size) in enumerate(spans):
+            out[row, :size] = found.values[start : start + size]
             yield
         return out
     places = np.arange(length)
     # A few rows at a time, so that intermediate values need little memory.
     step = max(1, _CHUNK_ELEMENTS // length)
-    for first in range(0, begins.size, step):
+    for first in range(0, starts.size, step):
         rows = slice(first, first + step)
         inside = places < lengths[rows, None]
-        out[rows][inside] = found.values[(begins[rows, None] + places)[inside]]
+        out[rows][inside] = found.values[(starts[rows, None] + places)[inside]]
         yield
     return out
 

@@ -69,7 +69,7 @@ class DecodeImage:
         assert found.offsets is not None
         content = _content(found)
         edges = itertools.pairwise(found.offsets.tolist())
-        scratch = [self._scratch_bytes(content[begin:end]) for begin, end in edges if begin < end]
+        scratch = [self._scratch_bytes(content[start:end]) for start, end in edges if start < end]
         pixels = batch.row_count * math.prod(self._shape)
         return pixels + 2 * len(content) + max(scratch, default=0)
 

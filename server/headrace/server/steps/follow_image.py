@@ -228,8 +228,8 @@ def _box(column: WireColumn) -> WireColumn:
 
 def _row(found: Values, row: int) -> NDArray[Any]:
     assert found.offsets is not None
-    begin, end = found.offsets[row : row + 2].tolist()
-    return found.values[begin:end]
+    start, end = found.offsets[row : row + 2].tolist()
+    return found.values[start:end]
 
 
 def _file(found: Values, row: int) -> memoryview | None:

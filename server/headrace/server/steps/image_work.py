@@ -65,8 +65,8 @@ def scan_count_plainly(found: NDArray[np.uint8]) -> int:
     """Count scans without the compiled loop."""
     # In pieces, so that intermediate values need little memory.
     return sum(
-        _pairs(found[begin : begin + _PIECE_BYTES + 1])
-        for begin in range(0, found.size, _PIECE_BYTES)
+        _pairs(found[start : start + _PIECE_BYTES + 1])
+        for start in range(0, found.size, _PIECE_BYTES)
     )
 
 

@@ -139,15 +139,15 @@ class _TokenRows:
         self, tokens: Sequence[NDArray[np.int32]], owners: NDArray[np.intp], field: Field
     ) -> None:
         sizes = np.array([each.nbytes for each in tokens], np.int64)
-        self._begins = (np.cumsum(sizes) - sizes)[owners]
+        self._starts = (np.cumsum(sizes) - sizes)[owners]
         self._sizes = sizes[owners]
         self._field = field
         self.memory = Memory(np.concatenate([*tokens, np.empty(0, np.int32)]).view(np.uint8))
 
     def packed(self, out: NDArray[np.uint8]) -> None:
         """Write the address of the tokens of each piece's document."""
-        begins, sizes = spans(out, self._field)
-        begins[:], sizes[:] = self._begins, self._sizes
+        starts, sizes = spans(out, self._field)
+        starts[:], sizes[:] = self._starts, self._sizes
 
     def wide(self, part: int, out: NDArray[np.uint8], *, first: int = 0) -> None:
         """Return no other parts."""

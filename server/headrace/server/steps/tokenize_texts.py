@@ -113,7 +113,7 @@ def texts_of(found: Values) -> list[memoryview]:
     assert found.offsets is not None
     content = np.ascontiguousarray(found.values).view(np.uint8).data.toreadonly()
     edges = found.offsets.tolist()
-    return [content[begin:end] for begin, end in pairwise(edges)]
+    return [content[start:end] for start, end in pairwise(edges)]
 
 
 class Fail(Protocol):
@@ -145,7 +145,7 @@ def tokens_of(
         StepFailedError: ``fail`` returned it, or the texts take too long.
     """
     chunks = list(text_chunks([len(text) for text in texts]))
-    sizes = [sum(len(text) for text in texts[begin:end]) for begin, end in chunks]
+    sizes = [sum(len(text) for text in texts[start:end]) for start, end in chunks]
     # A token rarely has less than a byte of text; tokens are first in one array per text, then in
     # one array for all.
     made = 2 * INT32.itemsize * sum(sizes) + _TEXT_BYTES * len(texts)
@@ -153,11 +153,11 @@ def tokens_of(
     tokens: list[NDArray[np.int32]] = [_NOTHING] * len(texts)
 
     def encode(chunk: int) -> None:
-        begin, end = chunks[chunk]
+        start, end = chunks[chunk]
         try:
-            tokens[begin:end] = tokenizer.encode(texts[begin:end], special_tokens=special_tokens)
+            tokens[start:end] = tokenizer.encode(texts[start:end], special_tokens=special_tokens)
         except TextRefusedError as error:
-            raise fail(begin + error.row, error.reason) from error
+            raise fail(start + error.row, error.reason) from error
 
     yield from workers.work(len(chunks), encode)
     return tokens

@@ -120,13 +120,13 @@ class BlockAccess:
             yield self._decoded(content, place, places[0].offset)
 
     def _content(self, places: Sequence[BlockPlace]) -> bytes:
-        begin = places[0].offset
+        start = places[0].offset
         return self.read(
-            places[0].shard, begin, places[-1].offset + places[-1].stored_bytes - begin
+            places[0].shard, start, places[-1].offset + places[-1].stored_bytes - start
         )
 
-    def _decoded(self, content: memoryview, place: BlockPlace, begin: int) -> ReadBlock:
-        stored = content[place.offset - begin :][: place.stored_bytes]
+    def _decoded(self, content: memoryview, place: BlockPlace, start: int) -> ReadBlock:
+        stored = content[place.offset - start :][: place.stored_bytes]
         try:
             return ReadBlock(place.block, self.decode(stored, place), stored)
         except ShardCorruptError:

@@ -92,14 +92,14 @@ def mixed_arrays(
     Raises:
         DamageError: An array has another type, or its shape does not match its size.
     """
-    sizes = np.broadcast_to(np.asarray(spans.sizes, np.int64), spans.begins.shape)
+    sizes = np.broadcast_to(np.asarray(spans.sizes, np.int64), spans.starts.shape)
     codes, axes = _types(content, spans, encoding)
     edges = np.concatenate([np.zeros(1, np.int64), np.cumsum(axes)])
     sides = np.empty(int(edges[-1]), np.int32)
-    begins, lengths = np.empty_like(spans.begins), np.empty_like(spans.begins)
+    starts, lengths = np.empty_like(spans.starts), np.empty_like(spans.starts)
     for code, count in np.unique(np.stack([codes, axes], axis=1), axis=0).tolist():
         chosen = np.flatnonzero((codes == code) & (axes == count))
-        group = Spans(spans.begins[chosen], sizes[chosen])
+        group = Spans(spans.starts[chosen], sizes[chosen])
         alike = ArrayType(wanted.dtype or ARRAY_DTYPES[code], count)
         try:
             shapes, elements = array_shapes(content, group, encoding, wanted=alike)
@@ -107,8 +107,8 @@ def mixed_arrays(
             at = None if error.sample is None else int(chosen[error.sample])
             raise DamageError(error.found, at) from error
         sides[edges[chosen][:, np.newaxis] + np.arange(count)] = shapes
-        begins[chosen], lengths[chosen] = elements.begins, elements.sizes
-    return MixedArrays(Spans(begins, lengths), codes.astype(np.uint8), sides, edges)
+        starts[chosen], lengths[chosen] = elements.starts, elements.sizes
+    return MixedArrays(Spans(starts, lengths), codes.astype(np.uint8), sides, edges)
 
 
 def array_shapes(
@@ -130,13 +130,13 @@ def array_shapes(
     """
     assert wanted.dtype is not None
     assert wanted.axes is not None
-    sizes = np.broadcast_to(np.asarray(spans.sizes, np.int64), spans.begins.shape)
+    sizes = np.broadcast_to(np.asarray(spans.sizes, np.int64), spans.starts.shape)
     code_bytes = _code_bytes(encoding)
     refuse_first(
         sizes <= code_bytes, lambda at: f"an array of {sizes[at]} bytes found, expected its shape"
     )
     if code_bytes:
-        codes = gather_numbers(content, spans.begins, _BYTE)
+        codes = gather_numbers(content, spans.starts, _BYTE)
         code = _CODES[wanted.dtype]
         refuse_first(
             codes != code,
@@ -145,7 +145,7 @@ def array_shapes(
                 f"have {code}; open it with {_REMEDY}"
             ),
         )
-    shape_bytes = gather_numbers(content, spans.begins + code_bytes, _BYTE)
+    shape_bytes = gather_numbers(content, spans.starts + code_bytes, _BYTE)
     refuse_first(
         (shape_bytes >> 2) != wanted.axes,
         lambda at: (
@@ -159,7 +159,7 @@ def array_shapes(
         sizes < heads,
         lambda at: f"an array of {sizes[at]} bytes found, but its header has {heads[at]}",
     )
-    shapes = _sides(content, spans.begins + code_bytes + 1, widths, wanted.axes)
+    shapes = _sides(content, spans.starts + code_bytes + 1, widths, wanted.axes)
     elements = spans.without_head(heads)
     _check_shapes(shapes, sizes - heads, wanted.dtype.itemsize)
     return shapes.astype(np.int64), elements
@@ -185,14 +185,14 @@ def array_heads(
     edges = np.zeros(count + 1, np.int64)
     np.cumsum(code_bytes + 1 + axes * widths, out=edges[1:])
     heads = np.zeros(int(edges[-1]), np.uint8)
-    begins = edges[:-1]
+    starts = edges[:-1]
     if dtype is not None:
-        heads[begins] = _CODES[dtype]
-    heads[begins + code_bytes] = axes << 2 | powers
+        heads[starts] = _CODES[dtype]
+    heads[starts + code_bytes] = axes << 2 | powers
     for width in np.unique(widths):
         chosen = np.flatnonzero(widths == width)
         for axis in range(axes):
-            places = begins[chosen] + code_bytes + 1 + axis * width
+            places = starts[chosen] + code_bytes + 1 + axis * width
             scatter_numbers(heads, places, shapes[chosen, axis].astype(f"<u{width}"))
     return heads, edges
 
@@ -205,21 +205,21 @@ def _types(
     content: Bytes, spans: Spans, encoding: Encoding
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Return the type code and the number of axes of each array."""
-    sizes = np.broadcast_to(np.asarray(spans.sizes, np.int64), spans.begins.shape)
+    sizes = np.broadcast_to(np.asarray(spans.sizes, np.int64), spans.starts.shape)
     head = _code_bytes(encoding)
     refuse_first(
         sizes <= head,
         lambda at: f"an array of {sizes[at]} bytes found, expected its type and shape",
     )
     if encoding.dtype is None:
-        codes = gather_numbers(content, spans.begins, _BYTE).astype(np.int64)
+        codes = gather_numbers(content, spans.starts, _BYTE).astype(np.int64)
     else:
-        codes = np.full(len(spans.begins), _CODES[encoding.dtype], np.int64)
+        codes = np.full(len(spans.starts), _CODES[encoding.dtype], np.int64)
     refuse_first(
         ~np.isin(codes, [*ARRAY_DTYPES]),
         lambda at: f"an array's type is {codes[at]}, expected one of {[*ARRAY_DTYPES]}",
     )
-    axes = gather_numbers(content, spans.begins + head, _BYTE).astype(np.int64) >> 2
+    axes = gather_numbers(content, spans.starts + head, _BYTE).astype(np.int64) >> 2
     refuse_first(
         (axes < 1) | (axes > MAX_AXES),
         lambda at: f"an array has {axes[at]} axes, expected 1 to {MAX_AXES}",
@@ -228,15 +228,15 @@ def _types(
 
 
 def _sides(
-    content: Bytes, begins: NDArray[np.int64], widths: NDArray[np.int64], axes: int
+    content: Bytes, starts: NDArray[np.int64], widths: NDArray[np.int64], axes: int
 ) -> NDArray[np.uint64]:
     """Read the shapes, whose integer width may differ by sample."""
-    sides = np.zeros((begins.size, axes), np.uint64)
+    sides = np.zeros((starts.size, axes), np.uint64)
     for width in np.unique(widths):
         chosen = np.flatnonzero(widths == width)
         dtype = np.dtype(f"<u{width}")
         for axis in range(axes):
-            sides[chosen, axis] = gather_numbers(content, begins[chosen] + axis * width, dtype)
+            sides[chosen, axis] = gather_numbers(content, starts[chosen] + axis * width, dtype)
     return sides
 
 

@@ -46,7 +46,7 @@ def decode_column(
     match encoding.kind:
         case ValueKind.SCALAR:
             assert encoding.dtype is not None
-            values = gather_numbers(content, spans.begins, encoding.dtype)
+            values = gather_numbers(content, spans.starts, encoding.dtype)
             return _numbers(values, field.type)
         case ValueKind.ARRAY if encoding.shape is not None:
             return _tensors(content, spans, encoding, field)
@@ -72,13 +72,13 @@ def _gather(content: Bytes, spans: Spans, kind: pa.DataType) -> Array:
     Taking every second element copies each value at the speed of memory; indexing every byte with
     NumPy took ten times as long.
     """
-    count = len(spans.begins)
+    count = len(spans.starts)
     if not is_wide(kind) and max(2 * count, content.size) > MAX_NARROW:
         # The values fit even if the bytes around them do not.
         wider = pa.large_string() if is_text(kind) else pa.large_binary()
         return pc.cast(_gather(content, spans, wider), kind)
     edges = np.zeros(max(1, 2 * count), offset_dtype(kind))
-    edges[0 : 2 * count : 2] = spans.begins
+    edges[0 : 2 * count : 2] = spans.starts
     edges[1 : 2 * count : 2] = spans.ends
     interleaved = array_of(kind, len(edges) - 1, [edges, content])
     return interleaved.take(pa.array(np.arange(0, 2 * count, 2), pa.int64()))
@@ -88,30 +88,30 @@ def _tensors(content: Bytes, spans: Spans, encoding: Encoding, field: Field) -> 
     size, dtype, kind = encoding.size, encoding.dtype, field.type
     assert size is not None
     assert dtype is not None
-    values = _numbers(_rows(content, spans.begins, size).view(dtype), item_type(kind))
+    values = _numbers(_rows(content, spans.starts, size).view(dtype), item_type(kind))
     if isinstance(kind, pa.FixedShapeTensorType):
         return pa.ExtensionArray.from_storage(kind, fixed_lists(values, kind.storage_type))
     return fixed_lists(values, kind)
 
 
-def _rows(content: Bytes, begins: NDArray[np.int64], size: int) -> NDArray[np.uint8]:
-    """Return ``size`` consecutive bytes at each of ``begins``."""
+def _rows(content: Bytes, starts: NDArray[np.int64], size: int) -> NDArray[np.uint8]:
+    """Return ``size`` consecutive bytes at each of ``starts``."""
     if size <= _WIDEST_NUMBER and size & (size - 1) == 0:
-        return gather_numbers(content, begins, np.dtype(f"<u{size}")).view(np.uint8)
-    count = len(begins)
-    steps = np.diff(begins)
+        return gather_numbers(content, starts, np.dtype(f"<u{size}")).view(np.uint8)
+    count = len(starts)
+    steps = np.diff(starts)
     if count > 1 and (steps == steps[0]).all():
         # Samples of the same size: the values form a grid, which NumPy copies row by row.
-        first = content[begins[0] :]
+        first = content[starts[0] :]
         grid = np.lib.stride_tricks.as_strided(first, (count, size), (int(steps[0]), 1))
         return np.ascontiguousarray(grid).reshape(-1)
-    return _gathered_bytes(content, Spans(begins, size))
+    return _gathered_bytes(content, Spans(starts, size))
 
 
 def _gathered_bytes(content: Bytes, spans: Spans) -> NDArray[np.uint8]:
     """Return the bytes of all values, one after the other."""
     array = _gather(content, spans, pa.large_binary() if content.size > MAX_NARROW else pa.binary())
-    total = int(np.sum(np.broadcast_to(spans.sizes, spans.begins.shape)))
+    total = int(np.sum(np.broadcast_to(spans.sizes, spans.starts.shape)))
     buffer = array.buffers()[2]
     if buffer is None or not total:
         return np.empty(0, np.uint8)
@@ -157,9 +157,9 @@ def _mixed(content: Bytes, found: MixedArrays, field: Field) -> Array:
 def _lists(content: Bytes, spans: Spans, kind: pa.DataType) -> Array:
     dtype = np.dtype(item_type(kind).to_pandas_dtype())
     values = _gathered_bytes(content, spans).view(dtype)
-    edges = np.zeros(len(spans.begins) + 1, offset_dtype(kind))
+    edges = np.zeros(len(spans.starts) + 1, offset_dtype(kind))
     np.cumsum(np.asarray(spans.sizes) // dtype.itemsize, out=edges[1:])
-    return array_of(kind, len(spans.begins), [edges], items=_numbers(values, item_type(kind)))
+    return array_of(kind, len(spans.starts), [edges], items=_numbers(values, item_type(kind)))
 
 
 def _checked_text(texts: Array) -> Array:

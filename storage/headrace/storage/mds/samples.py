@@ -22,25 +22,25 @@ MAX_SHARD_BYTES = 2**32 - 1  # offsets have 32 bits
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Spans:
-    """The places of one column's values: value i is ``content[begins[i]:][:sizes[i]]``.
+    """The places of one column's values: value i is ``content[starts[i]:][:sizes[i]]``.
 
     Attributes:
-        begins: ``(samples,) int64``, ascending.
+        starts: ``(samples,) int64``, ascending.
         sizes: ``(samples,) int64``, or one number if all are equal.
     """
 
-    begins: NDArray[np.int64]
+    starts: NDArray[np.int64]
     sizes: NDArray[np.int64] | int
 
     @property
     def ends(self) -> NDArray[np.int64]:
         """``(samples,) int64``."""
-        ends: NDArray[np.int64] = self.begins + self.sizes
+        ends: NDArray[np.int64] = self.starts + self.sizes
         return ends
 
     def without_head(self, head: NDArray[np.int64]) -> Spans:
         """Return the spans that remain after ``(samples,)`` bytes of each."""
-        return Spans(self.begins + head, self.sizes - head)
+        return Spans(self.starts + head, self.sizes - head)
 
 
 def header_bytes(sample_count: _Count) -> _Count:
@@ -90,17 +90,17 @@ def value_spans(
     Raises:
         DamageError: A sample's sizes do not add up to its length.
     """
-    begins, ends = offsets[:-1], offsets[1:]
+    starts, ends = offsets[:-1], offsets[1:]
     varying = sum(size is None for size in sizes)
-    values = begins + WORD.itemsize * varying
+    values = starts + WORD.itemsize * varying
     refuse_first(
         values > ends,
         lambda at: (
-            f"{ends[at] - begins[at]} bytes found, {WORD.itemsize * varying} of sizes expected"
+            f"{ends[at] - starts[at]} bytes found, {WORD.itemsize * varying} of sizes expected"
         ),
     )
     spans = []
-    words = begins
+    words = starts
     for size in sizes:
         if size is None:
             stated = gather_numbers(content, words, WORD).astype(np.int64)
@@ -112,33 +112,33 @@ def value_spans(
     refuse_first(
         values != ends,
         lambda at: (
-            f"its columns need {values[at] - begins[at]} bytes, but it has {ends[at] - begins[at]}"
+            f"its columns need {values[at] - starts[at]} bytes, but it has {ends[at] - starts[at]}"
         ),
     )
     return spans
 
 
-def gather_numbers(content: Bytes, begins: NDArray[np.int64], dtype: np.dtype[Any]) -> NDArray[Any]:
-    """Return the numbers at ``begins``, in any alignment; ``(samples,)`` of ``dtype``.
+def gather_numbers(content: Bytes, starts: NDArray[np.int64], dtype: np.dtype[Any]) -> NDArray[Any]:
+    """Return the numbers at ``starts``, in any alignment; ``(samples,)`` of ``dtype``.
 
     Args:
-        content: The bytes, with ``dtype.itemsize`` bytes at each of ``begins``.
-        begins: ``(samples,)``.
+        content: The bytes, with ``dtype.itemsize`` bytes at each of ``starts``.
+        starts: ``(samples,)``.
         dtype: The dtype of the numbers.
     """
-    if not begins.size:
+    if not starts.size:
         return np.empty(0, dtype)
     places = content.size - dtype.itemsize + 1
     every: NDArray[Any] = np.ndarray((places,), dtype, content, strides=(1,))
-    return every[begins]
+    return every[starts]
 
 
-def scatter_numbers(content: Bytes, begins: NDArray[np.int64], numbers: NDArray[Any]) -> None:
-    """Write ``numbers`` at ``begins``, in any alignment; they must not overlap."""
-    if begins.size:
+def scatter_numbers(content: Bytes, starts: NDArray[np.int64], numbers: NDArray[Any]) -> None:
+    """Write ``numbers`` at ``starts``, in any alignment; they must not overlap."""
+    if starts.size:
         places = content.size - numbers.itemsize + 1
         every: NDArray[Any] = np.ndarray((places,), numbers.dtype, content, strides=(1,))
-        every[begins] = numbers
+        every[starts] = numbers
 
 
 def refuse_first(is_bad: NDArray[np.bool_], found: Callable[[int], str]) -> None:

@@ -219,11 +219,11 @@ class MdsWriter:
 
     def _shard(self, samples: pa.LargeBinaryArray) -> bytes:
         edges = offsets_of(samples).astype(np.int64)
-        begin = header_bytes(len(samples)) + len(self._config_text)
-        offsets = edges - edges[0] + begin
+        start = header_bytes(len(samples)) + len(self._config_text)
+        offsets = edges - edges[0] + start
         if int(offsets[-1]) > MAX_SHARD_BYTES:
             raise BadArgumentError(
-                f"a sample of {offsets[-1] - begin} bytes found, a shard holds less than 4 GiB; "
+                f"a sample of {offsets[-1] - start} bytes found, a shard holds less than 4 GiB; "
                 "leave its largest column out",
                 field="batch",
             )

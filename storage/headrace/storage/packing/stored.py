@@ -97,10 +97,10 @@ class StoredLengths:
         Raises:
             ManifestCorruptError: They are damaged or missing.
         """
-        begin, end = self._edges[group : group + 2].tolist()
-        place = f"{self._store.url}/{self._file.name} at byte {begin}"
+        start, end = self._edges[group : group + 2].tolist()
+        place = f"{self._store.url}/{self._file.name} at byte {start}"
         try:
-            content = self._store.read(self._file.name, offset=begin, length=end - begin)
+            content = self._store.read(self._file.name, offset=start, length=end - start)
         except ObjectNotFoundError as error:
             raise ManifestCorruptError(f"{place}: it is missing", place=place) from error
         return decode_page(content, self.groups[group], place=place)

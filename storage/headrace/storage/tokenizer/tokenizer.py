@@ -102,12 +102,12 @@ class Tokenizer:
             TextRefusedError: As for `encode`.
         """
         lengths = np.empty(len(texts), np.int64)
-        for begin, end in text_chunks([len(text) for text in texts]):
+        for start, end in text_chunks([len(text) for text in texts]):
             try:
-                found = self.encode(texts[begin:end])
+                found = self.encode(texts[start:end])
             except TextRefusedError as error:
-                raise TextRefusedError(begin + error.row, error.reason) from error
-            lengths[begin:end] = [each.size for each in found]
+                raise TextRefusedError(start + error.row, error.reason) from error
+            lengths[start:end] = [each.size for each in found]
         return lengths
 
     def decode(self, tokens: Sequence[int]) -> str | None:
@@ -131,19 +131,19 @@ class Tokenizer:
 
 
 def text_chunks(sizes: Sequence[int]) -> Iterator[tuple[int, int]]:
-    """Yield ranges ``[begin, end)`` of neighbouring texts to pass to the library together.
+    """Yield ranges ``[start, end)`` of neighbouring texts to pass to the library together.
 
     Args:
         sizes: The size of each text in bytes.
     """
-    begin = total = 0
+    start = total = 0
     for row, size in enumerate(sizes):
-        if row > begin and total + size > CHUNK_BYTES:
-            yield begin, row
-            begin, total = row, 0
+        if row > start and total + size > CHUNK_BYTES:
+            yield start, row
+            start, total = row, 0
         total += size
-    if begin < len(sizes):
-        yield begin, len(sizes)
+    if start < len(sizes):
+        yield start, len(sizes)
 
 
 def load_tokenizer(path: str | os.PathLike[str]) -> Tokenizer:

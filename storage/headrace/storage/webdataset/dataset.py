@@ -151,9 +151,9 @@ def _column(
     chosen = np.flatnonzero(shard.columns[members] == wanted)
     present = np.zeros(last - first, np.bool_)
     present[np.searchsorted(edges - edges[0], chosen, side="right") - 1] = True
-    begins = (shard.offsets[members][chosen] - start).tolist()
+    starts = (shard.offsets[members][chosen] - start).tolist()
     sizes = shard.sizes[members][chosen].tolist()
-    values = [stored[at : at + size] for at, size in zip(begins, sizes, strict=True)]
+    values = [stored[at : at + size] for at, size in zip(starts, sizes, strict=True)]
     return column_of(values, present, field)
 
 

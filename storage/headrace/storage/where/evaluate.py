@@ -60,18 +60,18 @@ def kept_bits(
     """
     bits = np.zeros(-(-dataset.sample_count // 8), np.uint8)
     together = _blocks_together(dataset)
-    begins = iter(range(0, dataset.block_count, together))
+    starts = iter(range(0, dataset.block_count, together))
     pool = ThreadPoolExecutor(_RUNS, thread_name_prefix="headrace-filter")
 
-    def submit(begin: int) -> Future[list[tuple[int, _Mask]]]:
-        end = min(begin + together, dataset.block_count)
-        return pool.submit(lambda: list(_masks(dataset, filtered, range(begin, end))))
+    def submit(start: int) -> Future[list[tuple[int, _Mask]]]:
+        end = min(start + together, dataset.block_count)
+        return pool.submit(lambda: list(_masks(dataset, filtered, range(start, end))))
 
     try:
-        running = deque(submit(begin) for begin in itertools.islice(begins, _RUNS))
+        running = deque(submit(start) for start in itertools.islice(starts, _RUNS))
         while running:
             found = running.popleft().result()
-            running.extend(submit(begin) for begin in itertools.islice(begins, 1))
+            running.extend(submit(start) for start in itertools.islice(starts, 1))
             for first, mask in found:
                 _set(bits, first, mask)
             first, mask = found[-1]

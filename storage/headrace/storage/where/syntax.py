@@ -165,11 +165,11 @@ def fail(text: str, at: int, problem: str) -> NoReturn:
     Raises:
         BadArgumentError: Always.
     """
-    begin = max(0, at - _SHOWN_LETTERS // 2)
-    shown = text[begin : begin + _SHOWN_LETTERS]
+    start = max(0, at - _SHOWN_LETTERS // 2)
+    shown = text[start : start + _SHOWN_LETTERS]
     line = "".join(letter if letter.isprintable() else " " for letter in shown)
     raise BadArgumentError(
-        f"where, character {at + 1}: {problem}\n  {line}\n  {' ' * (at - begin)}^",
+        f"where, character {at + 1}: {problem}\n  {line}\n  {' ' * (at - start)}^",
         field="where",
     )
 
@@ -322,10 +322,10 @@ def _words(text: str) -> Iterator[_Word]:
         if match is None:
             _refuse(text, at + len(text[at:]) - len(text[at:].lstrip()))
         kind = str(match.lastgroup)
-        word, begin = match[kind], match.start(kind)
+        word, start = match[kind], match.start(kind)
         if kind == "name" and word.lower() in _KEYWORDS:
             kind, word = "keyword", word.lower()
-        yield _Word(kind, word, begin)
+        yield _Word(kind, word, start)
         at = match.end()
     yield _Word("end", "", end)
 

@@ -334,20 +334,20 @@ class Fetchers:
         with self._lock:
             if flight.is_over:
                 return block.size
-            begin = self._room.take(block.size)
+            start = self._room.take(block.size)
         try:
-            bases = block.write(self._room.memory, begin)
+            bases = block.write(self._room.memory, start)
         except BaseException:
             with self._lock:
-                self._room.give_back(begin, block.size)
+                self._room.give_back(start, block.size)
             raise
         with self._lock:
             if flight.is_over or flight.source.removed:
-                self._room.give_back(begin, block.size)
+                self._room.give_back(start, block.size)
                 if not flight.is_over:
                     self._flights.land(flight, ABSENT)
                 return block.size
-            slot = self._room.settle(flight, begin, block.size, bases=bases)
+            slot = self._room.settle(flight, start, block.size, bases=bases)
             self._flights.land(flight, slot)
             for waiter in flight.demands:
                 waiter.deliver(flight.block)

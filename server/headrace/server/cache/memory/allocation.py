@@ -127,16 +127,16 @@ class Room:
             raise _no_room_error()
         self._is_taking = True
         try:
-            begin = self._take_next(length, began)
+            start = self._take_next(length, began)
         finally:
             self._is_taking = False
             self._line.notify()
         self._landing += 1
-        return begin
+        return start
 
     def _take_next(self, length: int, began: float) -> int:
         hopeless = math.inf
-        while (begin := self._free_extent(length)) is None:
+        while (start := self._free_extent(length)) is None:
             self.check_open()
             waited_s = time.monotonic() - began
             sparing = (
@@ -157,23 +157,23 @@ class Room:
                 left_s = (_SPARING_S if sparing else _ROOM_TIMEOUT_S) - waited_s
                 # Workers do not notify when they have read a block.
                 self.freed.wait(min(left_s, _DESK_POLL_S) if self.slots.desks else left_s)
-        return begin
+        return start
 
-    def give_back(self, begin: int, length: int) -> None:
+    def give_back(self, start: int, length: int) -> None:
         """Free an extent that holds no block."""
         self._landing -= 1
         self.ended += 1
-        self._extents.give(begin, length)
+        self._extents.give(start, length)
         self.freed.notify_all()
 
-    def settle(self, flight: Flight, begin: int, length: int, *, bases: tuple[int, ...]) -> int:
+    def settle(self, flight: Flight, start: int, length: int, *, bases: tuple[int, ...]) -> int:
         """Add the block in an extent; return its slot, pinned for each stream that waits for it."""
         self._landing -= 1
         self.ended += 1
         slot = self.slots.add(
             source=flight.source.index,
             block=flight.block,
-            begin=begin,
+            offset=start,
             length=length,
             owner=flight.job,
         )
@@ -197,7 +197,7 @@ class Room:
                 return False
         if self._arena is not None:
             self._arena.note_eviction(self.slots.capacity)
-        self._extents.give(int(self.slots.begin[slot]), int(self.slots.length[slot]))
+        self._extents.give(int(self.slots.offset[slot]), int(self.slots.length[slot]))
         self.slots.remove(slot)
         return True
 

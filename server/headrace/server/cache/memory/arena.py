@@ -64,7 +64,7 @@ class ExtentAllocator:
         self.used = 0
         self._by_size: list[tuple[int, int]] = []
         self._length_at: dict[int, int] = {}
-        self._begin_of_end: dict[int, int] = {}
+        self._start_of_end: dict[int, int] = {}
         if self.size:
             self._add(0, self.size)
 
@@ -79,34 +79,34 @@ class ExtentAllocator:
         at = bisect.bisect_left(self._by_size, (length, -1))
         if at == len(self._by_size):
             return None
-        free, begin = self._by_size[at]
-        self._remove(begin)
+        free, start = self._by_size[at]
+        self._remove(start)
         if free > length:
-            self._add(begin + length, free - length)
+            self._add(start + length, free - length)
         self.used += length
-        return begin
+        return start
 
-    def give(self, begin: int, length: int) -> None:
+    def give(self, start: int, length: int) -> None:
         """Free what `take` returned, with the length that was requested."""
         length = rounded(length)
         self.used -= length
-        end = begin + length
+        end = start + length
         if end in self._length_at:
             end += self._remove(end)
-        if begin in self._begin_of_end:
-            begin = self._begin_of_end[begin]
-            self._remove(begin)
-        self._add(begin, end - begin)
+        if start in self._start_of_end:
+            start = self._start_of_end[start]
+            self._remove(start)
+        self._add(start, end - start)
 
-    def _add(self, begin: int, length: int) -> None:
-        bisect.insort(self._by_size, (length, begin))
-        self._length_at[begin] = length
-        self._begin_of_end[begin + length] = begin
+    def _add(self, start: int, length: int) -> None:
+        bisect.insort(self._by_size, (length, start))
+        self._length_at[start] = length
+        self._start_of_end[start + length] = start
 
-    def _remove(self, begin: int) -> int:
-        length = self._length_at.pop(begin)
-        del self._begin_of_end[begin + length]
-        del self._by_size[bisect.bisect_left(self._by_size, (length, begin))]
+    def _remove(self, start: int) -> int:
+        length = self._length_at.pop(start)
+        del self._start_of_end[start + length]
+        del self._by_size[bisect.bisect_left(self._by_size, (length, start))]
         return length
 
 

@@ -142,9 +142,9 @@ class SourceTables:
     """
 
     def __init__(self, memory: NDArray[np.uint8], *, block_count: int, part_count: int) -> None:
-        begin = _whole(block_count * 4)
+        start = _whole(block_count * 4)
         self.slot_of = memory[: block_count * 4].view(np.int32)
-        self.bases = memory[begin:].view(np.int64).reshape(part_count, -1)
+        self.bases = memory[start:].view(np.int64).reshape(part_count, -1)
 
     @staticmethod
     def size(*, block_count: int, part_count: int, capacity: int) -> int:

@@ -23,7 +23,7 @@ class SlotTable:
         block: The ordinal of the block.
         pins: How many readers the block has now.
         last_use: The time of the last read, in nanoseconds of the monotonic clock.
-        begin: Where the block starts in the arena.
+        offset: Where the block starts in the arena.
         length: Bytes of the block.
         owner: The job that read the block last, or will read it next.
         asked: The last ranking after which a stream announced a read of the block.
@@ -41,7 +41,7 @@ class SlotTable:
         self.block = np.zeros(_FIRST_CAPACITY, np.int64)
         self.pins = np.zeros(_FIRST_CAPACITY, np.int32)
         self.last_use = np.zeros(_FIRST_CAPACITY, np.int64)
-        self.begin = np.zeros(_FIRST_CAPACITY, np.int64)
+        self.offset = np.zeros(_FIRST_CAPACITY, np.int64)
         self.length = np.zeros(_FIRST_CAPACITY, np.int64)
         self.owner = np.zeros(_FIRST_CAPACITY, np.int64)
         self.asked = np.zeros(_FIRST_CAPACITY, np.int64)
@@ -54,13 +54,13 @@ class SlotTable:
         """The current length of the arrays, one more than the greatest possible slot."""
         return self.source.size
 
-    def add(self, *, source: int, block: int, begin: int, length: int, owner: int = 0) -> int:
+    def add(self, *, source: int, block: int, offset: int, length: int, owner: int = 0) -> int:
         """Add a block that is in the arena; return its slot."""
         if not self._free:
             self._grow()
         slot = self._free.pop()
         self.source[slot], self.block[slot] = source, block
-        self.begin[slot], self.length[slot] = begin, length
+        self.offset[slot], self.length[slot] = offset, length
         self.last_use[slot] = time.monotonic_ns()
         self.owner[slot] = owner
         self.asked[slot] = self.ranking
@@ -172,7 +172,7 @@ class SlotTable:
 
     def _grow(self) -> None:
         old = self.capacity
-        for name in ("source", "block", "pins", "last_use", "begin", "length", "owner", "asked"):
+        for name in ("source", "block", "pins", "last_use", "offset", "length", "owner", "asked"):
             column = getattr(self, name)
             grown = np.zeros(2 * old, column.dtype)
             grown[:old] = column

@@ -21,7 +21,7 @@ enum { STORED_AT, STORED_BYTES, STORED_SAMPLES, STORED_HASH, STORED_PLACE };
 
 /* A column: its kind; the number of its first node, of its buffer of offsets and of that of values;
  * bytes of a row, or of an element where rows differ; the elements of a row of a list; its part of
- * the block; where its value or span, and its byte for validity, begin in a row (-1 for none). */
+ * the block; where its value or span, and its byte for validity, start in a row (-1 for none). */
 enum {
     COLUMN_KIND,
     COLUMN_NODE,
@@ -152,11 +152,11 @@ static bool are_plain(const batch *of, int64_t nodes, int64_t buffers) {
             return false;
     int64_t end = 0;
     for (int64_t i = 0; i < buffers; i++) {
-        const int64_t begin = long_at(of->buffers + PAIR * i);
+        const int64_t start = long_at(of->buffers + PAIR * i);
         const int64_t size = long_at(of->buffers + PAIR * i + 8);
-        if (begin < end || size < 0 || size > of->body.size || begin > of->body.size - size)
+        if (start < end || size < 0 || size > of->body.size || start > of->body.size - size)
             return false;
-        end = begin + size;
+        end = start + size;
     }
     return true;
 }
@@ -291,35 +291,35 @@ static void write_fixed(uint8_t *rows, int64_t row_bytes, const uint8_t *values,
     }
 }
 
-/* Write where each row's values lie, whose first element lies at `begin`. */
+/* Write where each row's values lie, whose first element lies at `start`. */
 static void write_spans(uint8_t *rows, int64_t row_bytes, const uint8_t *offsets, int64_t bytes,
-                        int64_t samples, int64_t begin) {
+                        int64_t samples, int64_t start) {
     const int64_t first = half_long_at(offsets);
     for (int64_t row = 0; row < samples; row++) {
         const int64_t from = half_long_at(offsets + 4 * row);
         const int64_t to = half_long_at(offsets + 4 * row + 4);
-        const int64_t span[2] = {begin + (from - first) * bytes, (to - from) * bytes};
+        const int64_t span[2] = {start + (from - first) * bytes, (to - from) * bytes};
         memcpy(rows + row * row_bytes, span, sizeof span);
     }
 }
 
 #define MOST_PARTS 4096
 
-/* Write a block that was checked to `[begin, begin + size)` of the arena, and the base of each
+/* Write a block that was checked to `[start, start + size)` of the arena, and the base of each
  * part; false if it does not fit there. */
 static bool write_block(const argument *of) {
     const array *stored = &of[0].array, *columns = &of[2].array, *parts = &of[3].array;
     const array *arena = &of[6].array, *bases = &of[9].array;
     const int64_t *place = ints_of(&of[1].array), nodes = of[4].number, buffers = of[5].number;
-    const int64_t begin = of[7].number, size = of[8].number;
+    const int64_t start = of[7].number, size = of[8].number;
     batch found;
     if (of[1].array.size != STORED_PLACE || !are_columns(columns, parts, nodes, buffers) ||
-        bases->size != parts->shape[0] || begin < 0 || size < 0 || begin > arena->size - size ||
+        bases->size != parts->shape[0] || start < 0 || size < 0 || start > arena->size - size ||
         !find_block(stored, place, nodes, buffers, &found))
         return false;
     const int64_t samples = place[STORED_SAMPLES];
-    int64_t end = begin;
-    int64_t begins[MOST_PARTS];
+    int64_t end = start;
+    int64_t starts[MOST_PARTS];
     if (parts->shape[0] > MOST_PARTS)
         return false;
     for (int64_t i = 0; i < parts->shape[0]; i++) {
@@ -327,14 +327,14 @@ static bool write_block(const argument *of) {
         const bool is_aligned = ints_of(parts)[i * STORED_PART + STORED_IS_ALIGNED];
         if (is_aligned && row_bytes)
             end += (row_bytes - end % row_bytes) % row_bytes;
-        begins[i] = end;
+        starts[i] = end;
         ints_of(bases)[i] = !row_bytes ? 0 : is_aligned ? end / row_bytes : end;
         end += row_bytes * samples;
-        if (end > begin + size)
+        if (end > start + size)
             return false;
     }
     const int64_t packed_bytes = ints_of(parts)[STORED_ROW_BYTES];
-    uint8_t *packed = bytes_to(arena) + begins[0];
+    uint8_t *packed = bytes_to(arena) + starts[0];
     for (int64_t i = 0; i < columns->shape[0]; i++) {
         const int64_t *column = ints_of(columns) + i * COLUMN_FIELDS;
         const int64_t at = column[COLUMN_AT], bytes = column[COLUMN_BYTES];
@@ -343,11 +343,11 @@ static bool write_block(const argument *of) {
             return false;
         if (column[COLUMN_KIND] < RAGGED_ROWS) {
             const int64_t part = column[COLUMN_PART];
-            write_fixed(bytes_to(arena) + begins[part] + at,
+            write_fixed(bytes_to(arena) + starts[part] + at,
                         ints_of(parts)[part * STORED_PART + STORED_ROW_BYTES], values.data, bytes,
                         samples);
         } else {
-            if (values.size > begin + size - end)
+            if (values.size > start + size - end)
                 return false;
             memcpy(bytes_to(arena) + end, values.data, (size_t)values.size);
             write_spans(packed + at, packed_bytes,
