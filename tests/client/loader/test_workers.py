@@ -180,13 +180,17 @@ def test_seek_moves_persistent_workers(address: str, epochs: list[list[Seen]]) -
 def test_restart_gives_workers_the_same_epoch_each_time(
     address: str, epochs: list[list[Seen]]
 ) -> None:
-    """As it does without them."""
-    loader = BatchLoader(_dataset(address, restart=True), num_workers=2, persistent_workers=True)
+    """As it does without them, also after the dataset was moved."""
+    dataset = _dataset(address, restart=True)
+    loader = BatchLoader(dataset, num_workers=2, persistent_workers=True)
     next(iter(loader))
 
     found = [[seen[3] for seen in _seen(loader)] for _ in range(2)]
+    dataset.seek(2)
+    later = [[seen[3] for seen in _seen(loader)] for _ in range(2)]
 
     assert [[seen[3] for seen in epochs[0]]] * 2 == found
+    assert [[seen[3] for seen in epochs[2]]] * 2 == later
 
 
 def test_a_run_with_workers_ends_after_its_epochs(address: str, epochs: list[list[Seen]]) -> None:

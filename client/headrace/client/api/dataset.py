@@ -519,6 +519,10 @@ class RemoteDataset(IterableDataset[Batch]):
             # Tokens of mixtures hold no versions, so each request names them.
             self._describe()
         options = self._options()
+        if self._restart:
+            # A worker's own progress is that of the time when it started.
+            epoch = self._progress.first_epoch if place is None else place.epoch
+            options = replace(options, end_epoch=epoch + 1)
         if share is not None:
             options = replace(options, batch_stride=share.count, batch_offset=share.index)
         if self._hedge is not None:
@@ -536,10 +540,7 @@ class RemoteDataset(IterableDataset[Batch]):
         )
 
     def _options(self) -> ReadOptions:
-        options = self._reading.options(self._progress.place.token)
-        if self._restart:
-            return replace(options, end_epoch=self._progress.first_epoch + 1)
-        return options
+        return self._reading.options(self._progress.place.token)
 
     def _adopt(
         self,
