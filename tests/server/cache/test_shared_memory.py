@@ -123,6 +123,17 @@ def test_more_blocks_than_slots_evict(shared_cache: _SharedCache) -> None:
     assert 200 < cache._slots.count < 256 == arena.capacity
 
 
+def test_the_start_of_a_server_is_that_of_its_oldest_process() -> None:
+    """Times are not added, or a server of two processes would start in the year 2083."""
+    total = MetricsSum()
+    for began in (30.0, 10.0, 20.0):
+        registry = CollectorRegistry()
+        Gauge("process_start_time_seconds", "x", registry=registry).set(began)
+        total.report(began, list(registry.collect()))
+
+    assert 10.0 == total.registry.get_sample_value("process_start_time_seconds")
+
+
 def test_metrics_are_the_sum() -> None:
     """Counters, gauges and histograms add up by label; counters of the dead stay, gauges go."""
     total = MetricsSum()

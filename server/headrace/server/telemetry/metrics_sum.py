@@ -17,7 +17,8 @@ _LASTING = frozenset({"counter", "histogram", "summary"})
 class MetricsSum(Collector):
     """Add up what processes report; counters keep their values when a process ends.
 
-    Facts about the build, whose names end in ``_info``, are not added. Safe for several threads.
+    Facts about the build, whose names end in ``_info``, and times of starts are not added. Safe for
+    several threads.
     """
 
     def __init__(self) -> None:
@@ -64,7 +65,7 @@ def _added(metrics: Sequence[Metric]) -> Iterator[Metric]:
         values: dict[_Key, float] = {}
         for sample in (sample for part in parts for sample in part.samples):
             key = (sample.name, tuple(sorted(sample.labels.items())))
-            if sample.name.endswith("_created"):
+            if sample.name.endswith(("_created", "_start_time_seconds")):
                 values[key] = min(values.get(key, sample.value), sample.value)
             elif sample.name.endswith("_info"):
                 values[key] = sample.value
