@@ -342,6 +342,20 @@ def test_an_endless_row_of_filters_takes_no_memory(url: str) -> None:
         assert first is again
 
 
+def test_an_error_that_is_raised_again_keeps_no_earlier_calls(url: str) -> None:
+    """Its traceback would grow with each call, and keep all that these had at hand."""
+    filters = Filters()
+    with _slow(url, filters) as (slow, served):
+        slow.gate.set()
+        depths = set()
+        for _ in range(3):
+            with pytest.raises(BadArgumentError, match="keeps none") as caught:
+                filters.apply(served, "label = 1000", ANYBODY, wait_s=TIMEOUT_S)
+            depths.add(len(caught.traceback))
+
+    assert 1 == len(depths)
+
+
 def test_a_filter_that_got_no_thread_is_found_at_the_next_request(
     url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

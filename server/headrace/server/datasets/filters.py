@@ -140,7 +140,8 @@ class Filters:
                 self._changed.wait(left_s)
             search.wanted = self._clock()
         if search.error is not None:
-            raise search.error
+            # It is kept, and its traceback would keep the frames of all calls so far.
+            raise search.error.with_traceback(None)
         if search.found is None:
             raise FilterPendingError(
                 f"the server is still finding which samples of {served.name!r} where= keeps, and "
