@@ -32,7 +32,7 @@ from headrace.client.feeds.wait_times import HopClock
 from headrace.client.options.transport import TransportKind
 from headrace.client.wire.assembler import StreamAssembler
 from headrace.errors import BadArgumentError, RingUnavailableError, ServerUnreachableError
-from headrace.ring import OpenSlot
+from headrace.ring import OpenSlot, RecordKind, record
 from headrace.server import Server, ServerConfig, start_server
 from support.command import serving
 from support.datasets import write_rows
@@ -411,6 +411,19 @@ def test_a_silent_ring_is_an_error() -> None:
             next(feed.events())
 
 
+def test_a_server_that_reads_nothing_is_given_up_too() -> None:
+    """It hangs when the ring is full and reads no releases; the answer to that does not wait."""
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        feed, _ = _feed(ours, 0.05)
+        with suppress(BlockingIOError):
+            while True:
+                ours.send(bytes(4096), socket.MSG_DONTWAIT)
+        theirs.sendall(record(RecordKind.FULL, 0, 1))
+        with pytest.raises(ServerUnreachableError, match="sent nothing about the ring"):
+            next(feed.events())
+
+
 def _opened(start: int, generation: int, end: int) -> OpenSlot:
     return OpenSlot(start, generation, b"", start + 64, end, 0)
 
@@ -476,7 +489,7 @@ _FORKED = """
 import mmap, os, socket
 import numpy as np
 from headrace.client.feeds.ring_memory import RingMemory, Slot
-from headrace.ring import OpenSlot
+from headrace.ring import OpenSlot, RecordKind, record
 def lent(opened):
     ring.note_lent(opened.generation, opened.payload_end - opened.start)
     return Slot(ring.mapping, opened).payload()

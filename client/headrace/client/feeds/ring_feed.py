@@ -75,7 +75,8 @@ class RingFeed:
         connection.settimeout(None)
         whole_s, part_s = divmod(silence_s, 1)
         timeout = _TIMEVAL.pack(int(whole_s), max(1, int(part_s * 1e6)))
-        connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, timeout)
+        for option in (socket.SO_RCVTIMEO, socket.SO_SNDTIMEO):
+            connection.setsockopt(socket.SOL_SOCKET, option, timeout)
         self._silence_s = silence_s
         self._wire = wire
         self._memory = memory
