@@ -283,6 +283,14 @@ def test_a_page_of_html_is_refused_by_name_or_skipped_and_counted(tmp_path: Path
     assert [(images["a/1.jpg"], "a"), (images["b/4.jpg"], "b")] == _labelled(tmp_path / "out")
 
 
+@pytest.mark.parametrize(("size", "label"), [(0, None), (9, "first")])
+def test_a_folder_of_which_nothing_is_left_is_refused(size: int, label: Any) -> None:
+    """Otherwise a command that writes nothing would succeed."""
+    how = ImageOptions(label=label, on_error="skip")
+    with pytest.raises(BadArgumentError, match=r"are left out: .*1 file \(.*\): 1\.jpg"):
+        plan_folder(Listing(files=[("1.jpg", size)]), place="SRC", how=how)
+
+
 def test_a_file_that_is_too_large_is_refused_by_its_size() -> None:
     """Before it is read: no sample has 2 GiB."""
     listing = Listing(files=[("a/1.jpg", 1 << 31), ("a/2.jpg", 9)])

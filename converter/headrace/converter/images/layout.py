@@ -137,6 +137,11 @@ def plan_folder(
     classed = {
         split: _with_class_names(split, files, label, sorting) for split, files in parts.items()
     }
+    if not any(classed.values()):
+        raise BadArgumentError(
+            f"all images below {place} are left out: {'; '.join(map(str, sorting.left_out))}",
+            field="SRC",
+        )
     found = {of for files in classed.values() for _, _, of in files if of is not None}
     if label is None:
         _refuse_look_alikes({*found, *known}, place)
