@@ -208,7 +208,7 @@ def test_classes_are_compared_by_name() -> None:
         ("", 1, "there is no expression"),
         ("   ", 1, "there is no expression"),
         ("u <", 4, "expected a value, or a column"),
-        ("u < 3 u > 1", 7, "expected 'and', 'or' or the end"),
+        ("u < 3 u > 1", 7, "expected 'and', 'or' or the end; put a name with spaces in double"),
         ("(u < 3", 7, r"expected '\)' to close the one before"),
         ("u < 3)", 6, "expected 'and', 'or' or the end"),
         ("uu < 3", 1, "there is no column 'uu'; did you mean u"),

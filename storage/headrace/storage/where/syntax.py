@@ -190,7 +190,8 @@ class _Parser:
         node = self._any()
         word = self._peek()
         if word.kind != "end":
-            self._fail(word, "expected 'and', 'or' or the end")
+            hint = "; put a name with spaces in double quotes" if word.kind == "name" else ""
+            self._fail(word, "expected 'and', 'or' or the end" + hint)
         return node
 
     def _any(self) -> Node:
