@@ -21,7 +21,7 @@ from botocore.exceptions import (
     ReadTimeoutError,
 )
 
-from headrace.storage.store.s3_connection import trusting
+from headrace.storage.store.s3_connection import tls_context
 from headrace.storage.store.s3_wire import OtherAnswerError, Reply, Wire
 
 _HELLO = b"HTTP/1.1 206 Partial Content\r\nETag: x\r\nContent-Length: 5\r\n\r\nhello"
@@ -108,7 +108,7 @@ def _wire(
         return Wire(
             "http://store",
             address,
-            context=trusting(certificates) if host else None,
+            context=tls_context(certificates) if host else None,
             connect_timeout_s=timeout_s,
             read_timeout_s=timeout_s,
             max_connections=2,
@@ -117,7 +117,7 @@ def _wire(
 
 
 def _get(wire: Wire) -> Reply:
-    return wire.get("/flowers/x", {"host": "store", "range": "bytes=3-7"}, most_bytes=5)
+    return wire.get("/flowers/x", {"host": "store", "range": "bytes=3-7"}, max_bytes=5)
 
 
 def test_a_connection_is_used_again(store: Store) -> None:
@@ -172,7 +172,7 @@ def test_other_answers_are_left_to_others(store: Store, answer: bytes) -> None:
         with pytest.raises(OtherAnswerError):
             _get(wire)
 
-        assert not wire.is_understood
+        assert not wire.is_usable
 
 
 @pytest.mark.parametrize("host", ["", "127.0.0.1"])
@@ -186,7 +186,7 @@ def test_a_fault_that_passes_is_forgotten(host: str) -> None:
         understood = []
         for passed_s in (0.0, 59.0, 1.0):
             times[0] += passed_s
-            understood.append(wire.is_understood)
+            understood.append(wire.is_usable)
 
         assert [False, False, True] == understood
         assert _REPLY == _get(wire)
@@ -201,7 +201,7 @@ def test_trouble_of_unknown_length_changes_nothing(store: Store, status: int, re
     """S3 throttles in chunks: the status is told, and later requests are made here as before."""
     with store([b"HTTP/1.1 %d Slow Down\r\n" % status + rest], [_HELLO]) as wire:
         assert (status, b"") == ((refused := _get(wire)).status, refused.content)
-        assert wire.is_understood
+        assert wire.is_usable
         assert _REPLY == _get(wire)
 
 
@@ -212,7 +212,7 @@ def test_a_refusal_of_another_kind_is_left_to_others_alone(store: Store, rest: b
         with pytest.raises(OtherAnswerError):
             _get(wire)
 
-        assert wire.is_understood
+        assert wire.is_usable
         assert _REPLY == _get(wire)
 
 
@@ -223,7 +223,7 @@ def test_an_answer_that_breaks_off_is_no_answer(store: Store, missing: int) -> N
         with pytest.raises(ConnectionClosedError):
             _get(wire)
 
-        assert wire.is_understood
+        assert wire.is_usable
         assert _REPLY == _get(wire)
 
 
@@ -292,7 +292,7 @@ def test_a_store_that_is_not_there_is_told() -> None:
 def test_a_header_of_two_lines_is_not_sent() -> None:
     """No value can put a header of its own into a request."""
     with closing(_wire(("127.0.0.1", 9))) as wire, pytest.raises(OtherAnswerError):
-        wire.get("/x", {"range": "bytes=0-1\r\nx: y"}, most_bytes=2)
+        wire.get("/x", {"range": "bytes=0-1\r\nx: y"}, max_bytes=2)
 
 
 @pytest.mark.parametrize("length", [1, 4096, 4097, 16_384, 16_385, 300_000, (1 << 20) + 7])
@@ -302,7 +302,7 @@ def test_long_answers_come_whole_and_at_once(store: Store, length: int) -> None:
     answer = b"HTTP/1.1 206 OK\r\nContent-Length: %d\r\n\r\n" % length + content
     with store([answer, answer]) as wire:
         began = time.monotonic()
-        found = [wire.get("/x", {"host": "store"}, most_bytes=length).content for _ in range(2)]
+        found = [wire.get("/x", {"host": "store"}, max_bytes=length).content for _ in range(2)]
 
         assert [content, content] == found
         assert time.monotonic() - began < 8  # its connections time out after 10
@@ -328,7 +328,7 @@ def test_a_store_that_trickles_is_given_up(host: str, at_once: int) -> None:
         _store([answer], host=host, timeout_s=0.5, pause_s=0.2, at_once=at_once) as wire,
         pytest.raises(ReadTimeoutError),
     ):
-        wire.get("/flowers/x", {"host": "store", "range": "bytes=0-39"}, most_bytes=40)
+        wire.get("/flowers/x", {"host": "store", "range": "bytes=0-39"}, max_bytes=40)
 
 
 def test_a_store_that_does_not_shake_hands_is_given_up() -> None:
@@ -347,13 +347,13 @@ def test_a_store_of_another_name_is_not_asked() -> None:
         with pytest.raises(OtherAnswerError, match="certificate"):
             _get(wire)
 
-        assert not wire.is_understood
+        assert not wire.is_usable
 
 
 def test_a_store_that_nobody_certified_is_not_asked() -> None:
     """Its certificate is of an authority that is not trusted."""
     with trustme.CA().cert_pem.tempfile() as others:
-        context = trusting(others)
+        context = tls_context(others)
     with _store([], host="127.0.0.1") as wire:
         wire._context = context
         with pytest.raises(OtherAnswerError, match="certificate"):

@@ -20,11 +20,11 @@ from headrace.storage.parquet.row_groups import (
     ROW_GROUP_DTYPE,
     RowGroupTable,
     row_group_table,
-    without,
+    without_deleted,
 )
 from headrace.storage.parquet.unify import (
     FileSchema,
-    noted_classes,
+    hugging_face_classes,
     unified_schema,
     with_columns,
     with_common_classes,
@@ -118,7 +118,7 @@ def _read_footers(files: Store, entries: Sequence[ObjectEntry]) -> Iterator[_Ope
         with footer.file() as file:
             table = row_group_table(file.metadata, footer)
             stated = file.schema_arrow
-        schema, classes = stated.remove_metadata(), noted_classes(stated)
+        schema, classes = stated.remove_metadata(), hugging_face_classes(stated)
         key = (schema.serialize().to_pybytes(), table.null_free, tuple(classes.items()))
         columns = known.setdefault(key, FileSchema(entry.name, schema, table.null_free, classes))
         return _OpenedFile(entry, len(footer.content), footer.digest, columns, table)
@@ -132,7 +132,7 @@ def _read_footers(files: Store, entries: Sequence[ObjectEntry]) -> Iterator[_Ope
 
 def _kept(layout: Layout, file: _OpenedFile) -> np.ndarray[Any, np.dtype[np.void]]:
     gone = layout.deleted.get(file.entry.name, np.empty(0, np.int64))
-    return without(file.table.rows, gone, file.entry)
+    return without_deleted(file.table.rows, gone, file.entry)
 
 
 def _schemas(layout: Layout, opened: Sequence[_OpenedFile]) -> tuple[pa.Schema, pa.Schema]:

@@ -11,7 +11,7 @@ from headrace.storage.parquet.footer_cache import FooterCache
 from headrace.storage.parquet.index import ParquetIndex
 from headrace.storage.parquet.read import block_damage, read_row_group, without_rows
 from headrace.storage.parquet.serve import column_plans, served_batch
-from headrace.storage.parquet.thrift import states_checksum
+from headrace.storage.parquet.thrift import has_checksum
 from headrace.storage.shard.even_blocks import block_samples_of
 from headrace.storage.source.file_blocks import FileBlocks
 from headrace.storage.source.ordinals import read_only, starts_of
@@ -109,7 +109,7 @@ class ParquetDataset(FileBlocks):
         offset = int(stated["offset"])
         length = min(_PAGE_HEADER_BYTES, entry.stored_bytes - offset)
         header = self._files.read_entry(entry, offset=offset, length=length)
-        count = 0 if states_checksum(header) else int(self.shard_sample_counts[shard])
+        count = 0 if has_checksum(header) else int(self.shard_sample_counts[shard])
         return ShardCheck(entry.name, unprotected_count=count)
 
     def read_columns(self, block: int, names: tuple[str, ...]) -> pa.RecordBatch:

@@ -70,7 +70,7 @@ def read_delta(url: str, *, options: StoreOptions, version: int | None = None) -
     """Read the log of a Delta table.
 
     Args:
-        url: The url of the table.
+        url: The URL of the table.
         options: The options of its store.
         version: The version to read, or `None` for the current one.
 
@@ -177,7 +177,7 @@ def _constants(actions: pa.Table) -> pa.RecordBatch:
 
 
 def _unescaped(column: pa.Array[Any]) -> pa.Array[Any]:
-    """Decode binary values, which the log escapes and `deltalake` leaves so.
+    """Decode binary values, which `deltalake` returns as the log escapes them.
 
     A value that is not escaped stays as it is.
     """
@@ -210,7 +210,9 @@ def _deleted(
         end = _plain_path(path.as_py()).removeprefix(root).lstrip("/")
         if end not in by_end:
             raise ConfigurationError(
-                f"{url} deletes rows of {path}, which is not a file of this version", url=url
+                f"{url} deletes rows of {path}, which is not a file of this version; "
+                "repair the table",
+                url=url,
             )
         mask = kept.values.to_numpy(zero_copy_only=False)
         deleted[by_end[end]] = np.flatnonzero(~mask).astype(np.int64)

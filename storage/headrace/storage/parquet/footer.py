@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from headrace.errors import ConfigurationError, ShardCorruptError, UnsupportedColumnError
-from headrace.storage.parquet.thrift import EncryptionFoundError, chunk_statements
+from headrace.storage.parquet.thrift import EncryptionFoundError, chunk_fields
 from headrace.storage.store.store import ObjectEntry, Store
 
 MAX_FOOTER_BYTES = 256 << 20
@@ -33,7 +33,7 @@ _TYPES = {
     "FIXED_LEN_BYTE_ARRAY": 7,
 }
 _MAX_STRING_BYTES = 64 << 20  # the Arrow schema of very wide files is one string
-_MAX_ITEMS = 4_000_000  # of a list of the footer, such as column chunks of a row group
+_MAX_ITEMS = 4_000_000  # in one list of the footer, such as the column chunks of a row group
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +55,7 @@ class Footer:
 
     @property
     def offset(self) -> int:
-        """Return its first byte in the file."""
+        """Return the offset of its first byte in the file."""
         return self.entry.stored_bytes - _TAIL.size - len(self.content)
 
     def file(self) -> pq.ParquetFile:
@@ -91,7 +91,7 @@ class Footer:
         return file
 
     def damage(self, found: str) -> ShardCorruptError:
-        """Make the error for an invalid footer."""
+        """Return the error for an invalid footer."""
         return damage(self.entry, found, offset=max(0, self.offset))
 
 
@@ -106,7 +106,7 @@ def _check_chunks(content: bytes, metadata: pq.FileMetaData) -> None:
         )
         for column in columns
     ]
-    for group, chunks in enumerate(chunk_statements(content)):
+    for group, chunks in enumerate(chunk_fields(content)):
         for index, (chunk, (kind, repetitions, definitions)) in enumerate(
             zip(chunks, wanted, strict=True)
         ):
@@ -123,7 +123,7 @@ def _check_chunks(content: bytes, metadata: pq.FileMetaData) -> None:
 
 
 def damage(entry: ObjectEntry, found: str, *, offset: int) -> ShardCorruptError:
-    """Make the error for an invalid file."""
+    """Return the error for an invalid file."""
     return ShardCorruptError(
         f"file {entry.name}, at byte {offset}: {found}; restore the file or write it again",
         shard=entry.name,
@@ -140,7 +140,7 @@ def read_footer(files: Store, entry: ObjectEntry) -> Footer:
     """
     size = entry.stored_bytes
     if size < _TAIL.size + len(_MAGIC):
-        raise damage(entry, f"{size} bytes are not a Parquet file", offset=0)
+        raise damage(entry, f"it has {size} bytes, too few for a Parquet file", offset=0)
     guessed = min(size, _GUESS_BYTES)
     tail = files.read_entry(entry, offset=size - guessed, length=guessed)
     length = footer_length(tail[-_TAIL.size :], entry)
@@ -162,7 +162,7 @@ def read_known_footer(files: Store, entry: ObjectEntry, *, length: int, digest: 
     footer = Footer(entry, files.read_entry(entry, offset=start, length=length))
     if footer.digest != digest:
         raise footer.damage(
-            f"the footer has digest {footer.digest.hex()}, but the indexed one had {digest.hex()}"
+            f"its footer has digest {footer.digest.hex()}, expected {digest.hex()} as in the index"
         )
     return footer
 
@@ -185,8 +185,8 @@ def footer_length(tail: bytes, entry: ObjectEntry) -> int:
     if not 0 < length <= min(MAX_FOOTER_BYTES, place - len(_MAGIC)):
         raise damage(
             entry,
-            f"the footer should have {length} bytes, but the file has {entry.stored_bytes} and the "
-            f"limit is {MAX_FOOTER_BYTES}",
+            f"its footer should have {length} bytes, but the file has {entry.stored_bytes}, and a "
+            f"footer at most {MAX_FOOTER_BYTES}",
             offset=place,
         )
     return int(length)

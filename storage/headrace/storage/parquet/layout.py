@@ -95,9 +95,9 @@ def file_at(url: str, *, options: StoreOptions) -> tuple[Store, ObjectEntry | No
 
 
 def refuse_other_tables(url: str, entries: Sequence[ObjectEntry]) -> None:
-    """Refuse tables whose files cannot be told from replaced and deleted ones without their log.
+    """Refuse tables whose current files only their metadata tells from replaced and deleted ones.
 
-    A Delta table may have the metadata of the others too, for their readers.
+    A Delta table is accepted even if it also has such metadata, for other readers.
 
     Raises:
         ConfigurationError: There is an Iceberg or a Hudi table.
@@ -107,8 +107,8 @@ def refuse_other_tables(url: str, entries: Sequence[ObjectEntry]) -> None:
         if found is not None:
             raise ConfigurationError(
                 f"{url} contains {entry.name}, so it is {_ARTICLES[found]} {found} table; headrace "
-                "cannot tell its files from those of replaced and deleted snapshots, which lie "
-                "beside them. Convert it with Spark: "
+                "cannot distinguish its current files from replaced and deleted ones in the same "
+                "folders. Convert it with Spark: "
                 f'write_shards(spark.read.format("{found.lower()}").load({url!r}), '
                 '"s3://bucket/dataset")',
                 url=url,
@@ -118,7 +118,7 @@ def refuse_other_tables(url: str, entries: Sequence[ObjectEntry]) -> None:
 def layout_of(
     url: str, found: FoundFiles, *, options: StoreOptions, table_version: int | None = None
 ) -> Layout:
-    """Find out which of the files under a URL make the dataset, and in which order.
+    """Return which files under a URL belong to the dataset, in the order of their samples.
 
     Raises:
         NotADatasetError: No file does, or the named version of the Delta table does not exist.
@@ -140,7 +140,8 @@ def layout_of(
     if not chosen:
         raise NotADatasetError(
             f"none of the {len(found.entries)} files under {url} has a name that ends with "
-            f"{', '.join(PARQUET_ENDINGS)} and does not begin with _ or .",
+            f"{', '.join(PARQUET_ENDINGS)} and does not start with _ or .; "
+            "check the URL",
             url=url,
         )
     chosen.sort(key=lambda entry: entry.name)

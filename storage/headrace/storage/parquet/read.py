@@ -32,8 +32,8 @@ def read_row_group(
         footer: The footer of the file.
         metadata: The footer parsed by Arrow.
         row_group: The ordinal of the row group in the file.
-        columns: Names of the columns to read; None for all, as also for names with a dot, which
-            Arrow takes for a field of a struct. Other columns are not fetched.
+        columns: Names of the columns to read, the only ones that are fetched; None for all. If a
+            name contains a dot, all are read, because Arrow takes it for a field of a struct.
 
     Raises:
         ShardCorruptError: It is damaged; names the file, the row group and the byte.
@@ -57,7 +57,7 @@ def read_row_group(
     try:
         table = reader.read(row_group, columns)
     except _FAILURES as error:
-        raise _located(reader, row_group, columns, error) from error
+        raise _damaged_column(reader, row_group, columns, error) from error
     if table.num_rows != group.num_rows:
         raise block_damage(
             footer,
@@ -83,7 +83,7 @@ def without_rows(batch: pa.RecordBatch, deleted: NDArray[np.int64]) -> pa.Record
 
 
 def block_damage(footer: Footer, row_group: int, found: str, *, offset: int) -> ShardCorruptError:
-    """Make the error for an invalid row group."""
+    """Return the error for an invalid row group."""
     return ShardCorruptError(
         f"file {footer.entry.name}, row group {row_group}, at byte {offset}: {found}; restore the "
         "file or write it again",
@@ -107,7 +107,7 @@ class _Reader:
         self._segments = segments
 
     def read(self, row_group: int, columns: Sequence[str] | None = None) -> pa.Table:
-        # Any: Arrow needs fewer methods of a file than the stubs say.
+        # Any: Arrow needs fewer methods of a file than its stubs require.
         parts: Any = SegmentFile(self.footer.entry.stored_bytes, self._segments)
         source = pa.PythonFile(parts, "r")
         with pq.ParquetFile(
@@ -125,7 +125,7 @@ class _Reader:
             )
 
 
-def _located(
+def _damaged_column(
     reader: _Reader, row_group: int, columns: Sequence[str] | None, error: Exception
 ) -> ShardCorruptError:
     """Find the column that cannot be read, trying one after the other."""

@@ -1,8 +1,8 @@
 """Read and check a footer's row groups: rows, places in the file, sizes, nulls.
 
-The raw bytes of a row group depend only on the footer, so that they, and the order of samples, do
-not depend on a library. They are, for each column chunk, the larger of the size of its pages before
-compression and the number of its values times their width (4 for strings, 1/8 for booleans).
+The raw bytes of a row group depend on the footer alone, so no library affects them or the order of
+samples. They are the sum over its column chunks of the larger of two numbers: the size of the pages
+before compression, and the number of values times their width (4 for strings, 1/8 for booleans).
 Strings stored as a dictionary count as stored.
 """
 
@@ -87,7 +87,7 @@ def row_group_table(metadata: pq.FileMetaData, footer: Footer) -> RowGroupTable:
     table = np.array(rows, ROW_GROUP_DTYPE)
     if first_row != metadata.num_rows:
         raise footer.damage(f"{metadata.num_rows} rows expected, {first_row} in the row groups")
-    _check_apart(places, footer)
+    _check_disjoint(places, footer)
     return RowGroupTable(table, metadata.num_row_groups, frozenset(null_free))
 
 
@@ -112,7 +112,7 @@ def chunk_ranges(group: pq.RowGroupMetaData, footer: Footer) -> Iterator[tuple[i
         yield start, stop
 
 
-def without(
+def without_deleted(
     rows: NDArray[np.void], deleted: NDArray[np.int64], entry: ObjectEntry
 ) -> NDArray[np.void]:
     """Return the row groups of a file without deleted rows, leaving out empty ones.
@@ -129,7 +129,7 @@ def without(
         return rows
     stop = int(rows["row_count"].sum())
     if int(deleted[0]) < 0 or int(deleted[-1]) >= stop:
-        raise damage(entry, f"row {deleted[-1]} is deleted, but the file has {stop}", offset=0)
+        raise damage(entry, f"row {deleted[-1]} is deleted, but the file has {stop} rows", offset=0)
     left = rows.copy()
     ends = rows["first_row"] + rows["row_count"]
     counts = np.searchsorted(deleted, ends) - np.searchsorted(deleted, rows["first_row"])
@@ -139,10 +139,10 @@ def without(
 
 
 def large_dictionaries(group: pq.RowGroupMetaData) -> list[str]:
-    """Return the columns of text that could be far larger than their row group says.
+    """Return the columns of text that could be far larger than the footer says.
 
     A dictionary stores a value once, however many rows have it. These columns are read as
-    dictionaries, and measured before they are decoded.
+    dictionaries, and their size is computed before they are decoded.
     """
     return [
         chunk.path_in_schema
@@ -154,7 +154,7 @@ def large_dictionaries(group: pq.RowGroupMetaData) -> list[str]:
 
 
 def padded(stop: int, footer: Footer) -> int:
-    """Return where to stop reading, to include bytes that old writers left out of a length."""
+    """Return the end of a read that includes bytes that old writers left out of lengths."""
     return min(stop + _PAD_BYTES, footer.offset)
 
 
@@ -191,8 +191,8 @@ def _check_counts(rows: int, raw_bytes: int, index: int, entry: ObjectEntry) -> 
         )
 
 
-def _check_apart(places: list[tuple[int, int]], footer: Footer) -> None:
-    """Refuse column chunks that share bytes, since a small file could then expand to any size."""
+def _check_disjoint(places: list[tuple[int, int]], footer: Footer) -> None:
+    """Refuse column chunks that overlap, since a small file could then expand to any size."""
     ordered = np.array(sorted(places), np.int64).reshape(-1, 2)
     overlaps = np.flatnonzero(ordered[1:, 0] < ordered[:-1, 1])
     if len(overlaps):

@@ -9,8 +9,8 @@ from collections.abc import Sequence
 import pyarrow as pa
 
 MAX_GAP_BYTES = 1 << 20
-"""The most unneeded bytes to read rather than make another request: what a store sends in one round
-trip's time.
+"""The largest gap to read instead of making another request; a store sends as much in the time of
+one round trip.
 """
 
 
@@ -26,7 +26,7 @@ def coalesced(ranges: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
 
 
 class SegmentFile:
-    """A seekable file that has some of its bytes, and refuses to read others.
+    """A seekable file with some of its bytes in memory; reading others is an error.
 
     Args:
         size: The size of the whole file in bytes.
@@ -45,7 +45,7 @@ class SegmentFile:
         return True
 
     def writable(self) -> bool:
-        """Return that it is not."""
+        """Return False."""
         return False
 
     def seekable(self) -> bool:

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class ServedColumn:
-    """How one column is served; asking Arrow's objects for this took longer than the conversion.
+    """How one column is served; asking Arrow for this at each block took longer than converting it.
 
     Attributes:
         name: Its name for readers.
@@ -80,7 +80,7 @@ def served_batch(
     Raises:
         UnsupportedColumnError: A value does not fit the type of its column.
         ConfigurationError: A dictionary expands to more than fits into a block.
-        ValueError: A column without nulls has some, or text is not UTF-8.
+        ValueError: A column that is not nullable contains nulls, or text is not UTF-8.
     """
     places = {name: place for place, name in enumerate(table.schema.names)}
     columns = []
@@ -95,7 +95,8 @@ def served_batch(
             kind: Any = plan.served
             column = pa.nulls(table.num_rows, kind)
         if column.null_count and not plan.nullable:
-            raise ValueError(f"column {plan.name!r} contains {column.null_count} nulls, 0 expected")
+            count = column.null_count
+            raise ValueError(f"column {plan.name!r} contains {count} nulls, none expected")
         columns.append(column)
     return pa.RecordBatch.from_arrays(columns, schema=schema)
 
@@ -107,7 +108,7 @@ def _column(column: pa.ChunkedArray[Any], plan: ServedColumn, file: str) -> Arra
     except pa.ArrowException as error:
         raise UnsupportedColumnError(
             f"column {plan.name!r} is {plain_type(column.type)} in file {file} but {plan.served} "
-            f"in the dataset, and a value does not fit: {error}",
+            f"in the dataset, and a value does not fit: {error}; write the file again",
             column=plan.name,
             shard=file,
         ) from error
@@ -131,9 +132,9 @@ def _check_dictionary(column: pa.ChunkedArray[Any], plan: ServedColumn, file: st
     size = sum(_decoded_bytes(chunk) for chunk in column.chunks)
     if size > MAX_ROW_GROUP_BYTES:
         raise ConfigurationError(
-            f"column {plan.name!r} of a row group of file {file} has {size} bytes without its "
-            f"dictionary, but a block may have at most {MAX_ROW_GROUP_BYTES}; write the file again "
-            "with smaller row groups",
+            f"column {plan.name!r} of a row group of file {file} has {size} bytes when its "
+            f"dictionary is decoded, but a block may have at most {MAX_ROW_GROUP_BYTES}; write the "
+            "file again with smaller row groups",
             column=plan.name,
             shard=file,
         )

@@ -12,12 +12,12 @@ from headrace.storage.source.kinds import DELTA_LOG_FOLDER, is_parquet_name
 from headrace.storage.source.source import Place, SourceOptions
 
 MARK = f"*.parquet or {DELTA_LOG_FOLDER}"
-_LOOKED_AT = 1000  # one page of a listing of S3
+_LISTED_NAMES = 1000  # one page of a listing of S3
 
 
 def detect(place: Place) -> bool:
     """Return whether the URL is a Parquet file, or a listing finds Parquet files or a Delta log."""
-    seen = list(islice(place.store.list_entries(), _LOOKED_AT))
+    seen = list(islice(place.store.list_entries(), _LISTED_NAMES))
     if seen:
         return is_delta(seen) or any(is_parquet_name(entry.name) for entry in seen)
     files, entry = file_at(place.url, options=place.options)

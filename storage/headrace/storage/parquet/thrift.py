@@ -27,7 +27,7 @@ class EncryptionFoundError(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class ChunkStatement:
+class ChunkFields:
     """The checked fields of one column chunk.
 
     Attributes:
@@ -43,7 +43,7 @@ class ChunkStatement:
     definition_levels: int = 0
 
 
-def chunk_statements(footer: bytes) -> Iterator[list[ChunkStatement]]:
+def chunk_fields(footer: bytes) -> Iterator[list[ChunkFields]]:
     """Yield the fields of the column chunks of each row group.
 
     Args:
@@ -65,7 +65,7 @@ def chunk_statements(footer: bytes) -> Iterator[list[ChunkStatement]]:
             reader.skip(kind)
 
 
-def states_checksum(header: bytes) -> bool:
+def has_checksum(header: bytes) -> bool:
     """Return whether a page has a checksum.
 
     Args:
@@ -80,7 +80,7 @@ def states_checksum(header: bytes) -> bool:
     return False
 
 
-def _row_group(reader: _Reader) -> list[ChunkStatement]:
+def _row_group(reader: _Reader) -> list[ChunkFields]:
     found = []
     for field, kind in reader.fields():
         if (field, kind) == (1, _LIST):
@@ -90,8 +90,8 @@ def _row_group(reader: _Reader) -> list[ChunkStatement]:
     return found
 
 
-def _chunk(reader: _Reader) -> ChunkStatement:
-    found = ChunkStatement()
+def _chunk(reader: _Reader) -> ChunkFields:
+    found = ChunkFields()
     for field, kind in reader.fields():
         if field in _CHUNK_ENCRYPTION:
             raise EncryptionFoundError
@@ -102,7 +102,7 @@ def _chunk(reader: _Reader) -> ChunkStatement:
     return found
 
 
-def _chunk_metadata(reader: _Reader) -> ChunkStatement:
+def _chunk_metadata(reader: _Reader) -> ChunkFields:
     physical_type = None
     sizes = (False, 0, 0)
     for field, kind in reader.fields():
@@ -114,7 +114,7 @@ def _chunk_metadata(reader: _Reader) -> ChunkStatement:
             sizes = _size_statistics(reader)
         else:
             reader.skip(kind)
-    return ChunkStatement(physical_type, *sizes)
+    return ChunkFields(physical_type, *sizes)
 
 
 def _size_statistics(reader: _Reader) -> tuple[bool, int, int]:

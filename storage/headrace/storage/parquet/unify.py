@@ -75,7 +75,7 @@ def unified_schema(files: Iterable[FileSchema]) -> pa.Schema:
     return unified
 
 
-def noted_classes(schema: pa.Schema) -> dict[str, tuple[str, ...]]:
+def hugging_face_classes(schema: pa.Schema) -> dict[str, tuple[str, ...]]:
     """Return the classes that Hugging Face's datasets stored in a file, by column."""
     text = (schema.metadata or {}).get(b"huggingface", b"")
     try:

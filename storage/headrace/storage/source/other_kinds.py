@@ -19,7 +19,7 @@ from headrace.storage.source.kinds import (
 )
 from headrace.storage.store.store import Store
 
-_LOOKED_AT = (
+_LISTED_NAMES = (
     1000  # the number of names that `detect` of the sources checks: one page of S3's listing
 )
 
@@ -66,7 +66,7 @@ def _hiding_kind(store: Store, mark: str) -> str | None:
 def _kind_by_names(store: Store) -> str | None:
     if has_object(store, MDS_INDEX_NAME):
         return f"a MosaicML Streaming dataset ({MDS_INDEX_NAME})"
-    for name in islice(store.list(), _LOOKED_AT):
+    for name in islice(store.list(), _LISTED_NAMES):
         if name.startswith(f"{DELTA_LOG_FOLDER}/"):
             return f"a Delta table ({name})"
         if is_parquet_name(name):

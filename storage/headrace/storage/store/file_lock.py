@@ -1,4 +1,4 @@
-"""A lock on a folder, which one process at a time holds briefly.
+"""Lock a folder for one process at a time, briefly.
 
 1. If the file system has locks, one of these is used; it is released when its holder ends.
 2. If it has none, like some FUSE mounts, a file serves as the lock: it is created exclusively, in
@@ -37,7 +37,7 @@ def locked(path: Path, *, deadline_s: float) -> Iterator[None]:
         StoreUnavailableError: Another process held it for longer.
         OSError: The file system refused.
     """
-    # Not opened for appending: file systems that only accept whole files refuse that.
+    # Not opened to append, which file systems that only accept whole files refuse.
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
     try:
         try:
@@ -68,7 +68,7 @@ def _wait(attempt: Callable[[], bool], path: Path, deadline_s: float) -> None:
     while not attempt():
         if time.monotonic() > deadline:
             raise StoreUnavailableError(
-                f"{path} is locked by another process for more than {deadline_s:.0f} s{_who(path)}",
+                f"{path} has been locked by another process for {deadline_s:.0f} s{_holder(path)}",
                 url=str(path.parent),
             )
         time.sleep(_POLL_S)
@@ -91,13 +91,13 @@ def _try_make(path: Path) -> bool:
         with file:
             file.write(f"process {os.getpid()} on {socket.gethostname()}".encode())
     except BaseException:
-        # Otherwise nobody would hold the lock, and nobody could take it.
+        # Otherwise the file would stay, and nobody could take the lock.
         path.unlink(missing_ok=True)
         raise
     return True
 
 
-def _who(path: Path) -> str:
+def _holder(path: Path) -> str:
     with contextlib.suppress(OSError):
         holder = path.read_text()
         if holder:

@@ -4,9 +4,9 @@ fsspec has no conditional writes, so a commit writes a marker first, lists all m
 continues only if its own is the only one. If two commits coincide, at least one is refused, perhaps
 both. They never both succeed, provided that the store lists everything that was written.
 
-Most file systems publish a file when it is closed, also one that is to be given up. So a writer
-collects its object in a temporary file on this machine and sends it when it is closed, which can be
-retried; an object that is given up was never in the store.
+Most file systems publish a file whenever it is closed, even after an error. So a writer collects
+its object in a temporary file and sends it on `close`, which can be retried; an aborted object
+never reaches the store.
 """
 
 from __future__ import annotations
@@ -100,7 +100,7 @@ class FsspecStore:
         self._call(name, send)
 
     def write_if_absent(self, name: str, content: bytes) -> None:
-        with self._alone(name):
+        with self._exclusively(name):
             try:
                 self.read(name, length=1)
             except ObjectNotFoundError:
@@ -109,7 +109,7 @@ class FsspecStore:
                 raise self._conflict(name, "it exists")
 
     def write_if_unchanged(self, name: str, content: bytes, version: Version) -> None:
-        with self._alone(name):
+        with self._exclusively(name):
             if self.read_versioned(name)[1] != version:
                 raise self._conflict(name, "it has changed")
             self.write(name, content)
@@ -141,7 +141,7 @@ class FsspecStore:
 
     def read_entry(self, entry: ObjectEntry, *, offset: int, length: int) -> bytes:
         content = self.read(entry.name, offset=offset, length=length)
-        if len(content) != length:  # asking each time would double the requests
+        if len(content) != length:  # checking each time would double the requests
             return read_unchanged(self, entry, offset=offset, length=length)
         return content
 
@@ -193,7 +193,7 @@ class FsspecStore:
         self._files.makedirs(path.rpartition("/")[0], exist_ok=True)
 
     @contextlib.contextmanager
-    def _alone(self, name: str) -> Iterator[None]:
+    def _exclusively(self, name: str) -> Iterator[None]:
         marker = f"{MARKER_FOLDER}/{uuid.uuid4().hex}"
         try:
             self.write(marker, name.encode())
@@ -201,14 +201,16 @@ class FsspecStore:
             if others:
                 raise self._conflict(name, f"another commit is under way ({others[0]})")
             yield
-        finally:  # also if its write failed: it may have arrived
+        finally:  # also if the write failed, because it may have arrived
             self._unmark(marker)
 
     def _unmark(self, marker: str) -> None:
         try:
             self.delete(marker)
         except WorldError as error:  # says nothing about the commit
-            _LOG.warning("remove %s from %s, or no commit succeeds: %s", marker, self.url, error)
+            _LOG.warning(
+                "remove marker %s from %s, or all commits fail: %s", marker, self.url, error
+            )
 
     def _conflict(self, name: str, found: str) -> CommitConflictError:
         return CommitConflictError(
@@ -220,7 +222,7 @@ class FsspecStore:
 
 
 class FsspecWriter:
-    """An object that is collected on this machine and sent when it is closed."""
+    """An object that is collected in a temporary file and sent when it is closed."""
 
     def __init__(self, store: FsspecStore, *, name: str) -> None:
         self._store = store
@@ -260,7 +262,8 @@ def _translated(name: str, url: str) -> Iterator[None]:
         raise
     except NotImplementedError as error:
         raise StoreRefusedError(
-            f"the file system of {name} in {url} cannot do what is needed: {error!r}",
+            f"the file system of {url} does not support an operation that {name} needs: {error!r}; "
+            "use another store",
             url=url,
             name=name,
         ) from error

@@ -29,7 +29,7 @@ def check_name(name: str) -> None:
     """Refuse a name that could lead out of the store's root.
 
     Raises:
-        BadArgumentError: The name breaks a rule; the message has both.
+        BadArgumentError: The name breaks a rule; the message states both.
     """
     problem = name_problem(name)
     if problem is not None:

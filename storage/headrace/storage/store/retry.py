@@ -70,6 +70,6 @@ def call_with_retries(
                     attempts=number,
                     **error.metadata,
                 ) from error
-            _LOG.info("attempt %d failed, next in %.2f s: %s", number, wait_s, error.message)
+            _LOG.info("attempt %d failed, retrying in %.2f s: %s", number, wait_s, error.message)
             sleep(wait_s)
     raise AssertionError(policy)  # unreachable: attempts >= 1

@@ -49,8 +49,8 @@ class S3Store:
             )
         if "@" in parts.netloc or parts.query or parts.fragment:
             raise BadArgumentError(
-                f"{safe_url(url)!r} has more than s3://bucket/prefix; give credentials as the AWS "
-                "tools take them, by environment variables, a profile or a role",
+                f"{safe_url(url)!r} contains more than a bucket and a prefix; give credentials as "
+                "AWS tools take them: environment variables, a profile or a role",
                 field="url",
             )
         self._bucket = parts.netloc
@@ -99,7 +99,7 @@ class S3Store:
                 yield ObjectEntry(name, item["Size"], version, item["LastModified"].timestamp())
 
     def entry(self, name: str) -> ObjectEntry | None:
-        key = self._root + name  # not checked: files of others may have any name
+        key = self._root + name  # not checked, since other programs may give any name
 
         def ask(client: S3Client) -> HeadObjectOutputTypeDef:
             return client.head_object(Bucket=self._bucket, Key=key)

@@ -102,7 +102,7 @@ class S3Requests:
             return "anonymous access"
         try:
             found = self._session.get_credentials()
-            # Asking for the key may renew credentials, and fail.
+            # Reading the key may renew credentials, and fail.
             key = "" if found is None else found.access_key
         except (AttributeError, BotoCoreError, ClientError):
             if self._options.profile is None:
@@ -115,7 +115,7 @@ class S3Requests:
 
 @cache
 def _loader(search_path: str | None) -> Loader:
-    # boto3's description of S3 takes 0.1 s to read, and each session would read it.
+    # boto3 takes 0.1 s to read its description of S3, and would do so for each session.
     return create_loader(search_path)
 
 

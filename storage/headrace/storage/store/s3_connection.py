@@ -1,19 +1,19 @@
-"""Connections over which a store is asked: in clear text, and over TLS.
+"""Connections to a store, with and without TLS.
 
 Contract of both, for one request after another:
 
-1. `send`, `head` and `body` return when what they are to do is done, or raise an `OSError`; after
-   that the connection is to be closed. `BlockingIOError` means that the store was silent for
-   ``read_timeout_s``, or that the time for a body has passed.
-2. No wait is longer than that: the system ends each after ``read_timeout_s``, and whoever receives
-   in parts looks at the clock between two of them.
-3. `StaleError`: the store closed the connection before it answered anything.
-4. `body` returns exactly the bytes that it was asked for.
+1. `send`, `head` and `body` return when they are done, or raise an `OSError`; the caller then
+   closes the connection. `BlockingIOError`: the store was silent for ``read_timeout_s``, or the
+   answer took longer than that and its length at `MIN_BYTES_PER_S`.
+2. No wait is longer: the system ends each receive after ``read_timeout_s``, and the deadline is
+   checked between two of them.
+3. `StaleError`: the store closed the connection before it sent any part of the answer.
+4. `body` returns exactly as many bytes as requested.
 
 If the code differs, the code is wrong.
 
-A TLS connection takes what has come from the system in large parts, and decrypts from memory.
-`ssl.SSLSocket` asks the system twice for each record of 16 KiB.
+A TLS connection receives large parts and decrypts them from memory. `ssl.SSLSocket` makes two
+system calls for each record of 16 KiB.
 """
 
 from __future__ import annotations
@@ -32,25 +32,25 @@ _PEEKED_BYTES = 4096
 _MAX_HEAD_BYTES = 65536
 _HEAD_END = b"\r\n\r\n"
 
-# What TLS takes from the system at once (arbitrary: 3 ms at the rate of one connection to S3).
-_TAKEN_BYTES = 256 << 10
+# Received at once over TLS (arbitrary: 3 ms at the rate of one connection to S3).
+_RECEIVED_BYTES = 256 << 10
 
-# The most that a record of TLS holds (RFC 8446, section 5.1).
+# The most bytes in a TLS record (RFC 8446, section 5.1).
 _RECORD_BYTES = 16 << 10
 
-LEAST_BYTES_PER_S = 16 << 10
+MIN_BYTES_PER_S = 16 << 10
 """Slower than any store that is fit for training, but fast enough that a range ends."""
 
-IS_POSSIBLE = hasattr(socket, "MSG_WAITALL") and hasattr(socket, "SO_RCVTIMEO")
-"""Whether this system's sockets can do what is wanted of them."""
+IS_SUPPORTED = hasattr(socket, "MSG_WAITALL") and hasattr(socket, "SO_RCVTIMEO")
+"""Whether the sockets of this system support what the connections need."""
 
 
 class StaleError(Exception):
-    """The store has closed a connection before it answered anything over it."""
+    """The store closed the connection before it sent any part of an answer."""
 
 
 class EndlessHeadError(Exception):
-    """An answer whose headers are too long."""
+    """The headers of an answer are too long."""
 
 
 class Connection(Protocol):
@@ -63,20 +63,20 @@ class Connection(Protocol):
         """Return the status line and the headers of the next answer, without the empty line.
 
         Raises:
-            StaleError: There is no answer.
-            EOFError: It breaks off.
-            EndlessHeadError: It is too long.
+            StaleError: The connection was closed before any answer.
+            EOFError: The headers are cut off.
+            EndlessHeadError: They are too long.
         """
 
     def body(self, length: int) -> bytes:
-        """Return what follows the head.
+        """Return the next ``length`` bytes, which follow the head.
 
         Raises:
-            EOFError: The answer breaks off.
+            EOFError: The body is cut off.
         """
 
     def close(self) -> None:
-        """Close it."""
+        """Close the connection."""
 
 
 class PlainConnection:
@@ -126,14 +126,14 @@ class PlainConnection:
         parts: list[bytes] = []
         left = length
         while left:
-            # Returns early when the time-out passes, with what came so far.
+            # Returns early, with what has arrived, when the timeout passes.
             part = self._socket.recv(left, socket.MSG_WAITALL)
             if not part:
                 raise EOFError
             left -= len(part)
             parts.append(part)
             if left and time.monotonic() > deadline:
-                raise BlockingIOError(f"{left} of {length} bytes missing")
+                raise BlockingIOError(f"{left} of {length} bytes are missing")
         return parts[0] if len(parts) == 1 else b"".join(parts)
 
     def close(self) -> None:
@@ -145,13 +145,13 @@ class TlsConnection:
 
     Args:
         address: Host and port.
-        context: Whom to trust.
+        context: The trusted certificates.
         connect_timeout_s: Longest wait for the connection, and then for the handshake.
         read_timeout_s: Longest silence.
 
     Raises:
-        ssl.SSLCertVerificationError: The store is not to be trusted.
-        OSError: There is no connection.
+        ssl.SSLCertVerificationError: The certificate of the store is not trusted.
+        OSError: The store cannot be reached.
     """
 
     def __init__(
@@ -165,13 +165,13 @@ class TlsConnection:
         connected = _connected(address, connect_timeout_s, read_timeout_s)
         try:
             self._plain = _Decrypted(connected, context, address[0])
-            self._plain.shake_hands(time.monotonic() + connect_timeout_s)
+            self._plain.handshake(time.monotonic() + connect_timeout_s)
         except BaseException:
             connected.close()
             raise
         self._socket = connected
         self._read_timeout_s = read_timeout_s
-        # It reads long bodies to where they are to be, without a copy.
+        # It reads long bodies into their final memory, without a copy.
         self._reader = io.BufferedReader(self._plain, _PEEKED_BYTES)
 
     def send(self, request: bytes) -> None:
@@ -208,7 +208,7 @@ class TlsConnection:
 
 
 class _Decrypted(io.RawIOBase):
-    """What a store sends over TLS, as a file without a buffer.
+    """The decrypted bytes of a TLS connection, as an unbuffered file.
 
     Attributes:
         deadline: When to give up, by the monotonic clock.
@@ -221,8 +221,8 @@ class _Decrypted(io.RawIOBase):
         self._received, self._to_send = ssl.MemoryBIO(), ssl.MemoryBIO()
         self._tls = context.wrap_bio(self._received, self._to_send, server_hostname=host)
 
-    def shake_hands(self, deadline: float) -> None:
-        """Agree on keys, and look whether the store is the one that it is to be."""
+    def handshake(self, deadline: float) -> None:
+        """Do the TLS handshake, which verifies the certificate of the store."""
         self.deadline = deadline
         while True:
             try:
@@ -230,22 +230,22 @@ class _Decrypted(io.RawIOBase):
             except ssl.SSLWantReadError:
                 self._flush()
                 if not self._receive(0):
-                    raise ConnectionResetError("the store hung up") from None
+                    raise ConnectionResetError("the store closed the connection") from None
             else:
                 self._flush()
                 return
 
     def send(self, content: bytes) -> None:
-        """Send all of it."""
+        """Encrypt and send all bytes."""
         self._tls.write(content)
         self._flush()
 
     def readable(self) -> bool:
-        """Say yes."""
+        """Return True."""
         return True
 
     def readinto(self, into: memoryview) -> int:  # type: ignore[override]  # `BufferedReader` gives nothing else
-        """Fill a buffer; one for heads only as far as there is something. 0 at the end."""
+        """Fill a buffer, for headers only with what has arrived; 0 at the end."""
         is_body = len(into) > _PEEKED_BYTES
         count = 0
         while count < len(into):
@@ -263,20 +263,20 @@ class _Decrypted(io.RawIOBase):
             count += int(found)
         return count
 
-    def _receive(self, sure_bytes: int) -> bool:
-        """Take what has come; return whether there was anything before the end.
+    def _receive(self, missing_bytes: int) -> bool:
+        """Receive encrypted bytes, and return whether there were any before the end.
 
         Args:
-            sure_bytes: How much is still to be decrypted; all but a record is waited for at once.
+            missing_bytes: Decrypted bytes still to come; all but one record are received at once.
         """
         if time.monotonic() > self.deadline:
             raise BlockingIOError("the answer takes too long")
-        # Of the record that has come in part OpenSSL does not say how much it holds.
-        sure_bytes = min(sure_bytes - _RECORD_BYTES, _TAKEN_BYTES)
-        if sure_bytes > 0:
-            content = self._socket.recv(sure_bytes, socket.MSG_WAITALL)
+        # OpenSSL may hold an incomplete record, and does not tell its length.
+        certain_bytes = min(missing_bytes - _RECORD_BYTES, _RECEIVED_BYTES)
+        if certain_bytes > 0:
+            content = self._socket.recv(certain_bytes, socket.MSG_WAITALL)
         else:
-            content = self._socket.recv(_TAKEN_BYTES)
+            content = self._socket.recv(_RECEIVED_BYTES)
         self._received.write(content)
         return bool(content)
 
@@ -285,11 +285,11 @@ class _Decrypted(io.RawIOBase):
             self._socket.sendall(self._to_send.read())
 
 
-def trusting(certificates: str) -> ssl.SSLContext:
-    """Return what checks the certificates of stores, as botocore does.
+def tls_context(certificates: str) -> ssl.SSLContext:
+    """Return a TLS context that verifies certificates as botocore does.
 
     Args:
-        certificates: File of those that are trusted.
+        certificates: The file of the trusted certificates.
     """
     context: ssl.SSLContext = create_urllib3_context()
     context.load_verify_locations(certificates)
@@ -302,7 +302,7 @@ def _connected(
 ) -> socket.socket:
     connected = socket.create_connection(address, connect_timeout_s)
     connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    # Waiting is left to the system, in one call for a whole body.
+    # The system waits, so one call can receive a whole body.
     connected.settimeout(None)
     whole_s, part_s = divmod(read_timeout_s, 1)
     timeout = struct.pack("ll", int(whole_s), int(part_s * 1e6))
@@ -312,7 +312,7 @@ def _connected(
 
 
 def _send(send: Callable[[bytes], None], request: bytes) -> None:
-    """Send a request; a connection that takes none was closed by the store."""
+    """Send a request; any failure but a timeout means that the store closed the connection."""
     try:
         send(request)
     except BlockingIOError:
@@ -322,4 +322,4 @@ def _send(send: Callable[[bytes], None], request: bytes) -> None:
 
 
 def _deadline(read_timeout_s: float, length: int) -> float:
-    return time.monotonic() + read_timeout_s + length / LEAST_BYTES_PER_S
+    return time.monotonic() + read_timeout_s + length / MIN_BYTES_PER_S

@@ -10,19 +10,18 @@ Contract:
 1. The first request goes through boto3. The request that was answered, after all redirects, shows
    the URL, the region and service it was signed for, and its headers.
 2. Later requests are signed with the current credentials, so expiring ones are renewed.
-3. An error in the answer becomes the error that boto3 would have raised. If it may mean that the
-   place is wrong (another region), boto3 makes the request again and follows the redirect, and the
-   later requests follow it too.
+3. An error in the answer becomes the error that boto3 would have raised. If it may mean another
+   region, boto3 repeats the request and follows the redirect, and so do later requests.
 4. If the first request cannot be repeated like this (another signature, a URL that does not end
    with the key), all requests go through boto3.
 5. If the store is reached without proxies, later requests of known length use our own connections
    (`headrace.storage.store.s3_wire`), as long as the answers are of the kind that is supported
    there.
 6. Requests of boto3 use our sessions too, so that none waits longer than ``read_timeout_s`` for a
-   silent store: boto3 has only one timeout for all operations. A body whose bytes come one by one
-   has that time too, and its length at a least rate.
-7. Of a store or a proxy that ignores ranges and sends the whole object, the range is taken, and no
-   more is read than up to its end.
+   silent store: boto3 has only one timeout for all operations. A body that arrives slowly may take
+   that time and its length at `MIN_BYTES_PER_S`.
+7. If a store or a proxy ignores ranges and sends the whole object, it is read up to the end of the
+   range, and the rest of it is cut off.
 
 If the code differs, the code is wrong.
 """
@@ -44,7 +43,7 @@ from botocore.exceptions import ClientError, IncompleteReadError, ReadTimeoutErr
 from botocore.httpsession import URLLib3Session, get_cert_path
 from botocore.utils import get_environ_proxies, percent_encode
 
-from headrace.storage.store.s3_connection import IS_POSSIBLE, LEAST_BYTES_PER_S, trusting
+from headrace.storage.store.s3_connection import IS_SUPPORTED, MIN_BYTES_PER_S, tls_context
 from headrace.storage.store.s3_wire import OtherAnswerError, Wire
 from headrace.storage.store.sigv4 import SigningKeys, SigningScope, signed_get_headers
 
@@ -56,11 +55,15 @@ _KEY_SAFE = "/~"
 _CREDENTIAL = re.compile(r"AWS4-HMAC-SHA256 Credential=[^/]+/\d{8}/([^/]+)/([^/]+)/aws4_request,")
 _ERROR_CODE = re.compile(rb"<Code>([A-Za-z0-9.]{1,100})</Code>")
 _MAX_ERROR_BYTES = 65536
-_MADE_ANEW = {"x-amz-content-sha256", "x-amz-date", "x-amz-security-token"}
+_SIGNED_ANEW = {"x-amz-content-sha256", "x-amz-date", "x-amz-security-token"}
 _SERVED = {HTTPStatus.OK, HTTPStatus.PARTIAL_CONTENT}
-_TAKEN_BYTES = 256 << 10
+_PART_BYTES = 256 << 10
 _PORTS = {"http": 80, "https": 443}
-_ELSEWHERE = {HTTPStatus.MOVED_PERMANENTLY, HTTPStatus.TEMPORARY_REDIRECT, HTTPStatus.BAD_REQUEST}
+_OTHER_REGION = {
+    HTTPStatus.MOVED_PERMANENTLY,
+    HTTPStatus.TEMPORARY_REDIRECT,
+    HTTPStatus.BAD_REQUEST,
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,12 +115,12 @@ class S3Gets:
         self._client = client
         self._keys = keys
         self._settings = settings
-        self._sent = threading.local()  # the handler below runs in the thread that asks
-        self._way: _Way | None = None
+        self._sent = threading.local()  # the handler below runs in the thread of the request
+        self._template: _Template | None = None
         self._sessions: dict[str, URLLib3Session] = {}
         client.meta.events.register(
             "before-send.s3.GetObject",
-            self._send,  # type: ignore[arg-type] # the stubs know of handlers without answers alone
+            self._send,  # type: ignore[arg-type] # the stubs only know handlers that return None
         )
 
     def get(self, bucket: str, key: str, wanted: str) -> Answer:
@@ -133,15 +136,15 @@ class S3Gets:
             BotoCoreError: The store cannot be reached, or the request cannot be made.
         """
         try:
-            way = self._way
-            if way is None:
+            template = self._template
+            if template is None:
                 return self._learn(bucket, key, wanted)
             try:
-                return way.get(percent_encode(key, safe=_KEY_SAFE), wanted, self._keys)
+                return template.get(percent_encode(key, safe=_KEY_SAFE), wanted, self._keys)
             except ClientError as error:
-                if _status_of(error) not in _ELSEWHERE:
+                if _status_of(error) not in _OTHER_REGION:
                     raise
-                self._way = None
+                self._template = None
                 return self._learn(bucket, key, wanted)
         except ClientError as error:
             if error.response.get("Error", {}).get("Code") == "InvalidRange":
@@ -150,9 +153,9 @@ class S3Gets:
 
     def close(self) -> None:
         """Close the connections."""
-        way, self._way = self._way, None
-        if way is not None and way.wire is not None:
-            way.wire.close()
+        template, self._template = self._template, None
+        if template is not None and template.wire is not None:
+            template.wire.close()
         for session in tuple(self._sessions.values()):
             session.close()
 
@@ -162,16 +165,16 @@ class S3Gets:
         with answer["Body"] as raw:
             content = _content(raw, status, wanted, timeout_s=self._settings.read_timeout_s)
         request: AWSPreparedRequest | None = getattr(self._sent, "request", None)
-        if request is not None and self._way is None:
+        if request is not None and self._template is None:
             self._sent.request = None
             session = self._session(request.url)
-            self._way = _way_of(
+            self._template = _template_of(
                 request, percent_encode(key, safe=_KEY_SAFE), session, self._settings
             )
         return Answer(content, answer.get("ETag", ""))
 
     def _send(self, request: AWSPreparedRequest, **_: object) -> AWSResponse:
-        """Send the request in place of boto3, and keep it as a model."""
+        """Send the request in place of boto3, and keep it as the template."""
         self._sent.request = request
         return self._session(request.url).send(request)
 
@@ -186,7 +189,7 @@ class S3Gets:
 
 
 @dataclass(frozen=True, slots=True)
-class _Way:
+class _Template:
     """The parts of the first request that all requests share."""
 
     session: URLLib3Session
@@ -205,10 +208,10 @@ class _Way:
             headers = signed_get_headers(
                 host, path, headers, keys=found, scope=self.scope, now_s=time.time()
             )
-        most_bytes = _bytes_of(wanted)
-        if self.wire is not None and self.wire.is_understood and most_bytes:
+        max_bytes = _bytes_of(wanted)
+        if self.wire is not None and self.wire.is_usable and max_bytes:
             with suppress(OtherAnswerError):
-                reply = self.wire.get(path, {"host": host, **headers}, most_bytes=most_bytes)
+                reply = self.wire.get(path, {"host": host, **headers}, max_bytes=max_bytes)
                 if reply.status not in _SERVED:
                     raise _error_of(reply.status, reply.content)
                 whole = reply.content
@@ -217,7 +220,7 @@ class _Way:
         return self._ask(url, headers, wanted)
 
     def _ask(self, url: str, headers: Mapping[str, str], wanted: str) -> Answer:
-        request = AWSPreparedRequest("GET", url, headers, None, True)  # type: ignore[arg-type] # the stubs want a class that urllib3 cannot copy
+        request = AWSPreparedRequest("GET", url, headers, None, True)  # type: ignore[arg-type] # the stubs require a class that urllib3 cannot copy
         answer = self.session.send(request)
         with closing(answer.raw):
             status = int(answer.status_code)
@@ -231,8 +234,8 @@ def _content(raw: Any, status: int, wanted: str, *, timeout_s: float) -> bytes:
     """Return what a header ``Range`` asks for from the body of an answer.
 
     Raises:
-        ReadTimeoutError: The body comes too slowly.
-        IncompleteReadError: It breaks off.
+        ReadTimeoutError: The body arrives too slowly.
+        IncompleteReadError: It is cut off.
     """
     is_whole = status == HTTPStatus.OK
     first, length = _first_of(wanted), _bytes_of(wanted)
@@ -241,10 +244,10 @@ def _content(raw: Any, status: int, wanted: str, *, timeout_s: float) -> bytes:
     started_s = time.monotonic()
     parts: list[bytes] = []
     seen, part = 0, b"-"
-    while (most is None or seen < most) and (part := read(_TAKEN_BYTES)):
+    while (most is None or seen < most) and (part := read(_PART_BYTES)):
         parts.append(part)
         seen += len(part)
-        if time.monotonic() > started_s + timeout_s + seen / LEAST_BYTES_PER_S:
+        if time.monotonic() > started_s + timeout_s + seen / MIN_BYTES_PER_S:
             raise ReadTimeoutError(endpoint_url="", error=f"only {seen} bytes in {timeout_s:g} s")
     stated = raw.headers.get("content-length", "")
     if not part and stated.isdecimal() and seen != int(stated):
@@ -271,19 +274,19 @@ def _bytes_of(wanted: str) -> int:
 
 def _session_for(url: str, settings: SessionSettings) -> URLLib3Session:
     return URLLib3Session(
-        verify=settings.verify,  # type: ignore[arg-type] # the stubs lack the name of a file
+        verify=settings.verify,  # type: ignore[arg-type] # the stubs do not know file names
         proxies=get_environ_proxies(url),
-        timeout=(settings.connect_timeout_s, settings.read_timeout_s),  # type: ignore[arg-type] # nor these two
+        timeout=(settings.connect_timeout_s, settings.read_timeout_s),  # type: ignore[arg-type] # as above
         max_pool_connections=settings.max_connections,
     )
 
 
-def _way_of(
+def _template_of(
     request: AWSPreparedRequest,
     quoted_key: str,
     session: URLLib3Session,
     settings: SessionSettings,
-) -> _Way | None:
+) -> _Template | None:
     headers = {name.lower(): _text(value) for name, value in request.headers.items()}
     scope = None
     if "authorization" in headers:
@@ -296,21 +299,21 @@ def _way_of(
     kept = {
         name: value
         for name, value in headers.items()
-        if name.startswith("x-amz-") and name not in _MADE_ANEW
+        if name.startswith("x-amz-") and name not in _SIGNED_ANEW
     }
     base = request.url.removesuffix(quoted_key)
     wire = _wire_to(base, settings)
-    return _Way(session, base, kept, scope, wire, settings.read_timeout_s)
+    return _Template(session, base, kept, scope, wire, settings.read_timeout_s)
 
 
 def _wire_to(url: str, settings: SessionSettings) -> Wire | None:
     parts = urlsplit(url)
-    if not IS_POSSIBLE or parts.scheme not in _PORTS or get_environ_proxies(url):
+    if not IS_SUPPORTED or parts.scheme not in _PORTS or get_environ_proxies(url):
         return None
     return Wire(
         url,
         (parts.hostname or "", parts.port or _PORTS[parts.scheme]),
-        context=trusting(_certificates(settings)) if parts.scheme == "https" else None,
+        context=tls_context(_certificates(settings)) if parts.scheme == "https" else None,
         connect_timeout_s=settings.connect_timeout_s,
         read_timeout_s=settings.read_timeout_s,
         max_connections=settings.max_connections,

@@ -1,25 +1,24 @@
-"""Ask a store for ranges over connections of our own, with as few calls as possible.
+"""Get ranges of objects over connections of our own, with as few calls as possible.
 
-For 1 MiB of a store in clear text botocore's session takes 1.3 ms of processor time under Python's
-lock, half of it whatever the length; this takes 0.57 (docs/decisions/how-fast-cold-reads-are.md).
-It knows one kind of answer, that with a length, and connections without proxies; all else is
-botocore's.
+For 1 MiB without TLS, botocore's session takes 1.3 ms of processor time under Python's lock, half
+of it whatever the length; this takes 0.57 (docs/decisions/how-fast-cold-reads-are.md). It supports
+only answers with a stated length, and no proxies; botocore does the rest.
 
 Contract of `Wire.get`:
 
-1. Success: the answer is whole, an error of the store's too, and its connection is kept.
-2. A store that is silent for ``read_timeout_s``, or so slow that the answer takes longer than that
-   and its length at a least rate: `ReadTimeoutError`. An answer that breaks off:
-   `ConnectionClosedError`. The connection is closed.
-3. A connection that the store closed while it was idle costs nothing: the request goes over a fresh
-   one at once. If the store is silent over one that was idle, the other idle ones are closed too,
-   because a gateway on the way may have forgotten them all; so a retry goes over a fresh one.
-4. An answer of another kind, or a certificate that is not trusted: `OtherAnswerError`, and the
-   connection is closed; this request and all later ones of the next minute (`is_understood`) are to
-   be made in another way. Then it is tried again, because the fault may have passed.
-5. An error of another kind, such as one of unknown length, which S3 itself sends, says nothing
-   about later answers. If it may pass, its status is the answer. Otherwise `OtherAnswerError`: this
-   request alone is to be made in another way, which reads the reason.
+1. Success: the answer is complete, even if it is an error, and its connection is kept.
+2. The store is silent for ``read_timeout_s``, or the answer takes longer than that and its length
+   at `MIN_BYTES_PER_S`: `ReadTimeoutError`. The answer is cut off: `ConnectionClosedError`. The
+   connection is closed.
+3. If the store closed an idle connection, the request is sent over a new one at once. If it is
+   silent over an idle connection, all idle ones are closed, because a gateway on the way may have
+   forgotten them; so a retry uses a new one.
+4. The answer is of an unsupported kind, or the certificate is not trusted: `OtherAnswerError`, and
+   the connection is closed. This request, and all later ones for a minute (`is_usable`), must be
+   sent by botocore. Then they are tried here again, because the fault may have passed.
+5. An error of an unsupported kind, such as one without a length, which S3 itself sends, says
+   nothing about later answers. If its status says that it is temporary, that status is the answer.
+   Otherwise `OtherAnswerError`: botocore must send this one request, and reads the reason.
 
 If the code differs, the code is wrong.
 """
@@ -53,20 +52,20 @@ from headrace.storage.store.s3_connection import (
 _MAX_ERROR_BYTES = 65536
 _MAX_OBJECT_BYTES = 1 << 31
 
-# Long enough that an attempt in vain costs nothing, short enough that nobody restarts a server for
-# a certificate that was put right (arbitrary).
-_TRIED_AGAIN_S = 60.0
+# Long enough that a failed attempt costs nothing, short enough that nobody restarts a server after
+# correcting a certificate (arbitrary).
+_PAUSE_S = 60.0
 
 _NUMBER = re.compile(r"[0-9]{1,18}")
 
 
 class OtherAnswerError(Exception):
-    """An answer of a kind that is not known here."""
+    """The answer is of a kind that only botocore supports."""
 
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """What a store answered.
+    """The answer of a store.
 
     Attributes:
         status: The HTTP status.
@@ -83,13 +82,13 @@ class Wire:
     """Connections to one store; thread-safe.
 
     Attributes:
-        is_understood: Whether all answers of the last minute, except errors, were of the supported
+        is_usable: Whether all answers of the last minute, except errors, were of the supported
             kind.
 
     Args:
         url: The URL of the store, for errors.
         address: Host and port.
-        context: Whom to trust over TLS; None for clear text.
+        context: The trusted certificates; None for no TLS.
         connect_timeout_s: Longest wait for a connection.
         read_timeout_s: Longest silence.
         max_connections: The most connections to keep open.
@@ -108,7 +107,7 @@ class Wire:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._clock = clock
-        self._tried_again_s = clock()
+        self._usable_at_s = clock()
         self._url = url
         self._address = address
         self._context = context
@@ -120,33 +119,33 @@ class Wire:
         weakref.finalize(self, _close_all, self._idle)
 
     @property
-    def is_understood(self) -> bool:
-        return self._clock() >= self._tried_again_s
+    def is_usable(self) -> bool:
+        return self._clock() >= self._usable_at_s
 
-    def get(self, path: str, headers: Mapping[str, str], *, most_bytes: int) -> Reply:
+    def get(self, path: str, headers: Mapping[str, str], *, max_bytes: int) -> Reply:
         """Send a GET and return its answer.
 
         Args:
             path: The encoded path.
             headers: The headers, including ``Host``.
-            most_bytes: Length of the range; a store that ignores ranges would send more.
+            max_bytes: Length of the range; a store that ignores ranges would send more.
 
         Raises:
             BotoCoreError: See the contract.
             OtherAnswerError: See the contract.
         """
         request = _request(path, headers)
-        kept = self._kept()
+        kept = self._idle_connection()
         if kept is not None:
             try:
-                return self._ask(kept, request, most_bytes)
+                return self._ask(kept, request, max_bytes)
             except ReadTimeoutError:
                 _close_all(self._idle)
                 raise
             except StaleError:
                 pass
         try:
-            return self._ask(self._connect(), request, most_bytes)
+            return self._ask(self._connect(), request, max_bytes)
         except StaleError as error:
             raise ConnectionClosedError(endpoint_url=self._url) from error
 
@@ -154,10 +153,10 @@ class Wire:
         """Close idle connections."""
         _close_all(self._idle)
 
-    def _leave_to_others(self) -> None:
-        self._tried_again_s = self._clock() + _TRIED_AGAIN_S
+    def _pause(self) -> None:
+        self._usable_at_s = self._clock() + _PAUSE_S
 
-    def _kept(self) -> Connection | None:
+    def _idle_connection(self) -> Connection | None:
         try:
             return self._idle.pop()
         except IndexError:
@@ -179,27 +178,27 @@ class Wire:
                 read_timeout_s=read_timeout_s,
             )
         except ssl.SSLCertVerificationError as error:
-            self._leave_to_others()
+            self._pause()
             raise OtherAnswerError(str(error)) from error
         except (TimeoutError, BlockingIOError) as error:
             raise ConnectTimeoutError(endpoint_url=self._url, error=error) from error
         except OSError as error:
             raise EndpointConnectionError(endpoint_url=self._url, error=error) from error
 
-    def _ask(self, connection: Connection, request: bytes, most_bytes: int) -> Reply:
+    def _ask(self, connection: Connection, request: bytes, max_bytes: int) -> Reply:
         is_kept = is_error = False
         try:
             connection.send(request)
             status, headers = _parsed(connection.head())
             is_error = status >= HTTPStatus.BAD_REQUEST
-            if _may_pass(status) and not _is_length_known(headers):
+            if _is_temporary(status) and not _is_length_known(headers):
                 return Reply(status, headers, b"")
-            length = _length(status, headers, most_bytes)
+            length = _length(status, headers, max_bytes)
             reply = Reply(status, headers, connection.body(length))
             is_kept = "close" not in headers.get("connection", "").lower()
         except (OtherAnswerError, EndlessHeadError) as error:
             if not is_error:
-                self._leave_to_others()
+                self._pause()
             raise OtherAnswerError(str(error)) from error
         except BlockingIOError as error:
             raise ReadTimeoutError(endpoint_url=self._url, error=error) from error
@@ -215,7 +214,7 @@ class Wire:
 
 
 def _close_all(connections: list[Connection]) -> None:
-    with suppress(IndexError):  # until others have taken the last one, too
+    with suppress(IndexError):  # when other threads have taken the last ones
         while True:
             connections.pop().close()
 
@@ -228,7 +227,7 @@ def _request(path: str, headers: Mapping[str, str]) -> bytes:
         or head.count("\n") != len(lines) + 3
         or head.count("\r") != len(lines) + 3
     ):
-        raise OtherAnswerError("a header that is not a single line of text")
+        raise OtherAnswerError("a header of the request is not a single line of text")
     return head.encode("ascii")
 
 
@@ -238,13 +237,13 @@ def _parsed(head: bytes) -> tuple[int, dict[str, str]]:
     version, _, rest = first.partition(" ")
     status = rest[:3]
     if version != "HTTP/1.1" or not _NUMBER.fullmatch(status):
-        raise OtherAnswerError(f"an answer that starts with {first[:50]!r}")
+        raise OtherAnswerError(f"the answer starts with {first[:50]!r}")
     pairs = (line.partition(":") for line in lines)
     return int(status), {name.strip().lower(): value.strip() for name, _, value in pairs}
 
 
-def _may_pass(status: int) -> bool:
-    """Return whether a status alone says that the request is worth a retry."""
+def _is_temporary(status: int) -> bool:
+    """Return whether a status says that a retry may succeed."""
     return status == HTTPStatus.TOO_MANY_REQUESTS or status >= HTTPStatus.INTERNAL_SERVER_ERROR
 
 
@@ -253,13 +252,13 @@ def _is_length_known(headers: Mapping[str, str]) -> bool:
     return bool(_NUMBER.fullmatch(stated)) and "transfer-encoding" not in headers
 
 
-def _length(status: int, headers: Mapping[str, str], most_bytes: int) -> int:
+def _length(status: int, headers: Mapping[str, str], max_bytes: int) -> int:
     stated = headers.get("content-length", "")
     most = _MAX_ERROR_BYTES
     if status == HTTPStatus.PARTIAL_CONTENT:
-        most = most_bytes
+        most = max_bytes
     elif status == HTTPStatus.OK:
         most = _MAX_OBJECT_BYTES
     if not _is_length_known(headers) or status < HTTPStatus.OK or int(stated) > most:
-        raise OtherAnswerError(f"an answer {status} of {stated or 'an unknown number of'} bytes")
+        raise OtherAnswerError(f"the answer {status} has {stated or 'an unknown number of'} bytes")
     return int(stated)

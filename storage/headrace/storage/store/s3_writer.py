@@ -4,7 +4,7 @@ Contract:
 
 1. Success: `close` publishes the object, with a single PUT if it is smaller than a part.
 2. Failure or cancellation: `abort` discards the parts that were sent; nothing becomes visible.
-3. Crash: the parts stay in the store, invisible, until they are swept.
+3. Crash: the parts stay in the store, invisible, until `headrace gc` discards them.
 """
 
 from __future__ import annotations
@@ -64,7 +64,8 @@ class S3Writer:
         self._buffer.clear()
         if upload is None:
             return
-        # Parts that cannot be discarded are swept later; the caller needs the original error.
+        # Parts that cannot be discarded are discarded by `headrace gc`; the caller needs the
+        # original error.
         with contextlib.suppress(HeadraceError):
             self._requests.send(
                 lambda client: client.abort_multipart_upload(

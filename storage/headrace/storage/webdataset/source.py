@@ -13,12 +13,12 @@ from headrace.storage.webdataset.dataset import WebDataset
 from headrace.storage.webdataset.index import Progress, build_index
 
 MARK = "*.tar"
-_LOOKED_AT = 1000  # one page of a listing of S3
+_LISTED_NAMES = 1000  # one page of a listing of S3
 
 
 def detect(place: Place) -> bool:
     """Return whether a listing of the URL finds tar files."""
-    seen = islice(place.store.list_entries(), _LOOKED_AT)
+    seen = islice(place.store.list_entries(), _LISTED_NAMES)
     return any(is_tar_name(entry.name) for entry in seen)
 
 
