@@ -130,7 +130,7 @@ def test_what_hangs_is_left_behind(pids: Path) -> None:
     failures = try_datasets({"h": _trial("trap://hang")}, timeout_s=1)
 
     assert isinstance(failures["h"], ConfigurationError)
-    assert "was not done after 1 s" in failures["h"].message
+    assert "did not finish within 1 s" in failures["h"].message
     assert not any(_is_alive(path.name) for path in pids.iterdir())
 
 

@@ -29,7 +29,7 @@ def _cuts(cutter: BlockCutter, batches: Sequence[pa.RecordBatch]) -> list[Cut]:
 def _shards(cuts: Sequence[Cut]) -> list[list[int]]:
     shards: list[list[int]] = []
     for cut in cuts:
-        if cut.begins_shard:
+        if cut.starts_shard:
             shards.append([])
         shards[-1].append(sum(batch.num_rows for batch in cut.batches))
     return shards

@@ -301,7 +301,7 @@ _DAMAGED: dict[str, tuple[Callable[[Path], None], str]] = {
     "73 pages that are no list": (_metadata("headrace.pages", lambda _: b"{}"), "is not a list"),
     "74 blocks that differ where there is one": (
         _forge(_set_shard("block_samples", 0, shard=2)),
-        "block_samples of shard 2 is 0, which does not divide 5 samples into blocks, 1 of them",
+        "block_samples of shard 2 is 0, which does not divide 5 samples into 1 blocks",
     ),
     "75 negative block samples": (
         _forge(_set_shard("block_samples", -1)),
@@ -317,7 +317,7 @@ _DAMAGED: dict[str, tuple[Callable[[Path], None], str]] = {
     ),
     "78 one block of more than its samples": (
         _forge(_set_shard("block_samples", 6, shard=2)),
-        "block_samples of shard 2 is 6, which does not divide 5 samples into blocks, 1 of them",
+        "block_samples of shard 2 is 6, which does not divide 5 samples into 1 blocks",
     ),
     "79 block samples that blocks do not have": (
         _forge(_one_sample_more),

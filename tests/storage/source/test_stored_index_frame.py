@@ -9,8 +9,8 @@ from headrace.errors import ManifestCorruptError
 from headrace.storage.source.stored_index_frame import (
     Packed,
     PackedForm,
+    as_index_damage,
     pack,
-    told_as_damage,
     unpack,
 )
 
@@ -47,7 +47,7 @@ def test_any_changed_byte_is_refused(place: int) -> None:
 
     with (
         pytest.raises(ManifestCorruptError, match=r"index here: .*`headrace index`"),
-        told_as_damage("here"),
+        as_index_damage("here"),
     ):
         unpack(_FORM, bytes(content))
 
@@ -58,7 +58,7 @@ def test_an_older_form_is_refused_by_its_number() -> None:
 
     with (
         pytest.raises(ManifestCorruptError, match="version 6 found, but this headrace reads 7"),
-        told_as_damage("here"),
+        as_index_damage("here"),
     ):
         unpack(_FORM, content)
 
@@ -73,5 +73,5 @@ def test_columns_beside_the_form_need_its_prefix() -> None:
     content = pack(wide, Packed({}, batch))
 
     assert [None] == unpack(wide, content).batch.column("k:a").to_pylist()
-    with pytest.raises(ValueError, match="others expected"):
+    with pytest.raises(ValueError, match=r"columns .* found, .* expected"):
         unpack(_FORM, content)

@@ -5,10 +5,10 @@ wrote it, or one with the same rules, reads it. A note that cannot be read is ig
 shards are written again.
 
 A program that takes the shards of a note may meet `headrace gc`, for which they may be old enough
-to remove. Of the two, one always sees the other:
+to remove. One of the two always sees the other:
 
-1. Who takes shards writes a new note about them first, and then looks whether the old note is still
-   there. If it is not, the shards are written again.
+1. A program that takes shards writes a new note about them, and then checks that the old note still
+   exists. If it does not, it writes the shards again.
 2. gc removes the old notes first, then reads all notes that are left, and spares their shards,
    however old these are.
 """
@@ -33,7 +33,7 @@ from headrace.storage.shard.shard_writer import SHARD_FOLDER, ShardEntry
 from headrace.storage.store.store import Store
 
 NOTE_PREFIX = f"{MANIFEST_FOLDER}/compact-"
-"""How the names of notes begin."""
+"""The prefix of the names of notes."""
 
 _DIGITS = 16
 
@@ -56,7 +56,7 @@ def decode_entries(note: bytes) -> list[ShardEntry] | None:
 
 
 def noted_shards(store: Store, notes: Iterable[str]) -> set[str]:
-    """Return the names in the store of all shards of notes; none for those that are gone."""
+    """Return the names in the store of all shards of notes; none for notes that are gone."""
     named: set[str] = set()
     for note in notes:
         with contextlib.suppress(ObjectNotFoundError):

@@ -195,7 +195,7 @@ def collect_garbage(
                 progress(next(done))
 
     try:
-        # First the notes, and only then is looked which are left: see the contract.
+        # Old notes go before the remaining ones are read: see the contract.
         remove(_removal(store, entry) for entry in plan.files if _is_note(entry))
         rest = [entry for entry in plan.files if not _is_note(entry)]
         remove(_removal(store, entry) for entry in _spared(store, rest))
@@ -261,7 +261,7 @@ def _plan_mds(store: Store, cutoff_s: float, *, missing: ObjectNotFoundError) ->
         if _MDS_FOLDER.match(entry.name) and entry.name not in named
     ]
     old = older(unnamed, cutoff_s)
-    begun = (
+    uploads = (
         unfinished
         for unfinished in store.list_unfinished()
         if _MDS_FOLDER.match(unfinished.name) and unfinished.modified_s <= cutoff_s
@@ -270,7 +270,7 @@ def _plan_mds(store: Store, cutoff_s: float, *, missing: ObjectNotFoundError) ->
         kept=(),
         dropped=(),
         files=old,
-        unfinished=tuple(sorted(begun, key=lambda unfinished: unfinished.name)),
+        unfinished=tuple(sorted(uploads, key=lambda unfinished: unfinished.name)),
         young_count=len(unnamed) - len(old),
         markers=(),
         version=version,
@@ -285,7 +285,8 @@ def _named_by_index(content: bytes, *, place: str) -> set[str]:
         return {part["basename"] for part in parts if part}
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise ManifestCorruptError(
-            f"{place} is not an index of MDS ({error!r}); nothing was removed", url=place
+            f"{place} is not an index of MDS ({error!r}); nothing was removed, restore it first",
+            url=place,
         ) from error
 
 

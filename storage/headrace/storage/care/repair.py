@@ -5,8 +5,8 @@ current version's shard table; without ``headrace.json``, the newest table in th
 such a table, the names of the shards, provided that they come from one conversion.
 
 If the block table still exists, each block is verified against it, and damaged blocks are left out.
-Otherwise each shard is read from beginning to end, and left out as a whole if anything in it is
-damaged, because it is not known which of its blocks are right.
+Otherwise each shard is read as a whole, and left out if any of it is damaged, because it is not
+known which of its blocks are right.
 """
 
 from __future__ import annotations
@@ -102,7 +102,7 @@ def repair_manifest(
     if not entries or schema is None:
         raise BadArgumentError(
             f"none of the {len(remains.names)} shards in {store.url} can be read; nothing was "
-            "changed",
+            "changed, restore them first",
             field="url",
         )
     return _committed(store, remains, schema, entries=entries, lost=lost)
@@ -127,7 +127,7 @@ def _committed(
     lost: Sequence[Lost],
 ) -> RepairReport:
     manifest, blocks = build_manifest(schema, entries)
-    is_intact = remains.is_intact and not lost and _are_where_stated(entries, remains)
+    is_intact = remains.is_intact and not lost and _match_table(entries, remains)
     if not is_intact:
         before = [v for v in remains.versions if v.fingerprint != manifest.fingerprint]
         publish(store, manifest, blocks, before=before, replaced=remains.replaced)
@@ -141,7 +141,7 @@ def _committed(
     )
 
 
-def _are_where_stated(entries: Sequence[ShardEntry], remains: Remains) -> bool:
+def _match_table(entries: Sequence[ShardEntry], remains: Remains) -> bool:
     rows = remains.rows or ()
     return all(
         np.array_equal(entry.blocks, stated) for entry, stated in zip(entries, rows, strict=True)
@@ -153,7 +153,7 @@ def _scanned(store: Store, remains: Remains) -> Iterator[ScannedShard]:
 
     def scan(shard: int) -> ScannedShard:
         found = _scan(store, remains, shard)
-        # Reads again, in case the bytes were damaged on the way.
+        # Reads again, in case the bytes were damaged in transit.
         return _scan(store, remains, shard) if found.lost else found
 
     pool = ThreadPoolExecutor(_THREADS, thread_name_prefix="headrace-repair")

@@ -62,7 +62,7 @@ class ScannedShard:
 
 
 def scan_shard(content: bytes, *, name: str) -> ScannedShard:
-    """Read a shard without a block table, from beginning to end.
+    """Read a whole shard without a block table.
 
     Args:
         content: The bytes of the file.
@@ -93,7 +93,7 @@ def verify_shard(
     """Return the parts of a shard that match its block table.
 
     The digests of a block table do not cover the places of blocks. So if blocks are not where the
-    table says, they are searched from the beginning of the shard.
+    table says, the shard is searched for them from its start.
 
     Args:
         content: The bytes of the file, or what is left of them.
@@ -150,7 +150,7 @@ def _ends(source: pa.BufferReader) -> Iterator[int]:
         except EOFError:  # raised by Arrow for the end-of-stream marker
             return
         if message.type != "record batch":
-            raise ValueError(f"a {message.type} among the blocks")
+            raise ValueError(f"{message.type} found, record batch expected")
         yield source.tell()
 
 
@@ -166,7 +166,7 @@ def _row(
     try:
         size = message_size(pa.ipc.read_message(pa.py_buffer(stored)))
         if max(size.decoded_bytes, len(stored)) > MAX_BLOCK_BYTES:
-            raise ValueError(f"a block of {size.decoded_bytes} bytes")  # noqa: TRY301 - judged as the rest
+            raise ValueError(f"its {size.decoded_bytes} bytes are too many")  # noqa: TRY301 - as other errors
         batch = decoder.decode(stored)
         raw_bytes = int(sample_bytes(batch).sum())
     except (pa.ArrowException, EOFError, OSError, ValueError, IndexError) as error:

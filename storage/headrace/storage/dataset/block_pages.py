@@ -79,7 +79,7 @@ class BlockTable:
         try:
             page = self._read(index)
         except ManifestCorruptError:
-            # As with blocks, damage on the way is gone the second time.
+            # Read twice, as blocks are, in case it was damaged in transit.
             page = self._read(index)
         with self._lock:
             self._pages[index] = page

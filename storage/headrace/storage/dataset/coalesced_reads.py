@@ -35,10 +35,10 @@ _GAP_BYTES = 64
 _T = TypeVar("_T")
 
 Verify: TypeAlias = Callable[[bytes, Sequence[BlockPlace]], "Sequence[_T | None]"]
-"""Verifies the blocks of a range in a faster way than decoding them.
+"""Verifies the blocks of a range faster than decoding them.
 
-It takes the bytes from the first block on, and returns for each block what it makes of it. None
-means that the block is damaged, or of a kind that it does not know; it is decoded then.
+Takes the bytes from the first block on, and returns a result for each block, or None for one that
+is damaged or of an unsupported kind, which is then decoded.
 """
 
 
@@ -59,11 +59,11 @@ class ReadBlock:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class VerifiedBlock(Generic[_T]):
-    """What a `Verify` made of a block.
+    """The result of `Verify` for one block.
 
     Attributes:
         block: The ordinal of the block.
-        content: What was made.
+        content: The result.
     """
 
     block: int

@@ -25,7 +25,7 @@ MANIFEST_FOLDER = "manifests"
 
 
 def table_stem(fingerprint: str) -> str:
-    """Return the beginning of the names of a version's tables.
+    """Return the prefix of the names of a version's tables.
 
     The suffix distinguishes commits of equal content, whose shards have different names.
     """

@@ -162,7 +162,7 @@ class _Collected:
             stored = _file(value["zip_data"], "zip_data")
         is_text = self.schemas[ordinal].text is not None
         if raw.size < (sample_count if is_text else header_bytes(sample_count)):
-            raise ValueError(f"{raw.size} bytes stated, too few for {sample_count} samples")
+            raise ValueError(f"{raw.size} bytes are too few for {sample_count} samples")
         self.numbers.append((ordinal, sample_count, raw.size, stored.size))
         self.texts.append((raw.name, stored.name, raw.hash, stored.hash))
         row = f"{ordinal}\t{sample_count}\t{raw.size}\t{raw.name}\t{raw.hashes}\n"

@@ -1,8 +1,8 @@
 """Cut shards into blocks, using only the index, without reading anything.
 
-A shard that must be fetched as a whole is one block. Any other has its raw bytes divided by
-`BLOCK_BYTES`, rounded up, as number of blocks with equal numbers of samples (the last may have
-fewer). An empty shard has no blocks.
+A shard that must be fetched as a whole is one block. Any other has ``ceil(raw_bytes /
+BLOCK_BYTES)`` blocks with equal numbers of samples; the last may have fewer. An empty shard has no
+blocks.
 """
 
 from __future__ import annotations

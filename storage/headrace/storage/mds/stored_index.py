@@ -26,8 +26,8 @@ from headrace.storage.source.source import Place
 from headrace.storage.source.stored_index_frame import (
     Packed,
     PackedForm,
+    as_index_damage,
     pack,
-    told_as_damage,
     unpack,
 )
 from headrace.storage.source.unchanged import check_unchanged
@@ -99,7 +99,7 @@ def decode_stored_index(content: bytes, *, place: str) -> StoredIndex:
     Raises:
         ManifestCorruptError: It is damaged, hostile, or of an unknown version.
     """
-    with told_as_damage(place):
+    with as_index_damage(place):
         return _decode(content)
 
 

@@ -111,7 +111,7 @@ class _Child:
         """
         try:
             if not self._connection.poll(timeout_s):
-                raise _EndedError(f"was not done after {timeout_s:g} s")
+                raise _EndedError(f"did not finish within {timeout_s:g} s")
             return _failure(self._connection.recv_bytes())
         except (EOFError, OSError):
             raise _EndedError(_death(self._process)) from None

@@ -29,7 +29,7 @@ MAX_BYTES = 8 << 30
 """Arbitrary: room for the largest row group, 2 GiB, decoded and in parts, and some more."""
 
 _SHARDS = 3  # first, middle and last: each may come from another writer
-_FIRST_TO_GO = 1000  # the highest score on Linux
+_OOM_SCORE = 1000  # the highest on Linux, so this process is killed first
 
 
 def main(descriptor: int) -> None:
@@ -86,7 +86,7 @@ def _bound() -> None:
     with contextlib.suppress(ValueError, OSError):  # the operator's limit may be lower
         resource.setrlimit(resource.RLIMIT_DATA, (MAX_BYTES, MAX_BYTES))
     with contextlib.suppress(OSError):  # a sandbox without /proc
-        Path("/proc/self/oom_score_adj").write_text(str(_FIRST_TO_GO))
+        Path("/proc/self/oom_score_adj").write_text(str(_OOM_SCORE))
 
 
 def _end_with(connection: Connection) -> None:

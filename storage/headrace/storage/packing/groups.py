@@ -10,7 +10,7 @@ import numpy as np
 import xxhash
 from numpy.typing import NDArray
 
-from headrace.errors import ManifestCorruptError
+from headrace.storage.packing.pointer import packing_damage
 
 MAX_GROUP_SAMPLES: Final = 1 << 14
 MAX_GROUP_BYTES: Final = 64 << 20
@@ -82,11 +82,7 @@ def decode_page(content: bytes, row: np.void, *, place: str) -> NDArray[np.int64
     """
     found = xxhash.xxh3_64_intdigest(content)
     if found != int(row["hash"]):
-        raise ManifestCorruptError(
-            f"{place}: hash {found:016x} found, {int(row['hash']):016x} expected; store it again "
-            "with `headrace index --pack-length`",
-            place=place,
-        )
+        raise packing_damage(place, f"hash {found:016x} found, {int(row['hash']):016x} expected")
     dtype = _NARROW if int(row["item_bytes"]) == _NARROW.itemsize else _WIDE
     return np.frombuffer(content, dtype).astype(np.int64)
 
@@ -100,12 +96,10 @@ def decode_groups(content: bytes, *, sample_count: int, place: str) -> NDArray[n
     """Return the table of groups, ``(groups,)`` of `GROUP_DTYPE`.
 
     Raises:
-        ManifestCorruptError: The table is impossible.
+        ManifestCorruptError: The table is invalid.
     """
     if len(content) % GROUP_DTYPE.itemsize:
-        raise ManifestCorruptError(
-            f"{place} has {len(content)} bytes, which is not a whole number of rows", place=place
-        )
+        raise packing_damage(place, f"{len(content)} bytes are not a whole number of rows")
     table = np.frombuffer(content, GROUP_DTYPE)
     counts, items = table["sample_count"], table["item_bytes"]
     is_right = (
@@ -115,11 +109,7 @@ def decode_groups(content: bytes, *, sample_count: int, place: str) -> NDArray[n
         and int(counts.sum(dtype=np.int64)) == sample_count
     )
     if not is_right:
-        raise ManifestCorruptError(
-            f"{place} contains impossible groups, or groups of other than {sample_count} samples; "
-            "store it again with `headrace index --pack-length`",
-            place=place,
-        )
+        raise packing_damage(place, f"invalid groups, or not of {sample_count} samples")
     return table
 
 

@@ -169,11 +169,15 @@ def decode_packing(content: bytes, *, fingerprint: str, place: str) -> PackingPo
     try:
         pointer = _decode(content, fingerprint)
     except (ValueError, TypeError, KeyError, RecursionError, BadArgumentError) as error:
-        raise ManifestCorruptError(
-            f"{place}: {error!s:.300}; store it again with `headrace index --pack-length`",
-            place=place,
-        ) from error
+        raise packing_damage(place, f"{error!s:.300}") from error
     return pointer
+
+
+def packing_damage(place: str, found: str) -> ManifestCorruptError:
+    """Return the error for a damaged or missing file of those that packing needs."""
+    return ManifestCorruptError(
+        f"{place}: {found}; store it again with `headrace index --pack-length`", place=place
+    )
 
 
 def _decode(content: bytes, fingerprint: str) -> PackingPointer:
@@ -188,12 +192,12 @@ def _decode(content: bytes, fingerprint: str) -> PackingPointer:
     rows = tuple(_row_table(_mapping(each), folder) for each in _list(top["rows"]))
     lengths = [table.options.length for table in rows]
     if len(rows) > MAX_ROW_OPTIONS or len(set(lengths)) != len(lengths):
-        raise ValueError(f"rows of the lengths {lengths!s:.100}, each may occur only once")
+        raise ValueError(f"rows of lengths {lengths!s:.100} found, each expected once")
     tokenizer = _text(top.get("tokenizer", ""))
     if tokenizer and (not _DIGEST.fullmatch(tokenizer) or top["alike"]):
         raise ValueError(
-            f"a tokenizer {tokenizer[:40]!r}, and also the columns {top['alike']!s:.50}, packed in "
-            "the same way"
+            f"tokenizer {tokenizer[:40]!r} found next to other columns {top['alike']!s:.50}, none "
+            "expected"
         )
     return PackingPointer(
         dataset=fingerprint,
@@ -220,7 +224,7 @@ def _file(value: object, folder: str) -> StoredFile:
     found = _mapping(value)
     name, digest = _text(found["name"]), _text(found["digest"])
     if name_problem(name) or not name.startswith(folder) or not _DIGEST.fullmatch(digest):
-        raise ValueError(f"a file {name[:100]!r} with the digest {digest[:40]!r}")
+        raise ValueError(f"file {name[:100]!r} with digest {digest[:40]!r} is not a valid entry")
     return StoredFile(name, _count(found["stored_bytes"]), digest)
 
 

@@ -8,13 +8,14 @@ import hashlib
 import numpy as np
 from numpy.typing import NDArray
 
-from headrace.errors import ManifestCorruptError, ObjectNotFoundError
+from headrace.errors import ObjectNotFoundError
 from headrace.storage.packing.groups import decode_groups, decode_page, page_edges
 from headrace.storage.packing.pointer import (
     PackingPointer,
     RowTable,
     StoredFile,
     decode_packing,
+    packing_damage,
     packing_name,
 )
 from headrace.storage.store.store import Store
@@ -66,10 +67,9 @@ class StoredLengths:
         self._firsts = np.cumsum(self.groups["sample_count"].astype(np.int64))
         self._firsts -= self.groups["sample_count"]
         if self._edges[-1] != pointer.lengths.stored_bytes:
-            raise ManifestCorruptError(
-                f"{store.url}/{pointer.lengths.name} has {pointer.lengths.stored_bytes} bytes, but "
-                f"its groups have {self._edges[-1]}",
-                place=f"{store.url}/{pointer.lengths.name}",
+            raise packing_damage(
+                f"{store.url}/{pointer.lengths.name}",
+                f"{pointer.lengths.stored_bytes} bytes found, {self._edges[-1]} of groups expected",
             )
         self.of_group = functools.lru_cache(_KEPT_PAGES)(self.read_group)
 
@@ -102,7 +102,7 @@ class StoredLengths:
         try:
             content = self._store.read(self._file.name, offset=start, length=end - start)
         except ObjectNotFoundError as error:
-            raise ManifestCorruptError(f"{place}: it is missing", place=place) from error
+            raise packing_damage(place, "it is missing") from error
         return decode_page(content, self.groups[group], place=place)
 
 
@@ -114,11 +114,10 @@ def read_row_counts(store: Store, table: RowTable, *, group_count: int) -> NDArr
     """
     counts = np.frombuffer(read_checked(store, table.counts), "<u4").astype(np.int64)
     if len(counts) != group_count or int(counts.sum()) != table.row_count:
-        place = f"{store.url}/{table.counts.name}"
-        raise ManifestCorruptError(
-            f"{place} contains {len(counts)} counts with the sum {counts.sum()}, expected "
-            f"{group_count} with the sum {table.row_count}",
-            place=place,
+        raise packing_damage(
+            f"{store.url}/{table.counts.name}",
+            f"{len(counts)} counts with sum {counts.sum()} found, {group_count} with sum "
+            f"{table.row_count} expected",
         )
     return counts
 
@@ -131,17 +130,17 @@ def read_checked(store: Store, file: StoredFile) -> bytes:
     """
     place = f"{store.url}/{file.name}"
     if file.stored_bytes > _MAX_TABLE_BYTES:
-        raise ManifestCorruptError(f"{place} should have {file.stored_bytes} bytes", place=place)
+        raise packing_damage(place, f"{file.stored_bytes} bytes stated, which is too many")
     try:
         content = store.read(file.name, length=file.stored_bytes + 1)
     except ObjectNotFoundError as error:
-        raise ManifestCorruptError(f"{place} is missing", place=place) from error
+        raise packing_damage(place, "it is missing") from error
     found = digest_of(content)
     if len(content) != file.stored_bytes or found != file.digest:
-        raise ManifestCorruptError(
-            f"{place}: {len(content)} bytes with the digest {found} found, {file.stored_bytes} "
-            f"with {file.digest} expected; store it again with `headrace index --pack-length`",
-            place=place,
+        raise packing_damage(
+            place,
+            f"{len(content)} bytes with digest {found} found, {file.stored_bytes} with "
+            f"{file.digest} expected",
         )
     return content
 

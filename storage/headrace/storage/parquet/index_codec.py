@@ -26,10 +26,10 @@ from headrace.storage.source.stored_index_frame import (
     ENTRY_FIELDS,
     Packed,
     PackedForm,
+    as_index_damage,
     entries_of,
     entry_columns,
     pack,
-    told_as_damage,
     unpack,
 )
 
@@ -94,7 +94,7 @@ def decode_index(content: bytes, *, place: str) -> ParquetIndex:
     Raises:
         ManifestCorruptError: It is damaged, hostile, or of an unknown version.
     """
-    with told_as_damage(place):
+    with as_index_damage(place):
         return _decode(content)
 
 

@@ -66,7 +66,7 @@ def message_size(message: pa.Message) -> MessageSize:
 
 
 def check_plain_file(content: bytes, *, limit_bytes: int) -> None:
-    """Refuse an Arrow IPC file that is compressed, or whose overlapping buffers need much memory.
+    """Refuse an Arrow IPC file that is compressed, or whose buffers overlap to need much memory.
 
     Args:
         content: The bytes of the file.
@@ -83,7 +83,7 @@ def check_plain_file(content: bytes, *, limit_bytes: int) -> None:
         raise ValueError(f"the footer of the file is cut off: {error}") from error
     for offset in places:
         if not 0 <= offset < len(content):
-            raise ValueError(f"a record batch at byte {offset} of {len(content)}")
+            raise ValueError(f"a record batch at byte {offset}, but the file has {len(content)}")
         try:
             message = pa.ipc.read_message(pa.py_buffer(content)[offset:])
         except EOFError as error:  # raised by Arrow for the end-of-stream marker
@@ -91,16 +91,16 @@ def check_plain_file(content: bytes, *, limit_bytes: int) -> None:
         size = message_size(message)
         total += size.decoded_bytes
         if size.is_compressed:
-            raise ValueError("a compressed record batch, none expected")
+            raise ValueError("compressed record batch found, none expected")
     if total > limit_bytes:
-        raise ValueError(f"record batches of {total} bytes in a file of {len(content)}")
+        raise ValueError(f"record batches of {total} bytes found, at most {limit_bytes} expected")
 
 
 _BLOCK = np.dtype([("offset", "<i8"), ("metadata", "<i4"), ("pad", "<i4"), ("body", "<i8")])
 
 
-# Python's integers instead of NumPy's: a block has few buffers, and each call of NumPy costs more
-# than all of them. They do not overflow either.
+# Python's integers, because a block has few buffers and one call of NumPy takes longer than all of
+# them. They do not overflow either.
 _Numbers = tuple[int, ...]
 
 
@@ -120,7 +120,7 @@ def _batch_places(content: memoryview) -> list[int]:
     footer = content[start : len(content) - _FILE_END.size]
     table = _Table(footer, _offset_at(footer, 0))
     if len(table.structs(2, _BLOCK)):
-        raise ValueError("dictionaries, none expected")
+        raise ValueError("dictionaries found, none expected")
     return [int(offset) for offset in table.structs(3, _BLOCK)["offset"]]
 
 
@@ -142,10 +142,10 @@ def _stated_bytes(body: memoryview, offsets: _Numbers, lengths: _Numbers) -> int
         if not length:
             continue
         if length < _PREFIX.size:
-            raise ValueError(f"a compressed buffer of {length} bytes")
+            raise ValueError(f"a compressed buffer has only {length} bytes")
         [stated] = _PREFIX.unpack_from(body, offset)
         if stated < _AS_IS:
-            raise ValueError(f"a compressed buffer that states {stated} bytes")
+            raise ValueError(f"a compressed buffer states {stated} bytes")
         total += stated if stated != _AS_IS else length - _PREFIX.size
     return total
 
@@ -171,7 +171,7 @@ class _Table:
         """Return a field that is a table."""
         place = self.place(field)
         if place is None:
-            raise ValueError(f"field {field} of its metadata is not there")
+            raise ValueError(f"field {field} of its metadata is missing")
         return _Table(self._content, _offset_at(self._content, place))
 
     def pairs(self, field: int) -> tuple[int, ...]:
@@ -182,7 +182,7 @@ class _Table:
         start = _offset_at(self._content, place)
         count = _read("<I", self._content, start)
         if count * 16 > len(self._content):  # before a tuple of this length is made
-            raise ValueError(f"{count} pairs in {len(self._content)} bytes")
+            raise ValueError(f"{count} pairs do not fit in {len(self._content)} bytes")
         return struct.unpack_from(f"<{2 * count}q", self._content, start + 4)
 
     def structs(self, field: int, kind: np.dtype[np.void]) -> NDArray[np.void]:
@@ -201,6 +201,6 @@ def _offset_at(content: memoryview, place: int) -> int:
 
 def _read(form: str, content: memoryview, place: int) -> int:
     if place < 0:
-        raise ValueError(f"an offset leads to byte {place}")
+        raise ValueError(f"an offset points to byte {place}")
     value: int = struct.unpack_from(form, content, place)[0]
     return value

@@ -36,12 +36,12 @@ class Cut:
     Attributes:
         batches: The samples of the block, in order; at least one batch, none of them empty.
         raw_bytes: The raw bytes of the samples.
-        begins_shard: Whether a shard starts with this block.
+        starts_shard: Whether a shard starts with this block.
     """
 
     batches: list[pa.RecordBatch]
     raw_bytes: int
-    begins_shard: bool
+    starts_shard: bool
 
 
 class BlockCutter:

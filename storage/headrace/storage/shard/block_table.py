@@ -1,6 +1,6 @@
 """The codec of the block table: an Arrow IPC file whose record batches are pages.
 
-A page holds `PAGE_BLOCKS` rows, the last one the rest. Each is found, read and verified on its own.
+A page holds `PAGE_BLOCKS` rows, and the last page the rest. Each page is read and verified alone.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class PageEntry:
     digest: str
 
 
-class _Bytes:
+class _MemoryWriter:
     """An `ObjectWriter` that writes into memory."""
 
     def __init__(self) -> None:
@@ -72,7 +72,7 @@ def encode_block_table(blocks: NDArray[np.void]) -> tuple[bytes, tuple[PageEntry
     Args:
         blocks: ``(blocks,)`` of `BLOCK_DTYPE`, shard after shard.
     """
-    target = _Bytes()
+    target = _MemoryWriter()
     sink = MessageSink(target, BLOCK_SCHEMA)
     pages = []
     first_sample = 0
@@ -140,7 +140,7 @@ def _batch_of(rows: NDArray[np.void]) -> pa.RecordBatch:
 
 def _plain_batch(message: pa.Message) -> pa.RecordBatch:
     if message_size(message).is_compressed:  # may ask for more memory than there is
-        raise ValueError("a compressed page, none expected")
+        raise ValueError("compressed page found, none expected")
     return pa.ipc.read_record_batch(message, BLOCK_SCHEMA)
 
 

@@ -50,9 +50,10 @@ def block_samples_problem(
     if not len(bad):
         return None
     shard = int(bad[0])
-    stated = f"block_samples of shard {shard} is {block_samples[shard]}"
-    cut = f"{sample_counts[shard]} samples into blocks, {block_counts[shard]} of them"
-    return f"{stated}, which does not divide {cut}"
+    return (
+        f"block_samples of shard {shard} is {block_samples[shard]}, which does not divide "
+        f"{sample_counts[shard]} samples into {block_counts[shard]} blocks"
+    )
 
 
 _MAX_BLOCK_SAMPLES = 2**31 - 1  # rows of the block table hold 32-bit counts

@@ -132,7 +132,7 @@ def _root_fields(table: bytes) -> dict[int, int]:
     root = cast("int", struct.unpack_from("<I", table)[0])
     directory = root - cast("int", struct.unpack_from("<i", table, root)[0])
     if not 0 <= directory < len(table):
-        raise ValueError(f"a table of fields at byte {directory}")
+        raise ValueError(f"its table of fields is at byte {directory} of {len(table)}")
     count = (struct.unpack_from("<H", table, directory)[0] - 4) // 2
     offsets = struct.unpack_from(f"<{count}H", table, directory + 4)
     return {field: root + offset for field, offset in enumerate(offsets) if offset}

@@ -87,7 +87,7 @@ class ShardSeries:
     def _write(self, cuts: Iterable[Cut]) -> list[ShardEntry]:
         finished: list[ShardEntry] = []
         for cut in cuts:
-            if cut.begins_shard:
+            if cut.starts_shard:
                 finished.extend(self._finish())
             writer = self._writer or self._open()
             writer.write_block(cut)

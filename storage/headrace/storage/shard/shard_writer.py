@@ -174,7 +174,7 @@ class ShardWriter:
 
 
 def check_blocks(compression: str, block_bytes: int, compression_level: int | None = None) -> None:
-    """Refuse options of blocks that no shard may have, before a job starts.
+    """Refuse invalid options of blocks before a job starts.
 
     Raises:
         BadArgumentError: The codec is unknown, or the size or the level is outside its range.

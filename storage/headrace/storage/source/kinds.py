@@ -12,10 +12,10 @@ DELTA_LOG_FOLDER = "_delta_log"
 """The folder of a Delta table."""
 
 HUDI_FOLDER = ".hoodie"
-"""The folder of a Hudi table that says which files belong to it."""
+"""The folder of a Hudi table's metadata."""
 
 ICEBERG_ENDING = ".metadata.json"
-"""How the files of an Iceberg table end that say which files belong to it."""
+"""The ending of the names of an Iceberg table's metadata files."""
 
 PARQUET_ENDINGS = (".parquet", ".parq", ".pq")
 
@@ -26,9 +26,9 @@ def is_parquet_name(name: str) -> bool:
 
 
 def table_format(name: str) -> str | None:
-    """Return which table format a file belongs to whose folders also hold replaced data files.
+    """Return the table format whose metadata a file holds: ``Hudi``, ``Iceberg`` or none.
 
-    The file may lie at any depth, as that of a table in a folder of tables.
+    The file may be at any depth, since a folder may contain tables.
     """
     *folders, file = name.split("/")
     if HUDI_FOLDER in folders:

@@ -203,7 +203,7 @@ class Source(Protocol):
         """What identifies such a dataset, such as ``headrace.json``, for error messages."""
 
     def detect(self, place: Place) -> bool:
-        """Tell with one or two reads whether there is such a dataset, intact or damaged.
+        """Return whether there is such a dataset, intact or damaged, after one or two reads.
 
         Raises:
             StoreRefusedError: The store refuses.

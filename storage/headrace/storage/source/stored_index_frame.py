@@ -126,21 +126,23 @@ def unpack(form: PackedForm, content: bytes) -> Packed:
         raise ValueError(f"digest {found.hex()} found, {stated.hex()} expected")
     size = int.from_bytes(content[_SEALED:_HEADER_BYTES], "little")
     if size > form.limit_bytes:
-        raise ValueError(f"a table of {size} bytes, at most {form.limit_bytes} expected")
+        raise ValueError(f"a table of {size} bytes found, at most {form.limit_bytes} expected")
     raw = pa.decompress(
         pa.py_buffer(content)[_HEADER_BYTES:], decompressed_size=size, codec="zstd", asbytes=True
     )
     check_plain_file(raw, limit_bytes=len(raw))
     reader = pa.ipc.open_file(pa.py_buffer(raw))
     if reader.num_record_batches != 1 or not _is_of(form, reader.schema):
-        raise ValueError(f"columns {str(reader.schema.names)[:200]} found, others expected")
+        raise ValueError(
+            f"columns {str(reader.schema.names)[:200]} found, {form.schema.names} expected"
+        )
     batch = reader.get_batch(0)
     batch.validate(full=True)
     if any(column.null_count for column in batch.columns[: len(form.schema)]):
         raise ValueError("nulls found, none expected")
     facts = json.loads((reader.schema.metadata or {}).get(_FACTS.encode(), b"null"))
     if not isinstance(facts, dict):
-        raise ValueError("no facts next to the table")  # noqa: TRY004 - the file's fault, not a type's
+        raise ValueError("the metadata of the table has no facts")  # noqa: TRY004 - the file's fault, not a type's
     return Packed(facts, batch)
 
 
@@ -158,8 +160,8 @@ def _digest(body: bytes | memoryview) -> bytes:
 
 
 @contextlib.contextmanager
-def told_as_damage(place: str) -> Iterator[None]:
-    """Turn errors in decoding a stored index into one that says it is damaged, and what to do.
+def as_index_damage(place: str) -> Iterator[None]:
+    """Raise errors of decoding a stored index as one that says that it is damaged, and what to do.
 
     Args:
         place: Where the index is.

@@ -182,7 +182,7 @@ def _indexed(files: Store, entry: ObjectEntry) -> TarIndex:
     for key, column, member in _named(members_of(files, entry)):
         if found.has(key, column):
             raise tar_damage(
-                entry, f"a second member {member.name[:200]!r} in a sample", offset=member.offset
+                entry, f"a sample has a second member {member.name[:200]!r}", offset=member.offset
             )
         found.add(key, column, member)
         _check_limits(entry, member, found.names)
@@ -244,8 +244,9 @@ def _check_limits(entry: ObjectEntry, member: Member, names: dict[str, int]) -> 
         )
     if len(member.name) > _MAX_NAME_BYTES:
         raise ConfigurationError(
-            f"shard {entry.name}, at byte {member.offset}: member {member.name[:200]!r} and so on "
-            f"has a name of {len(member.name)} characters, expected at most {_MAX_NAME_BYTES}",
+            f"shard {entry.name}, at byte {member.offset}: the name "
+            f"{member.name[:200]!r}… "
+            f"has {len(member.name)} characters, expected at most {_MAX_NAME_BYTES}",
             shard=entry.name,
         )
     if len(names) > MAX_COLUMNS:

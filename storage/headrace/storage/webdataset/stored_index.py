@@ -21,10 +21,10 @@ from headrace.storage.source.stored_index_frame import (
     ENTRY_FIELDS,
     Packed,
     PackedForm,
+    as_index_damage,
     entries_of,
     entry_columns,
     pack,
-    told_as_damage,
     unpack,
 )
 from headrace.storage.source.unchanged import check_unchanged
@@ -81,11 +81,12 @@ def decode_stored_index(content: bytes, *, place: str) -> WebDatasetIndex:
     Raises:
         ManifestCorruptError: It is damaged, hostile, or of an unknown version.
     """
-    with told_as_damage(place):
+    with as_index_damage(place):
         packed = unpack(_FORM, content)
         index = index_of(_shards(packed.batch))
-        if index.fingerprint != packed.facts.get("fingerprint"):
-            raise ValueError(f"fingerprint {index.fingerprint} found, another expected")
+        stated = packed.facts.get("fingerprint")
+        if index.fingerprint != stated:
+            raise ValueError(f"fingerprint {index.fingerprint} found, {stated!s:.100} expected")
         return index
 
 
@@ -140,7 +141,7 @@ def _shards(batch: pa.RecordBatch) -> list[TarIndex]:
 
 
 def _checked(shard: TarIndex) -> TarIndex:
-    """Refuse values that no tar file can have, or that would read outside of one.
+    """Refuse values that no tar file can have, or that lie outside it.
 
     Raises:
         ValueError: A file has such values; names it.
@@ -163,7 +164,7 @@ def _checked(shard: TarIndex) -> TarIndex:
             or ends[-1] > shard.entry.stored_bytes
         )
     ):
-        raise ValueError(f"file {shard.entry.name[:200]!r} has impossible members")
+        raise ValueError(f"file {shard.entry.name[:200]!r} has invalid members")
     return shard
 
 

@@ -153,14 +153,14 @@ class _Window:
 
 
 class _Notes:
-    """What the headers before a member say of it, or of all members behind them."""
+    """What extra headers state about the next member, or about all later ones."""
 
     def __init__(self) -> None:
         self._own: _Stated = (None, None)
         self._of_all: _Stated = (None, None)
 
     def add(self, kind: bytes, records: bytes, entry: ObjectEntry, offset: int) -> None:
-        """Take the content of a header at an offset."""
+        """Add the content of an extra header."""
         if kind == _PAX_GLOBAL:
             self._of_all = _pax(records, entry, offset, self._of_all)
         elif kind == _PAX:
@@ -169,7 +169,7 @@ class _Notes:
             self._own = (records.partition(b"\0")[0], self._own[1])
 
     def take(self) -> _Stated:
-        """Return the name and the size of the member that follows, its own before those of all."""
+        """Return the name and the size of the next member, if stated for it or for all."""
         (name, size), self._own = self._own, (None, None)
         return (
             self._of_all[0] if name is None else name,
@@ -180,8 +180,8 @@ class _Notes:
 def _has_none(window: _Window, start: int, entry: ObjectEntry) -> bool:
     """Return whether a hard link has no content: the next header or the end of the archive follows.
 
-    It has content in some pax archives. In others its size is that of the file to which it leads,
-    but its content is not repeated.
+    It has content in some pax archives. In others its size is that of the linked file, whose
+    content is not repeated.
     """
     if start + BLOCK > entry.stored_bytes:
         return start == entry.stored_bytes
@@ -213,7 +213,7 @@ def _number(field: bytes, entry: ObjectEntry, offset: int) -> int:
         return int.from_bytes(field[1:], "big")
     text = field.split(b"\0", 1)[0].strip()
     if not all(ord("0") <= digit <= ord("7") for digit in text):
-        raise tar_damage(entry, f"the number {field!r} in a header", offset=offset)
+        raise tar_damage(entry, f"a header contains {field!r}, expected a number", offset=offset)
     return int(text or b"0", 8)
 
 
@@ -226,7 +226,7 @@ def _short_name(header: bytes) -> bytes:
 def _name_header(window: _Window, start: int, size: int, entry: ObjectEntry) -> bytes:
     if size > _MAX_NAME_HEADER:
         raise tar_damage(
-            entry, f"a name of {size} bytes, at most {_MAX_NAME_HEADER} expected", offset=start
+            entry, f"a name has {size} bytes, at most {_MAX_NAME_HEADER} expected", offset=start
         )
     return window.read(start, size)
 
@@ -240,7 +240,7 @@ def _pax(records: bytes, entry: ObjectEntry, offset: int, before: _Stated) -> _S
         length = int(digits) if digits.isdigit() else 0
         record = records[at : at + length]
         if not digits or length <= len(digits) + 1 or len(record) < length or record[-1:] != b"\n":
-            raise tar_damage(entry, "a pax record without its length", offset=offset)
+            raise tar_damage(entry, "a pax record has no length", offset=offset)
         key, _, value = record[len(digits) + 1 : -1].partition(b"=")
         if key.startswith(b"GNU.sparse"):
             raise _sparse(entry, offset)
@@ -254,7 +254,7 @@ def _pax(records: bytes, entry: ObjectEntry, offset: int, before: _Stated) -> _S
 
 def _pax_size(value: bytes, entry: ObjectEntry, offset: int) -> int:
     if not value.isdigit() or len(value) > 20:  # noqa: PLR2004 - digits of 2**64
-        raise tar_damage(entry, f"a member of size {value[:40]!r}", offset=offset)
+        raise tar_damage(entry, f"a member has size {value[:40]!r}", offset=offset)
     return int(value)
 
 
@@ -262,16 +262,14 @@ def _text(name: bytes, entry: ObjectEntry, offset: int) -> str:
     try:
         return name.decode()
     except UnicodeDecodeError as error:
-        raise tar_damage(
-            entry, f"a name that is not UTF-8: {name[:100]!r}", offset=offset
-        ) from error
+        raise tar_damage(entry, f"a name is not UTF-8: {name[:100]!r}", offset=offset) from error
 
 
 def _check_end(entry: ObjectEntry, offset: int, end: int) -> None:
     if end > entry.stored_bytes:
         raise tar_damage(
             entry,
-            f"a member that ends at byte {end}, but the file has {entry.stored_bytes}",
+            f"a member ends at byte {end}, but the file has {entry.stored_bytes}",
             offset=offset,
         )
 
@@ -282,8 +280,8 @@ def _padded(size: int) -> int:
 
 def _sparse(entry: ObjectEntry, offset: int) -> ConfigurationError:
     return ConfigurationError(
-        f"shard {entry.name}, at byte {offset}: a sparse member, which is not supported; write the "
-        "file again without sparse members",
+        f"shard {entry.name}, at byte {offset}: a member is sparse, which is not supported; write "
+        "the file again without sparse members",
         shard=entry.name,
         offset=offset,
     )
