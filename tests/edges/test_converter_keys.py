@@ -22,7 +22,7 @@ from headrace.converter.api.make_converter import _type_told
 from headrace.converter.keys import conversion_key
 from headrace.converter.keys.encoding import Node, digest, tokens
 from headrace.converter.keys.files import Files, settle
-from headrace.converter.keys.settings import that_matter
+from headrace.converter.keys.settings import row_settings
 from headrace.errors import BadArgumentError
 from headrace.storage import open_dataset, open_store
 
@@ -373,7 +373,7 @@ def test_settings_that_cannot_change_rows_are_left_out() -> None:
         "spark.sql.uinknown": "1",
     }
 
-    assert {"spark.sql.ansi.enabled": "true", "spark.sql.uinknown": "1"} == that_matter(given)
+    assert {"spark.sql.ansi.enabled": "true", "spark.sql.uinknown": "1"} == row_settings(given)
 
 
 def test_a_setting_that_an_expression_has_kept_counts(

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from headrace.converter import Progress
-from headrace.converter.progress.bar import Bar, SeldomLine, TerminalLine, bar_text
+from headrace.converter.progress.bar import Bar, LogLine, TerminalLine, bar_text
 
 HALF = Progress(tasks_done=2, tasks_total=4, shard_count=3, sample_count=1500, raw_bytes=6 << 20)
 DEADLINE_S = 280.0
@@ -56,7 +56,7 @@ def test_a_log_gets_a_line_in_a_while() -> None:
     """The first after ten seconds, the next ten seconds on."""
     stream = io.StringIO()
     times = iter([0.0, 9.0, 10.0, 10.0, 19.0])
-    line = SeldomLine(stream, clock=lambda: next(times))
+    line = LogLine(stream, clock=lambda: next(times))
     for text in ("early", "shown", "soon"):
         line.show(text)
 

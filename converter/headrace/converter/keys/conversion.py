@@ -2,10 +2,9 @@
 
 A key is a digest of everything that determines the rows and how they are stored: the plan with its
 literals, the files that it reads, the settings of the session, the schema, and the caller's
-options. If a part of that cannot be known (users' functions, RDDs, results of other systems, a
-cache, anything in Spark Connect), the conversion gets a unique key and cannot be found again,
-unless the caller names the unknown part. The name then stands for that part only; all that can be
-known stays in the key.
+options. If a part cannot be known (users' functions, RDDs, results of other systems, a cache,
+anything in Spark Connect), the conversion gets a unique key and cannot be found again, unless the
+caller names the unknown parts. The name then stands for these only; the rest stays in the key.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ from headrace.converter.keys.encoding import Node, digest
 from headrace.converter.keys.files import Files, changed_file, settle
 from headrace.converter.keys.java import class_of, items_of
 from headrace.converter.keys.plan import Plan
-from headrace.converter.keys.settings import parallelism_of, settings_of, strange_extensions
+from headrace.converter.keys.settings import parallelism_of, settings_of, unknown_extensions
 from headrace.converter.spark.job import context_of
 from headrace.errors import BadArgumentError
 
@@ -91,7 +90,7 @@ def refuse_changed_files(key: ConversionKey) -> None:
         if path is not None:
             raise BadArgumentError(
                 f"{path} changed while it was converted, so it is unknown which rows were read; "
-                "the conversion is not kept: make the DataFrame again, and convert it again",
+                "the conversion is not kept: create the DataFrame again and convert it",
                 field="df",
             )
 
@@ -99,9 +98,9 @@ def refuse_changed_files(key: ConversionKey) -> None:
 def _facts(df: DataFrame) -> tuple[Plan | None, object, list[str]]:
     """Return the plan, the other contents of the key, and the unknown parts found so far."""
     if context_of(df) is None:
-        return None, None, ["Spark Connect shows no plans"]
+        return None, None, ["Spark Connect does not show the plan"]
     unknown = [
-        f"the session has the extension {name}" for name in strange_extensions(df.sparkSession)
+        f"the session has the extension {name}" for name in unknown_extensions(df.sparkSession)
     ]
     if _is_cached(df):
         unknown.append("it reads data that Spark has cached, which may be older than the files")

@@ -1,9 +1,9 @@
 """Record the files that a plan reads, by path, size and modification time.
 
 A listing does not show two changes within one tick of the store's clock, which is a second in
-object stores. So a caller first waits until the tick of the last change is over (`settle`): later
-changes then have another time. After the files were read, they must still be as they were listed
-(`changed_file`); otherwise it is not known which version was read.
+object stores. So a caller first waits until the tick of the last change is over (`settle`), and
+later changes get another time. After the files are read, they must still match the listing
+(`changed_file`); otherwise it is unknown which version was read.
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ class Files:
     """The files of one relation.
 
     Attributes:
-        told: All that determines what Spark reads from them.
+        facts: Everything that determines what Spark reads from them.
         stamps: The files as Spark listed them, by path.
-        listed_anew: Lists them again.
+        relist: Lists them again.
     """
 
-    told: tuple[object, ...]
+    facts: tuple[object, ...]
     stamps: Mapping[str, Stamp]
-    listed_anew: Callable[[], Mapping[str, Stamp]]
+    relist: Callable[[], Mapping[str, Stamp]]
 
 
 def files_of(session: SparkSession, relation: Any) -> Files | None:
@@ -56,7 +56,7 @@ def files_of(session: SparkSession, relation: Any) -> Files | None:
     if not is_listing or form not in FORMATS or relation.bucketSpec().isDefined():
         return None
     stamps = _stamps(location)
-    told = (
+    facts = (
         form,
         str(relation.dataSchema().json()),
         str(relation.partitionSchema().json()),
@@ -65,7 +65,7 @@ def files_of(session: SparkSession, relation: Any) -> Files | None:
         {path: stamps[path] for path in sorted(stamps)},
     )
 
-    def listed_anew() -> Mapping[str, Stamp]:
+    def relist() -> Mapping[str, Stamp]:
         # In a new index, because listing again would change what the DataFrame reads.
         made = jvm_of(session)
         for part in f"{_DATASOURCES}InMemoryFileIndex".split("."):
@@ -75,12 +75,12 @@ def files_of(session: SparkSession, relation: Any) -> Files | None:
         paths, options = location.rootPaths(), relation.options()
         return _stamps(made(relation.sparkSession(), paths, options, nothing, *defaults))
 
-    return Files(told, stamps, listed_anew)
+    return Files(facts, stamps, relist)
 
 
 def changed_file(files: Files) -> str | None:
     """Return the first file that has changed since it was listed, or None."""
-    now = files.listed_anew()
+    now = files.relist()
     return next((path for path, stamp in files.stamps.items() if now.get(path) != stamp), None)
 
 

@@ -41,7 +41,7 @@ def jvm_of(session: SparkSession) -> Any:
     return session.sparkContext._jvm  # noqa: SLF001 - Spark's only way
 
 
-def hidden(session: SparkSession, thing: Any, method: str) -> Any:
+def call_method(session: SparkSession, thing: Any, method: str) -> Any:
     """Call a method without arguments, even a private one, and return its result.
 
     Raises:

@@ -1,8 +1,8 @@
-"""The parts of Spark's plans whose arguments are known to say all that they compute.
+"""The classes in Spark's plans whose arguments fully determine what they compute.
 
-Anything else counts as unknown: functions of users and of other systems, functions of the clock,
-the session, the user or the place of a row, those that draw a seed when they are analysed
-(``uuid``, ``shuffle``), and all that later versions of Spark add.
+Any other class counts as unknown: functions of users and other systems; functions of the clock, the
+session, the user or the position of a row; functions that draw a seed during the analysis
+(``uuid``, ``shuffle``); and whatever later versions of Spark add.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ BoolOr CollectList CollectSet Corr Count CountIf CovPopulation CovSample First H
 HyperLogLogPlusPlus Kurtosis Last ListAgg Max MaxBy Median Min MinBy Mode Percentile PercentileCont
 PercentileDisc PivotFirst Product Skewness StddevPop StddevSamp Sum VariancePop VarianceSamp
 """
-# What the arguments of the above hold: values, and singletons.
+# Values and singletons in the arguments of these classes.
 _VALUES = """
 expressions.Ascending$ expressions.CurrentRow$ expressions.Descending$ expressions.NullsFirst$
 expressions.NullsLast$ expressions.NumericEvalContext expressions.RangeFrame$ expressions.RowFrame$
@@ -96,7 +96,7 @@ _ALL = (
 )
 
 CLASSES = frozenset(place + name for place, names in _ALL for name in names.split())
-"""Classes whose arguments say all."""
+"""Classes whose arguments determine what they compute."""
 
 BY_PARTITION = frozenset((f"{EXPRESSIONS}Rand", f"{EXPRESSIONS}Randn", f"{LOGICAL}Sample"))
 """Classes that draw random numbers per partition, so that rows depend on the cluster's cores."""
@@ -107,7 +107,7 @@ CAPTURED = {
     f"{EXPRESSIONS}In": "legacyNullInEmptyBehavior",
     f"{EXPRESSIONS}JsonToStructs": "nameOfCorruptRecord",
 }
-"""Settings that an expression keeps from when it was made, although they are not arguments."""
+"""Settings that an expression captures when it is made, although they are not arguments."""
 
 # Spark's own formats over Hadoop's file systems, which read only the files of a relation.
 _FORMATS = (

@@ -21,7 +21,7 @@ from py4j.protocol import Py4JError  # type: ignore[import-untyped] # py4j has n
 
 from headrace.converter.keys.encoding import Node
 from headrace.converter.keys.files import Files, files_of
-from headrace.converter.keys.java import class_of, hidden, is_a, items_of
+from headrace.converter.keys.java import call_method, class_of, is_a, items_of
 from headrace.converter.keys.known import (
     BY_PARTITION,
     CAPTURED,
@@ -97,13 +97,13 @@ class Plan:
             return Node("type", (str(thing.json()),))
         if name.startswith(_COLLECTIONS):
             return self._collection(thing, name)
-        return self._stranger(thing, name)
+        return self._unknown_part(thing, name)
 
     def _product(self, thing: Any, name: str) -> object:
         if name not in self._arities:
             # A class may have arguments that do not count as its parts.
             if is_a(self._session, thing, _TREE, name=name) and thing.otherCopyArgs().size():
-                return self._stranger(thing, name)
+                return self._unknown_part(thing, name)
             self._arities[name] = int(thing.productArity())
         self.draws_by_partition |= name in BY_PARTITION
         arity = self._arities[name]
@@ -116,9 +116,9 @@ class Plan:
             found = dict(map(_pair, items_of(thing.toSeq())))
             if all(isinstance(part, str) for pair in found.items() for part in pair):
                 return found
-        return self._stranger(thing, name)
+        return self._unknown_part(thing, name)
 
-    def _stranger(self, thing: Any, name: str) -> Node:
+    def _unknown_part(self, thing: Any, name: str) -> Node:
         self.unknown.append(name.rpartition(".")[2])
         if not is_a(self._session, thing, _TREE, name=name):
             return Node("unknown", (name,))
@@ -132,11 +132,11 @@ class Plan:
 
     def _column(self, thing: Any) -> Node:
         # Its JSON is complete, and takes one call where its parts take six.
-        [told] = json.loads(thing.toJSON())
-        number = self._number(f"ExprId({told['exprId']['id']},{told['exprId']['jvmId']})")
-        kind = json.dumps(told["dataType"], sort_keys=True)
-        metadata = json.dumps(told["metadata"], sort_keys=True)
-        return Node("column", (number, told["name"], kind, bool(told["nullable"]), metadata))
+        [facts] = json.loads(thing.toJSON())
+        number = self._number(f"ExprId({facts['exprId']['id']},{facts['exprId']['jvmId']})")
+        kind = json.dumps(facts["dataType"], sort_keys=True)
+        metadata = json.dumps(facts["metadata"], sort_keys=True)
+        return Node("column", (number, facts["name"], kind, bool(facts["nullable"]), metadata))
 
     def _variable(self, thing: Any) -> Node:
         return Node("variable", (thing.exprId(), thing.dataType(), thing.nullable()))
@@ -159,9 +159,9 @@ class Plan:
     def _with_setting(self, thing: Any) -> object:
         name = class_of(thing)
         try:
-            setting = hidden(self._session, thing, CAPTURED[name])
+            setting = call_method(self._session, thing, CAPTURED[name])
         except Py4JError:
-            return self._stranger(thing, name)
+            return self._unknown_part(thing, name)
         return Node("captured", (setting, self._product(thing, name)))
 
     def _view(self, thing: Any) -> Node:
@@ -178,15 +178,15 @@ class Plan:
     def _rows(self, thing: Any) -> Node:
         rows = rows_of(self._df, thing)
         if rows is None or thing.isStreaming():
-            return self._stranger(thing, class_of(thing))
+            return self._unknown_part(thing, class_of(thing))
         return Node("rows", (thing.output(), rows))
 
     def _relation(self, thing: Any) -> Node:
         found = None if thing.isStreaming() else files_of(self._session, thing.relation())
         if found is None:
-            return self._stranger(thing, class_of(thing))
+            return self._unknown_part(thing, class_of(thing))
         self.files.append(found)
-        return Node("files", (thing.output(), *found.told))
+        return Node("files", (thing.output(), *found.facts))
 
 
 def _pair(found: Any) -> tuple[Any, Any]:

@@ -45,12 +45,12 @@ def settings_of(session: SparkSession) -> dict[str, object]:
         "time zone": session.conf.get(_TIME_ZONE) or "",
         "locale": str(jvm.java.util.Locale.getDefault().toLanguageTag()),
         "charset": str(jvm.java.nio.charset.Charset.defaultCharset().name()),
-        "sql": that_matter(_as_mapping(jvm, state.conf().settings())),
+        "sql": row_settings(_as_mapping(jvm, state.conf().settings())),
         "hadoop": _of_hadoop(jvm, state.newHadoopConf()),
     }
 
 
-def that_matter(settings: Mapping[str, str]) -> dict[str, str]:
+def row_settings(settings: Mapping[str, str]) -> dict[str, str]:
     """Return the settings of Spark SQL that can change rows.
 
     Args:
@@ -63,7 +63,7 @@ def that_matter(settings: Mapping[str, str]) -> dict[str, str]:
     }
 
 
-def strange_extensions(session: SparkSession) -> list[str]:
+def unknown_extensions(session: SparkSession) -> list[str]:
     """Return the extensions of a session that may change what plans compute."""
     named = (session.conf.get(_EXTENSIONS, "") or "").split(",")
     return sorted({name.strip() for name in named} - _KNOWN_EXTENSIONS - {""})

@@ -123,7 +123,7 @@ def open_line() -> Line:
         return NotebookLine(ipython.display)
     if sys.stderr.isatty():
         return TerminalLine(sys.stderr)
-    return SeldomLine(sys.stderr, clock=time.monotonic)
+    return LogLine(sys.stderr, clock=time.monotonic)
 
 
 class TerminalLine:
@@ -143,7 +143,7 @@ class TerminalLine:
         self._stream.flush()
 
 
-class SeldomLine:
+class LogLine:
     """A new line every ten seconds, for logs."""
 
     def __init__(self, stream: TextIO, *, clock: Callable[[], float]) -> None:

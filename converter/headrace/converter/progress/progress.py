@@ -40,20 +40,20 @@ class Stages:
     """Reports several jobs, one after another, as the progress of a single one.
 
     Args:
-        tell: The function to call with progress; `None` for none.
+        report: The function to call with progress; `None` for none.
     """
 
-    def __init__(self, tell: Callable[[Progress], None] | None) -> None:
-        self._tell = tell
+    def __init__(self, report: Callable[[Progress], None] | None) -> None:
+        self._report = report
         self._last = Progress(0, 0, 0, 0, 0)
 
     def next(self) -> Callable[[Progress], None] | None:
         """Return the function for the next job: its tasks are added, its shards are not."""
-        tell, before = self._tell, self._last
-        if tell is None:
+        report, before = self._report, self._last
+        if report is None:
             return None
 
-        def told(now: Progress) -> None:
+        def add(now: Progress) -> None:
             self._last = replace(
                 now,
                 tasks_done=before.tasks_done + now.tasks_done,
@@ -62,6 +62,6 @@ class Stages:
                 sample_count=before.sample_count or now.sample_count,
                 raw_bytes=before.raw_bytes or now.raw_bytes,
             )
-            tell(self._last)
+            report(self._last)
 
-        return told
+        return add

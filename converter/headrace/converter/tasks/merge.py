@@ -3,9 +3,9 @@
 Contract:
 
 1. Success: one shard replaces a run of neighbours and has their samples in the same order. No
-   manifest names the neighbours, and they are swept when the job ends.
-2. Names contain the job and the attempt, as in `ShardTask`. So what a retried, speculative or
-   killed attempt leaves is in no manifest, and is swept too.
+   manifest names the neighbours, and they are removed when the job ends.
+2. Names contain the job and the attempt, as in `ShardTask`. So shards that
+   a retried, speculative or killed attempt leaves are in no manifest, and are removed too.
 3. A merged shard with more or fewer samples than its neighbours is an error; nothing is committed.
 4. Blocks are cut again, so those of a merged shard are as even as those of any other shard.
 5. Memory: as for `stream_blocks` and `ShardSeries`.

@@ -5,7 +5,8 @@ Contract of `write_task`:
 1. Success: one commit a dataset at the end, so a reader sees either the old or the whole new one.
 2. Failure, conflict or interrupt before the commit: no dataset has changed, and the shards of this
    job are removed as far as they can be found.
-3. Killed driver: as 2, but the shards stay until they are swept; no manifest names them.
+3. Killed driver: as 2, but the shards stay until `headrace gc` removes them; no manifest names
+   them.
 4. A commit whose answer was lost, or that was interrupted, keeps its shards, because it may have
    happened.
 5. Splits are committed separately, one after another, when all have been written.
