@@ -1,8 +1,8 @@
-/* NumPy's arrays as the loops see them, taken from Python's arguments and checked.
+/* NumPy arrays as the loops see them, taken from Python's arguments and checked.
  *
  * Arrays are read through `__array_struct__`, the array interface that NumPy documents, so neither
- * NumPy's headers nor its version matter when this is compiled. It takes 0.1 us an array; the
- * buffer protocol takes 0.3.
+ * NumPy's headers nor its version matter to the compiler. It takes 0.1 us per array; the buffer
+ * protocol takes 0.3.
  */
 
 #ifndef HEADRACE_ARRAYS_H
@@ -25,7 +25,7 @@
 #define HAS_AVX2_PATH 0
 #endif
 
-/* Loops that compilers make vectors of by themselves: compiled twice where the loader can choose. */
+/* For loops that compilers vectorise: compiled twice if the loader can choose a version. */
 #if HAS_AVX2_PATH && defined(__GLIBC__)
 #define TWICE __attribute__((target_clones("avx2", "default")))
 #else
@@ -35,7 +35,7 @@
 #define MOST_ARGUMENTS 16
 #define MOST_DIMENSIONS 3
 
-/* What the capsule of `__array_struct__` holds.
+/* The content of the capsule in `__array_struct__`.
  *
  * Source: "The array interface protocol", NumPy Reference.
  */
@@ -53,7 +53,7 @@ typedef struct {
 
 enum { IS_CONTIGUOUS = 0x1, IS_ALIGNED = 0x100, IS_NATIVE = 0x200, IS_WRITABLE = 0x400 };
 
-/* An array: `size` items, in rows of `shape`. */
+/* An array of `size` items. */
 typedef struct {
     void *data;
     int64_t size;
@@ -69,13 +69,13 @@ typedef union {
 
 typedef struct {
     argument of[MOST_ARGUMENTS];
-    PyObject *held[MOST_ARGUMENTS]; /* what keeps the array's structure alive, or NULL */
+    PyObject *held[MOST_ARGUMENTS]; /* keeps the array's structure alive, or NULL */
     int count;
 } arguments;
 
 static PyObject *ARRAY_STRUCT; /* the attribute's name */
 
-/* A kind of array: its letter, which is a capital where it is written to. */
+/* A kind of array: its letter, a capital for arrays that are written to. */
 typedef struct {
     char letter;
     char kind;
@@ -135,10 +135,10 @@ static void give_back(arguments *taken) {
         Py_XDECREF(taken->held[i]);
 }
 
-/* Take what a function was called with.
+/* Parse the arguments of a call.
  *
- * `letters` has one for each argument: of `KINDS` for an array, `n` for a number of 64 bits, `k`
- * for one without a sign.
+ * `letters` has a letter for each argument: one of `KINDS` for an array, `n` for a signed and `k`
+ * for an unsigned 64-bit number.
  */
 static bool take(const char *function, const char *letters, PyObject *const *given,
                  Py_ssize_t count, arguments *into) {

@@ -1,6 +1,6 @@
-/* Measure and write several batches in one call, and a payload in several parts.
+/* Measure and write several batches in one call, and write payloads in several parts.
  *
- * Python's lock is given away once for all of them, and whatever takes it meanwhile finds time.
+ * Python's lock is released once for all batches, so other threads can run meanwhile.
  */
 
 #ifndef HEADRACE_BATCHES_H
@@ -9,14 +9,14 @@
 #include "gather.h"
 #include "hash.h"
 
-#define ALIGNMENT 64   /* of buffers in a payload, as headrace.payload says */
-#define OFFSET_BYTES 8 /* the same */
+#define ALIGNMENT 64   /* of the buffers in a payload, see headrace.payload */
+#define OFFSET_BYTES 8 /* see headrace.payload */
 
-/* A ragged column: where the value's span lies in a packed row; bytes of an element; the buffer of
- * its offsets, which that of its values follows. */
+/* A ragged column: the offset of the value's span in a packed row; the bytes of an element; its
+ * buffer of offsets, which the buffer of its values follows. */
 enum { SPAN_AT, ITEM_BYTES, BUFFER, RAGGED };
 
-/* Of the spans of a ragged column: where values begin, their bytes, and their edges. */
+/* The spans of a ragged column: the start and the bytes of each value, and the edges of all. */
 enum { VALUE_STARTS, LENGTHS, EDGES, SPANS };
 
 static inline int64_t *spans_of(const array *spans, int64_t column, int64_t which) {
@@ -35,7 +35,7 @@ static bool are_spans(const array *spans, const array *ragged, int64_t count) {
            spans->shape[1] == SPANS && (ragged->shape[0] == 0 || spans->shape[2] > count);
 }
 
-/* Place buffers one after another; `starts` takes where each begins. */
+/* Place buffers one after another, and write their starts. */
 static void place_buffers(const int64_t *lengths, int64_t count, int64_t *starts) {
     int64_t end = 0;
     for (int64_t buffer = 0; buffer < count; buffer++) {
@@ -47,11 +47,11 @@ static void place_buffers(const int64_t *lengths, int64_t count, int64_t *starts
 /* Find the values of ragged columns.
  *
  * 0 arena, 1 slot_of, 2 bases, 3 blocks, 4 offsets: `rows`.
- * 5 row_bytes: Of a packed row.
+ * 5 row_bytes: The bytes of a packed row.
  * 6 ragged: (ragged columns, 3), as above.
- * 7 spans: (ragged columns, 3, rows + 1): takes what `find_values` finds of each.
+ * 7 spans: (ragged columns, 3, rows + 1): receives the results of `find_values`.
  *
- * Returns as `gather`.
+ * Returns the same as `gather`.
  */
 static bool find_ragged(const argument *of, const array *spans) {
     const rows given = rows_of(of);
@@ -66,18 +66,18 @@ static bool find_ragged(const argument *of, const array *spans) {
     return true;
 }
 
-/* Lay out batches of equally many rows.
+/* Lay out batches with equal numbers of rows.
  *
  * 0 arena, 1 slot_of, 2 bases, 3 blocks, 4 offsets: `rows`, of all batches, one after the other.
- * 5 row_bytes: Of a packed row.
+ * 5 row_bytes: The bytes of a packed row.
  * 6 ragged: (ragged columns, 3), as above.
- * 7 buffers: (buffers, 2): bytes for each row, and besides them; below 0 if it has the values of
- *   that ragged column, counted from -1 down.
- * 8 spans: (ragged columns, 3, rows + 1): takes what `find_values` finds of each.
- * 9 starts: (batches, buffers): takes where each buffer begins in its payload.
- * 10 lengths: (batches, buffers): takes its bytes.
+ * 7 buffers: (buffers, 2): the bytes of each row, and additional bytes; the former are negative
+ *   for the values of a ragged column: -1 for the first column, -2 for the next.
+ * 8 spans: (ragged columns, 3, rows + 1): receives the results of `find_values`.
+ * 9 starts: (batches, buffers): receives the start of each buffer in its payload.
+ * 10 lengths: (batches, buffers): receives the bytes of each buffer.
  *
- * Returns as `gather`.
+ * Returns the same as `gather`.
  */
 static bool measure_batches(const argument *of) {
     const rows given = rows_of(of);
@@ -106,7 +106,7 @@ static bool measure_batches(const argument *of) {
     return true;
 }
 
-/* Write where each row begins, and the last ends, in items of 1, 2, 4 or 8 bytes. */
+/* Write the start of each row and the end of the last, in items of 1, 2, 4 or 8 bytes. */
 static void put_offsets(const int64_t *edges, int64_t count, int64_t item_bytes, uint8_t *to) {
     int shift = 0;
     while (shift < 3 && INT64_C(1) << shift < item_bytes)
@@ -116,7 +116,7 @@ static void put_offsets(const int64_t *edges, int64_t count, int64_t item_bytes,
         offsets[row] = (edges[row] - edges[0]) >> shift;
 }
 
-/* A batch that is being written: its number and its payload. */
+/* The number and the payload of a batch that is being written. */
 typedef struct {
     int64_t number;
     uint8_t *out;
@@ -126,7 +126,7 @@ typedef struct {
     int64_t buffers;
 } payload;
 
-/* Write zeros between the buffers; return whether these lie in the payload, one after another. */
+/* Write zeros between the buffers; return whether these lie in the payload, in order. */
 static bool put_padding(const payload *of) {
     int64_t end = 0;
     for (int64_t buffer = 0; buffer < of->buffers; buffer++) {
@@ -139,7 +139,7 @@ static bool put_padding(const payload *of) {
     return true;
 }
 
-/* Write a ragged column: offsets, and values. */
+/* Write the offsets and the values of a ragged column. */
 static bool put_ragged(const payload *of, const rows *given, const int64_t *column,
                        const array *spans, int64_t index) {
     const int64_t buffer = column[BUFFER], first = of->number * given->count;
@@ -154,7 +154,7 @@ static bool put_ragged(const payload *of, const rows *given, const int64_t *colu
                       of->out + of->starts[buffer + 1], of->lengths[buffer + 1]);
 }
 
-/* Gather columns of fixed size; `placed` has room for them. */
+/* Gather columns of fixed size; `placed` has room for their descriptions. */
 static bool put_fields(const payload *of, const rows *given, const array *fields,
                        int64_t *placed) {
     memcpy(placed, fields->data, (size_t)fields->size * sizeof *placed);
@@ -167,7 +167,7 @@ static bool put_fields(const payload *of, const rows *given, const array *fields
     return gather(given, placed, fields->shape[0], of->out, of->size);
 }
 
-/* Write the sample ids, of which each batch has as many bytes as its buffer. */
+/* Write the sample ids; the buffer of each batch holds its part of them. */
 static bool put_ids(const payload *of, const array *ids, int64_t buffer) {
     if (buffer < 0)
         return true;
@@ -178,12 +178,12 @@ static bool put_ids(const payload *of, const array *ids, int64_t buffer) {
     return true;
 }
 
-/* The targets of a batch: the address of its payload, a multiple of 8 where it has ragged columns;
- * its bytes; bytes of its head; the address that takes its hash, 0 for none. */
+/* The target of a batch: the address of its payload, a multiple of 8 if there are ragged columns;
+ * the bytes of the payload, and of the head before it; the address for its hash, 0 for none. */
 enum { ADDRESS, PAYLOAD_BYTES, HEAD_BYTES, HASH_TO, TARGET };
 
-/* Return a batch's payload; `starts` says which argument has where buffers begin, the next one has
- * their bytes. */
+/* Return the payload of a batch; `starts` is the argument with the starts of the buffers, and the
+ * next one has their lengths. */
 static payload payload_of(const argument *of, int starts, int64_t batch, const array *targets) {
     const int64_t *target = ints_of(targets) + batch * TARGET;
     const int64_t width = of[starts].array.shape[1];
@@ -196,7 +196,7 @@ static payload payload_of(const argument *of, int starts, int64_t batch, const a
     return found;
 }
 
-/* Write what precedes a payload; return whether there is as much, from `*at` on. */
+/* Write the head of a payload, which starts at `*at`; return whether it is complete. */
 static bool put_head(const payload *of, const array *heads, const array *targets, int64_t *at) {
     const int64_t bytes = ints_of(targets)[of->number * TARGET + HEAD_BYTES];
     if (bytes < 0 || bytes > heads->size - *at)
@@ -206,7 +206,7 @@ static bool put_head(const payload *of, const array *heads, const array *targets
     return true;
 }
 
-/* Write a payload's hash to where it is wanted. */
+/* Write the hash of a payload to its target. */
 static void put_hash(const payload *of, const array *targets) {
     uint8_t *to = (uint8_t *)(uintptr_t)ints_of(targets)[of->number * TARGET + HASH_TO];
     if (to == NULL)
@@ -216,17 +216,17 @@ static void put_hash(const payload *of, const array *targets) {
         to[byte] = (uint8_t)(found >> (8 * byte));
 }
 
-/* Write the payloads of the batches that were measured last, and what precedes them.
+/* Write the payloads of the batches that were measured last, and their heads.
  *
  * 0 to 4: As for `measure_batches`.
- * 5 fields: As for `gather`, but for the last column, which says the buffer.
+ * 5 fields: As for `gather`, except that the last number of each is its buffer.
  * 6 ragged, 7 spans, 8 starts, 9 lengths: As for `measure_batches`.
- * 10 ids: What the column of sample ids shows of all rows.
- * 11 id_buffer: Its buffer; below 0 without that column.
- * 12 heads: What precedes each payload, one after the other.
+ * 10 ids: The column of sample ids of all rows.
+ * 11 id_buffer: The buffer of that column; negative without it.
+ * 12 heads: The heads of all payloads, one after the other.
  * 13 targets: (batches, 4), as above.
  *
- * Returns as `gather`; false without memory too.
+ * Returns the same as `gather`, and false if there is not enough memory.
  */
 static bool write_batches(const argument *of) {
     const rows all = rows_of(of);
@@ -259,8 +259,9 @@ static bool write_batches(const argument *of) {
     return is_right;
 }
 
-/* A payload in several parts: the address of each; bytes of each but the last, a multiple of a
- * hashed block's; those of the payload; the sums of the blocks so far, and how far it is hashed. */
+/* A payload in several parts: the address of each; the bytes of each part but the last, a multiple
+ * of a hash block; the bytes of the payload; the sums of the blocks hashed so far, and their
+ * bytes. */
 typedef struct {
     const array *parts;
     int64_t part_bytes;
@@ -274,7 +275,7 @@ static bool are_parts(const parts_out *to, const array *sums, const array *hashe
            to->parts->size * to->part_bytes >= to->size && sums->size >= LANES && hashed->size >= 1;
 }
 
-/* Hash it as far as it is written, in whole blocks, but not the last. */
+/* Hash whole blocks up to `end`, but not the last block of the payload. */
 static void hash_parts(const parts_out *to, int64_t end) {
     const int64_t last = least(end, (to->size - 1) / BLOCK_BYTES * BLOCK_BYTES);
     while (*to->hashed + BLOCK_BYTES <= last) {
@@ -287,13 +288,13 @@ static void hash_parts(const parts_out *to, int64_t end) {
     }
 }
 
-/* What is written is hashed while it is near the processor: read again when a part of 2 MiB is
- * whole, it comes from the last cache, which took 1.4 ms for 16 MiB of 64 KiB each. */
+/* Bytes are hashed soon after they are written, while the first caches hold them. Hashing whole
+ * parts of 2 MiB reads them from the last cache, which took 1.4 ms for 16 MiB of 64 KiB each. */
 #define NEAR_BYTES (64 << 10)
 
 /* Fill [at, end) of a payload with spans of bytes, back to back, and hash it.
  *
- * Returns whether all spans lie in the memory, and are as many bytes.
+ * Returns whether all spans lie in the memory and fill exactly this range.
  */
 static bool copy_spans_to_parts(const array *memory, const int64_t *starts, const int64_t *lengths,
                                 int64_t count, const parts_out *to, int64_t at, int64_t end) {

@@ -1,4 +1,4 @@
-/* Blocks: which of them samples lie in, and who reads those that are cached. */
+/* Find the blocks of samples, and pin cached blocks while they are read. */
 
 #ifndef HEADRACE_BLOCKS_H
 #define HEADRACE_BLOCKS_H
@@ -7,11 +7,11 @@
 
 /* Find the distinct blocks of each of several batches, ascending.
  *
- * `blocks` are of all batches, one after the other; `ends`, where those of each end; `widest`, the
- * greatest span of blocks that is worth counting. `out`, as long as `blocks`, takes the blocks, one
- * batch after the other, and `out_ends`, as long as `ends`, where those of each batch end.
+ * `blocks` has the blocks of all batches, one batch after the other, and `ends` the end of each
+ * batch in it; `widest` is the greatest range of blocks for which a table pays off. `out`, as long
+ * as `blocks`, receives the distinct blocks, and `out_ends` the end of each batch in it.
  *
- * Returns whether it was done; not if the blocks lie further apart, or without memory.
+ * Returns false, without a result, if the range is greater or there is not enough memory.
  */
 static bool distinct(const array *blocks, const array *ends, int64_t widest, const array *out,
                      const array *out_ends) {
@@ -56,7 +56,7 @@ static bool distinct(const array *blocks, const array *ends, int64_t widest, con
     return true;
 }
 
-/* Do what headrace.storage.search_starts does with NumPy; false if the tables do not fit. */
+/* Do the same as headrace.storage.search_starts; false if the tables do not fit together. */
 static bool find_spans(const array *starts, const array *buckets, int64_t shift,
                        const array *ordinals, const array *spans, const array *offsets) {
     const int64_t *of = ints_of(starts), last = starts->size - 2;
@@ -75,7 +75,7 @@ static bool find_spans(const array *starts, const array *buckets, int64_t shift,
     return true;
 }
 
-/* Count one reader more of each slot, and note when it began. */
+/* Count one more reader of each slot, and record the time. */
 static void pin(const array *pins, const array *last_use, const array *slots, int64_t now) {
     const int64_t count = least(pins->size, last_use->size);
     for (int64_t i = 0; i < slots->size; i++) {
@@ -87,7 +87,7 @@ static void pin(const array *pins, const array *last_use, const array *slots, in
     }
 }
 
-/* Count one reader less of each slot. */
+/* Count one reader fewer of each slot. */
 static void unpin(const array *pins, const array *slots) {
     for (int64_t i = 0; i < slots->size; i++) {
         const int32_t slot = slots_of(slots)[i];
@@ -96,7 +96,7 @@ static void unpin(const array *pins, const array *slots) {
     }
 }
 
-/* Find the slots of blocks, and `pin` them if all are cached; return how many are. */
+/* Find the slots of blocks, and pin them if all are cached; return how many are cached. */
 static int64_t pin_all(const array *slot_of, const array *blocks, const array *pins,
                        const array *last_use, int64_t now, const array *slots) {
     const int64_t count = least(blocks->size, slots->size);
@@ -112,7 +112,7 @@ static int64_t pin_all(const array *slot_of, const array *blocks, const array *p
     return hits;
 }
 
-/* Note that blocks will be read, if all are cached; return whether they are. */
+/* Record that blocks will be read, if all are cached; return whether they are. */
 static bool ask(const array *slot_of, const array *blocks, const array *asked, int64_t ranking) {
     for (int64_t i = 0; i < blocks->size; i++) {
         const int64_t block = ints_of(blocks)[i];
@@ -124,17 +124,17 @@ static bool ask(const array *slot_of, const array *blocks, const array *asked, i
     }
     for (int64_t i = 0; i < blocks->size; i++) {
         const int32_t slot = slots_of(slot_of)[ints_of(blocks)[i]];
-        /* It may have gone meanwhile. */
+        /* It may have been evicted meanwhile. */
         if (slot > 0 && slot < asked->size)
             ints_of(asked)[slot] = ranking;
     }
     return true;
 }
 
-/* The tables of several datasets, whose blocks are numbered one dataset after the other. */
+/* The tables of several datasets, whose blocks are numbered dataset after dataset. */
 typedef struct {
-    const int64_t *places; /* of each: where its slots and its bases lie, parts, slots */
-    const int64_t *firsts; /* where the numbers of each begin, and the last end */
+    const int64_t *places; /* for each: the addresses of its slots and bases, parts, slots */
+    const int64_t *firsts; /* the first number of each, and the end of the last */
     int64_t count;
 } joined;
 
@@ -150,7 +150,7 @@ static bool is_joined(const array *places, const array *firsts, joined *found) {
     return true;
 }
 
-/* Return the dataset of a block, looking where the last one was first; -1 if it is of none. */
+/* Return the dataset of a block, trying that of the previous block first; -1 for none. */
 static int64_t owner_of(const joined *all, int64_t block, int64_t last) {
     const int64_t *firsts = all->firsts;
     if (firsts[last] <= block && block < firsts[last + 1])
@@ -158,7 +158,7 @@ static int64_t owner_of(const joined *all, int64_t block, int64_t last) {
     int64_t low = 0, high = all->count;
     if (block < 0 || block >= firsts[high])
         return -1;
-    /* firsts[low] <= block < firsts[high], also where some between are empty. */
+    /* firsts[low] <= block < firsts[high], even if some datasets between are empty. */
     while (high - low > 1) {
         const int64_t middle = low + (high - low) / 2;
         if (firsts[middle] <= block)
@@ -169,7 +169,7 @@ static int64_t owner_of(const joined *all, int64_t block, int64_t last) {
     return low;
 }
 
-/* Find the slots of blocks; false if a block is of no dataset. */
+/* Find the slots of blocks; false if a block belongs to no dataset. */
 static bool find_slots(const joined *all, const array *blocks, const array *slots) {
     if (slots->size < blocks->size || (blocks->size && !all->count))
         return false;
@@ -184,7 +184,7 @@ static bool find_slots(const joined *all, const array *blocks, const array *slot
     return true;
 }
 
-/* Find where each part of some blocks begins, ``(parts, blocks)``; false if one is not cached. */
+/* Find the base of each part of blocks, (parts, blocks); false if a block is not cached. */
 static bool find_bases(const joined *all, const array *blocks, const array *bases) {
     const int64_t count = blocks->size;
     if (bases->shape[1] != count || (count && !all->count))

@@ -1,4 +1,4 @@
-/* Deal samples to ranks so that costs are even. */
+/* Deal samples to ranks with even costs. */
 
 #ifndef HEADRACE_DEAL_H
 #define HEADRACE_DEAL_H
@@ -9,7 +9,7 @@ static inline bool is_before(const double *times, int64_t one, int64_t other) {
     return times[one] < times[other] || (times[one] == times[other] && one < other);
 }
 
-/* Let a part go down in a heap to where it belongs. */
+/* Move a part down in a heap to its place. */
 static void sink(int64_t *heap, int64_t size, int64_t at, const double *times) {
     const int64_t part = heap[at];
     for (int64_t child = 2 * at + 1; child < size; child = 2 * at + 1) {
@@ -23,17 +23,17 @@ static void sink(int64_t *heap, int64_t size, int64_t at, const double *times) {
     heap[at] = part;
 }
 
-/* What headrace.order.deal_evenly takes, and how its loop goes on. */
+/* The arguments of headrace.order.deal_evenly, and the state of its loop. */
 typedef struct {
     const int64_t *falling; /* the samples of each slice by falling cost, slice after slice */
     const double *costs;
     const int64_t *part_edges;
     double *loads;
     const double *pace;
-    int64_t *owners; /* takes the part of each sample */
+    int64_t *owners; /* receives the part of each sample */
     int64_t parts;
-    double *times;  /* of the parts, and so the others */
-    int64_t *heap;  /* those that have room, the one that is ready first on top */
+    double *times;  /* of each part, as the following arrays */
+    int64_t *heap;  /* parts with room, the one that is ready first on top */
     int64_t *rooms;
 } deal_table;
 
@@ -64,9 +64,9 @@ static bool deal_slice(const deal_table *of, int64_t low, int64_t high) {
     return true;
 }
 
-/* Do what headrace.order.deal_evenly does, with `falling` besides, before all else.
+/* Do the same as headrace.order.deal_evenly; `falling` is an additional first argument.
  *
- * Returns 0; -1 without memory, -2 if the arrays do not fit together.
+ * Returns 0; -1 without enough memory, -2 if the arrays do not fit together.
  */
 static int deal_evenly(const argument *of) {
     const array *falling = &of[0].array, *costs = &of[1].array, *edges = &of[2].array;

@@ -1,24 +1,24 @@
-/* Gather the rows of a batch. Rows come from memory while those before them are copied. */
+/* Gather the rows of a batch, prefetching rows while earlier ones are copied. */
 
 #ifndef HEADRACE_GATHER_H
 #define HEADRACE_GATHER_H
 
 #include "arrays.h"
 
-/* What is written at once and is longer goes past the caches, where it would drive out what is
- * needed, and be read before it is written: 16 MiB of 64 KiB each take 1.8 ms for 3.0 (one
- * thread). Only pieces of `LONG_BYTES`: their ends are copied as usual. */
+/* Outputs of at least `PAST_BYTES` are written past the caches, where they would evict other data
+ * and be read before they are written: 16 MiB of 64 KiB each take 1.8 ms instead of 3.0 (one
+ * thread). This needs pieces of at least `LONG_BYTES`, whose ends are copied as usual. */
 #define PAST_BYTES (4 << 20)
 #define LONG_BYTES (4 << 10)
 #define LINE 64
-#define MOST_LINES 16 /* of one row that are asked for ahead; the processor notices longer ones */
+#define MOST_LINES 16 /* prefetched of a row; the processor itself prefetches longer ones */
 #define TILE 64       /* rows that are looked up together */
-#define AHEAD 24      /* rows that are on their way while one is copied (16 to 32 are alike) */
+#define AHEAD 24      /* rows prefetched ahead of the copied one (16 to 32 are equally fast) */
 
-/* Ask for the first lines of some bytes.
+/* Prefetch the first lines of some bytes.
  *
- * Into the second cache: of requests by the first there are few, and 160-byte rows came in 65 us
- * instead of 92 (4,096 of them).
+ * Into the second-level cache, because the first has few outstanding requests: 4,096 rows of 160
+ * bytes took 65 us instead of 92.
  */
 static inline void fetch_all(const uint8_t *memory, int64_t start, int64_t size) {
     const int64_t end = start + least(size, MOST_LINES * LINE);
@@ -26,11 +26,11 @@ static inline void fetch_all(const uint8_t *memory, int64_t start, int64_t size)
         __builtin_prefetch(memory + line, 0, 2);
 }
 
-/* Ask for several spans; return whether all lie in the memory. */
+/* Prefetch several spans; return whether all lie in the memory. */
 static bool fetch_spans(const array *memory, const int64_t *starts, const int64_t *lengths,
                         int64_t count) {
     for (int64_t i = 0; i < count; i++) {
-        /* Nothing is added that could pass the greatest number. */
+        /* Written so that nothing can overflow. */
         if (lengths[i] < 0 || starts[i] < 0 || starts[i] > memory->size - lengths[i])
             return false;
         fetch_all(bytes_of(memory), starts[i], lengths[i]);
@@ -38,7 +38,7 @@ static bool fetch_spans(const array *memory, const int64_t *starts, const int64_
     return true;
 }
 
-/* Copy whole lines past the caches to where a line begins. */
+/* Copy whole lines past the caches, to the start of a line. */
 static void copy_lines_anywhere(uint8_t *to, const uint8_t *from, int64_t size) {
     memcpy(to, from, (size_t)size);
 }
@@ -56,7 +56,7 @@ WITH_AVX2 static void copy_lines_avx2(uint8_t *to, const uint8_t *from, int64_t 
 
 static void (*copy_lines)(uint8_t *, const uint8_t *, int64_t) = copy_lines_anywhere;
 
-/* Take what this processor does best; called once, before all else. */
+/* Choose the fastest variant for this processor; called once, at the start. */
 static void choose_copy(void) {
 #if HAS_AVX2_PATH
     __builtin_cpu_init();
@@ -65,7 +65,7 @@ static void choose_copy(void) {
 #endif
 }
 
-/* Copy past the caches; `end_copies_past` when all is copied. */
+/* Copy past the caches; call `end_copies_past` after the last copy. */
 static inline void copy_past(uint8_t *to, const uint8_t *from, int64_t size) {
     const int64_t head = least(size, (int64_t)(-(uintptr_t)to % LINE));
     const int64_t end = head + (size - head) / LINE * LINE;
@@ -74,21 +74,21 @@ static inline void copy_past(uint8_t *to, const uint8_t *from, int64_t size) {
     memcpy(to + end, from + end, (size_t)(size - end));
 }
 
-/* Let nothing that is written later be seen before what was copied past the caches. */
+/* Make copies past the caches visible before any later write. */
 static inline void end_copies_past(void) { __atomic_thread_fence(__ATOMIC_SEQ_CST); }
 
-/* Where rows lie: the arena, the slot of each block, and each sample's block and place in it. */
+/* The places of rows: the arena, the slot of each block, the block and offset of each sample. */
 typedef struct {
     const array *arena;
     const array *slot_of;
-    const array *bases; /* (parts, slots): where each part of the block in a slot begins */
+    const array *bases; /* (parts, slots): the base of each part of the block in a slot */
     const int64_t *blocks;
     const int64_t *offsets;
     int64_t count;
 } rows;
 
-/* A column of fixed size: part; bytes of a row of it; bytes that its bases count in; where the
- * value begins in a row; its bytes; where the column begins in what it is gathered to. */
+/* A column of fixed size: its part; the bytes of a row; the unit of its bases in bytes; the offset
+ * of the value in a row, and its bytes; the offset of the column in the output. */
 enum { PART, ROW_BYTES, UNIT, AT, SIZE, TO, FIELD };
 
 /* Return where a row lies in the arena, or -1 if the tables are wrong. */
@@ -105,7 +105,7 @@ static inline int64_t row_at(const rows *of, int64_t part, int64_t i, int64_t un
     return start < 0 || start > of->arena->size - row_bytes ? -1 : start;
 }
 
-/* Gather the only column of a part: each row is copied when it has had time to come. */
+/* Gather the only column of a part; each row is copied some time after it is prefetched. */
 static bool gather_column(const rows *of, const int64_t *field, uint8_t *out, bool is_past) {
     const uint8_t *memory = bytes_of(of->arena);
     const int64_t row_bytes = field[ROW_BYTES], unit = field[UNIT], at = field[AT];
@@ -140,7 +140,7 @@ static bool gather_column(const rows *of, const int64_t *field, uint8_t *out, bo
     return true;
 }
 
-/* Gather several columns of one part: rows come while those before them are taken apart. */
+/* Gather several columns of one part; rows are prefetched while earlier ones are split. */
 static bool gather_columns(const rows *of, const int64_t *fields, int64_t field_count,
                            uint8_t *out) {
     const uint8_t *memory = bytes_of(of->arena);
@@ -177,7 +177,7 @@ static bool gather_columns(const rows *of, const int64_t *fields, int64_t field_
     return true;
 }
 
-/* Return whether columns lie in their rows, and their values in what they are gathered to. */
+/* Return whether columns lie in their rows, and their values in the output. */
 static bool are_fields(const rows *of, const int64_t *fields, int64_t count, int64_t out_bytes) {
     for (const int64_t *field = fields; field < fields + count * FIELD; field += FIELD)
         if (field[PART] < 0 || field[PART] >= of->bases->shape[0] || field[SIZE] < 0 ||
@@ -189,7 +189,7 @@ static bool are_fields(const rows *of, const int64_t *fields, int64_t count, int
 
 /* Gather columns of fixed size, ordered by part.
  *
- * Returns whether all of it lies in the arena and in `out`; if not, the tables are wrong.
+ * Returns whether everything lies in the arena and in `out`; if not, the tables are wrong.
  */
 static bool gather(const rows *of, const int64_t *fields, int64_t count, uint8_t *out,
                    int64_t out_bytes) {
@@ -209,8 +209,8 @@ static bool gather(const rows *of, const int64_t *fields, int64_t count, uint8_t
 
 /* Find the values of a ragged column, whose spans lie at `at` in packed rows.
  *
- * `starts` takes where each begins in the arena, `lengths` its bytes, and `edges` where each
- * begins, and the last ends, when they lie back to back. Returns as `gather`.
+ * `starts` receives the start of each value in the arena, `lengths` its bytes, and `edges` the
+ * start of each, and the end of the last, if they lie back to back. Returns the same as `gather`.
  */
 static bool find_values(const rows *of, int64_t row_bytes, int64_t at, int64_t *starts,
                         int64_t *lengths, int64_t *edges) {

@@ -1,10 +1,10 @@
-/* XXH3 of bytes, as they are gathered.
+/* XXH3 of bytes while they are gathered.
  *
- * The library's function is as fast, but every call of it from Python gives Python's lock away and
- * has to get it back; this one runs within the loop that gathers the bytes.
+ * The library's function is as fast, but every call from Python releases Python's lock and must
+ * get it back; this one runs in the loop that gathers the bytes.
  *
  * Source: the XXH3 algorithm of the xxHash specification, 64 bits, no seed, the default secret, for
- * inputs of more than 240 bytes; the tests hold it equal to the library.
+ * inputs of more than 240 bytes. Tests compare it with the library.
  */
 
 #ifndef HEADRACE_HASH_H
@@ -12,15 +12,15 @@
 
 #include "arrays.h"
 
-/* Bytes from which on an input is hashed by this algorithm; it has others for shorter ones. */
+/* The shortest input; XXH3 has other algorithms for shorter ones. */
 #define SHORTEST 241
 #define STRIPE 64
-#define STRIPES 16 /* of a block, each with a part of the secret 8 bytes further on */
-/* What is added at once, but for the last of an input, which may be less. */
+#define STRIPES 16 /* of a block; each uses the secret 8 bytes further on */
+/* Added at once; the last block of an input may be shorter. */
 #define BLOCK_BYTES (STRIPE * STRIPES)
 #define LANES 8
 
-#define SCRAMBLE_AT 128 /* in the secret, and so the others */
+#define SCRAMBLE_AT 128 /* an offset in the secret, as the following two */
 #define LAST_AT 121
 #define MERGE_AT 11
 
@@ -63,7 +63,7 @@ static void begin_sums(uint64_t *sums) {
     memcpy(sums, first, sizeof first);
 }
 
-/* Add a stripe: of each word the product of its halves, and its neighbour. */
+/* Add a stripe: the product of the halves of each word, and its neighbour. */
 static inline void add_stripe(const uint8_t *from, const uint8_t *secret, uint64_t *sums) {
     for (int lane = 0; lane < LANES; lane++) {
         const uint64_t word = word_at(from + 8 * lane);
@@ -143,10 +143,10 @@ WITH_AVX2 static void add_blocks_avx2(const uint8_t *from, int64_t blocks,
 
 static void (*add_stripes)(const uint8_t *, int64_t, const uint8_t *, uint64_t *) =
     add_stripes_anywhere;
-/* Add whole blocks; none of them is an input's last, however full. */
+/* Add whole blocks; none of them may be the last of an input. */
 static void (*add_blocks)(const uint8_t *, int64_t, uint64_t *) = add_blocks_anywhere;
 
-/* Take what this processor does best; called once, before all else. */
+/* Choose the fastest variant for this processor; called once, at the start. */
 static void choose_hash(void) {
 #if HAS_AVX2_PATH
     __builtin_cpu_init();
@@ -170,8 +170,8 @@ static inline uint64_t fold(uint64_t one, uint64_t other) {
 
 /* Add an input's last block, and return the hash.
  *
- * `end` is where the input ends, 64 bytes of which lie before it at least; the block has `left`
- * bytes. `size` is that of the input, `SHORTEST` or more; `sums` those of all blocks before.
+ * `end` is the end of the input, and at least 64 bytes before it are readable; the block has `left`
+ * bytes. The input has `size` bytes, at least `SHORTEST`; `sums` are those of all blocks before.
  */
 static uint64_t end_sums(const uint8_t *end, int64_t left, int64_t size, uint64_t *sums) {
     add_stripes(end - left, (left - 1) / STRIPE, SECRET, sums);

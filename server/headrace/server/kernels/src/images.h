@@ -1,7 +1,7 @@
-/* Scale images, as docs/augmentation.md says: in integers, to the bit.
+/* Scale images exactly as docs/augmentation.md defines, with integers.
  *
- * `headrace.server.images.resample` does the same with NumPy. Compiled without contraction of
- * products and sums, which would round the weights otherwise.
+ * `headrace.server.images.resample` does the same with NumPy. Compiled without fused
+ * multiply-adds, which would round the weights differently.
  */
 
 #ifndef HEADRACE_IMAGES_H
@@ -13,22 +13,22 @@
 
 enum { WEIGHT_BITS = 14, KEPT_SHIFT = 8, LAST_SHIFT = 2 * WEIGHT_BITS - KEPT_SHIFT };
 enum { COLOURS = 3, PIXEL = 4, ROWS_AT_ONCE = 4, IMAGE_NUMBERS = 14 };
-enum { ROWS_AHEAD = 4, LINE_BYTES = 64 }; /* 2 to 6 rows ahead are alike, 12 slower (measured) */
+enum { ROWS_AHEAD = 4, LINE_BYTES = 64 }; /* 2 to 6 are equally fast, 12 slower (measured) */
 
-/* What is made of an image. */
+/* How an image is cropped and scaled. */
 typedef struct {
-    int64_t stride, lanes;                /* pixels of a row, bytes of a pixel */
+    int64_t stride, lanes;                /* pixels per row, bytes per pixel */
     int64_t top, left, height, width;     /* the box that is scaled */
-    int64_t size_y, size_x;               /* to what */
-    int64_t first_y, first_x, rows, columns; /* what is kept of that */
-    int64_t flip_y, flip_x;               /* whether that is turned round */
+    int64_t size_y, size_x;               /* the size to scale it to */
+    int64_t first_y, first_x, rows, columns; /* the part of the result that is kept */
+    int64_t flip_y, flip_x;               /* whether that part is flipped */
 } image_part;
 
-/* Where the pixels begin that each place of a scaled line is made of, and their weights. */
+/* The first source pixel of each pixel of a scaled line, and the weights of the source pixels. */
 typedef struct {
     int32_t *firsts;
     int16_t *weights;
-    int64_t taps; /* weights of each place, an even number, the last ones zeros */
+    int64_t taps; /* weights per pixel, an even number, padded with zeros */
 } image_weights;
 
 static bool weigh(int64_t length, int64_t size, int64_t first, int64_t count, image_weights *into) {
@@ -68,15 +68,15 @@ static bool weigh(int64_t length, int64_t size, int64_t first, int64_t count, im
         into->taps = most(into->taps, (end - start + 1) & ~(int64_t)1);
     }
     free(near);
-    /* As many for each as the most that one has. */
+    /* Give each pixel as many weights as the one with the most has. */
     for (int64_t i = 1; into->taps < taps && i < count; i++)
         memmove(into->weights + i * into->taps, into->weights + i * taps,
                 sizeof *into->weights * (size_t)into->taps);
     return true;
 }
 
-/* Weigh bytes of rows that lie below each other: `size` of them, each `step` of a pixel's behind
- * the other's in `kept`. Rows past `rows` have no weight. */
+/* Compute weighted sums of `size` bytes of adjacent rows; in `kept`, the sums of neighbouring
+ * pixels are `step` items apart. Rows from `rows` on have no weight. */
 TWICE static void weigh_bytes(const uint8_t *from, int64_t stride, int64_t rows,
                               const int16_t *weights, int64_t taps, int64_t size, int64_t lanes,
                               int64_t step, int16_t *kept) {
@@ -109,16 +109,15 @@ static void weigh_pixels(const int16_t *kept, int64_t step, const int16_t *weigh
 }
 
 #if HAS_AVX2_PATH
-/* Rows of the image that are fetched while others are weighed: those that a row further down is
- * made of, and none before it. Images that were kept lie far from the processor, and whoever waits
- * for each of their rows takes twice the time. */
+/* Rows of the image to prefetch while others are summed: those that only later rows of the result
+ * need. Cached images lie in main memory; without prefetching, scaling takes twice the time. */
 typedef struct {
     const uint8_t *from;
     int64_t rows;
 } rows_ahead;
 
-/* The same as `weigh_bytes` for pixels of four bytes, four at a time; returns how many were done.
- * It reads no further than those. */
+/* Do the same as `weigh_bytes` for pixels of four bytes, four at a time; return how many were done.
+ * It reads no bytes after those. */
 WITH_AVX2 static int64_t weigh_bytes_wide(const uint8_t *from, int64_t stride, int64_t rows,
                                           const int16_t *weights, int64_t taps, int64_t pixels,
                                           int64_t step, int16_t *kept, rows_ahead ahead) {
@@ -153,9 +152,9 @@ WITH_AVX2 static int64_t weigh_bytes_wide(const uint8_t *from, int64_t stride, i
     return at;
 }
 
-/* Weigh the pixels of four rows, which lie side by side in `kept`, for all columns.
+/* Compute the pixels of four rows, whose sums are interleaved in `kept`, for all columns.
  *
- * A pixel is written as four bytes, of which the next one overwrites the last. */
+ * A pixel is written as four bytes; the next one overwrites the fourth. */
 WITH_AVX2 static void weigh_four_rows(const int16_t *kept, int64_t start, const image_part *part,
                                       const image_weights *across, uint8_t *const *out,
                                       int64_t rows) {
@@ -191,14 +190,14 @@ WITH_AVX2 static void weigh_four_rows(const int16_t *kept, int64_t start, const 
 }
 #endif
 
-/* Return the first row of the image that no place of a scaled column up to one is made of. */
+/* Return the end of the image rows that the scaled rows up to `place` need. */
 static inline int64_t end_of_rows(const image_part *part, const image_weights *down,
                                   int64_t place) {
     return least(down->firsts[least(place, part->rows - 1)] + down->taps, part->height);
 }
 
 #if HAS_AVX2_PATH
-/* Weigh eight numbers of two images each and add them up, as float32. */
+/* Add eight weighted numbers of one image to those of another, as float32. */
 WITH_F16C static inline __m128i mix_eight(__m128i own, __m128i other, __m256 share, __m256 rest) {
     const __m256 sum = _mm256_add_ps(_mm256_mul_ps(_mm256_cvtph_ps(own), share),
                                      _mm256_mul_ps(_mm256_cvtph_ps(other), rest));
@@ -222,7 +221,7 @@ WITH_F16C static void mix_halves_wide(const uint8_t *own, const uint8_t *other, 
 }
 #endif
 
-/* Numbers of an image that are mixed: see `_LOOP_KINDS` of `headrace.server.images.mixing`. */
+/* Number types of mixed images: see `_LOOP_KINDS` in `headrace.server.images.mixing`. */
 enum { HALVES = 0, BRAINS = 1, FLOATS = 2 };
 
 static inline float float_of_bits(uint32_t bits) {
@@ -237,7 +236,7 @@ static inline uint32_t bits_of_float(float number) {
     return bits;
 }
 
-/* Mix numbers of bfloat16, the upper halves of float32: rounded once, at the end, to even. */
+/* Mix bfloat16 numbers, the upper halves of float32; the result is rounded once, to even. */
 TWICE static void mix_brains(const uint8_t *restrict own, const uint8_t *restrict other,
                              float share, float rest, int64_t size, uint8_t *restrict out) {
     for (int64_t i = 0; i < size / 2; i++) {
@@ -263,8 +262,8 @@ TWICE static void mix_floats(const uint8_t *restrict own, const uint8_t *restric
     }
 }
 
-/* Mix the bytes of two images, wherever they lie: `shares` has those of the one and of the other.
- * Returns 0; -1 where the processor does not know float16; -2 where sizes differ. */
+/* Mix two images, at any alignment; `shares` has the share of each.
+ * Returns 0; -1 if the processor does not support float16; -2 if sizes differ. */
 static int mix_pixels(const array *own, const array *other, const array *shares, int64_t kind,
                       const array *out) {
     if (own->size != other->size || own->size != out->size || kind < HALVES || kind > FLOATS ||
@@ -286,10 +285,10 @@ static int mix_pixels(const array *own, const array *other, const array *shares,
     return -1;
 }
 
-/* What becomes of the pixels of an image: for each channel the final values of all bytes. */
+/* The tables that map the bytes of each channel of an image to their final values. */
 typedef struct {
     int64_t channels, item_bytes;
-    int64_t is_chw; /* whether channels come first in what is written */
+    int64_t is_chw; /* whether channels come first in the output */
 } level_map;
 
 enum { LEVEL_NUMBERS = 3, LEVELS = 256 };
@@ -313,7 +312,7 @@ MAP_LEVELS(map_to_bytes, uint8_t)
 MAP_LEVELS(map_to_halves, uint16_t)
 MAP_LEVELS(map_to_words, uint32_t)
 
-/* Write the final values of pixels; returns whether the arrays fit together. */
+/* Write the final values of pixels; return whether the arrays fit together. */
 static bool map_levels(const array *pixels, const array *tables, const array *numbers,
                     const array *out) {
     level_map how;
@@ -335,11 +334,11 @@ static bool map_levels(const array *pixels, const array *tables, const array *nu
     return true;
 }
 
-/* Count the markers of scans in the file of a JPEG. In compressed bytes a zero follows each 0xff, so
- * this finds scans and, rarely, metadata. */
+/* Count the scan markers in a JPEG file. In compressed data a zero follows each 0xff, so this finds
+ * scans and, rarely, bytes of metadata. */
 TWICE static int64_t count_scans(const uint8_t *from, int64_t size) {
     int64_t found = 0;
-    /* Some at a time, for sums of bytes that are added up at once. */
+    /* In chunks whose count fits into a byte, so that the inner loop can be vectorised. */
     for (int64_t start = 0; start < size - 1; start += 255) {
         const int64_t end = least(start + 255, size - 1);
         uint8_t here = 0;
@@ -350,7 +349,7 @@ TWICE static int64_t count_scans(const uint8_t *from, int64_t size) {
     return found;
 }
 
-/* Scale a part of an image; returns 0, -1 without memory, -2 where the part is none of it. */
+/* Scale a part of an image; return 0, -1 without memory, -2 if the part is outside the image. */
 static int resample(const array *pixels, const array *numbers, const array *out) {
     image_part part;
     if (numbers->size != IMAGE_NUMBERS)
@@ -374,7 +373,7 @@ static int resample(const array *pixels, const array *numbers, const array *out)
         weigh(part.width, part.size_x, part.first_x, part.columns, &across)) {
         const int64_t start = across.firsts[0];
         const int64_t end = least(across.firsts[part.columns - 1] + across.taps, part.width);
-        /* Past the last pixel stand zeros, for weights of zero. */
+        /* Zeros follow the last pixel, for weights that are zero. */
         const int64_t step = lanes * ROWS_AT_ONCE;
         kept = calloc((size_t)((end - start + across.taps) * step), sizeof *kept);
         if (kept != NULL)

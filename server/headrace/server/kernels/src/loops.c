@@ -1,8 +1,7 @@
-/* The module headrace.server.kernels._loops: what Python can call; `_loops.pyi` has the types.
+/* The module headrace.server.kernels._loops: functions for Python; `_loops.pyi` has their types.
  *
- * None of the loops reads or writes outside of the arrays and addresses that it is given. Those
- * that take long give Python's lock away; the short ones do not, since to get it back from others
- * would take longer.
+ * No loop reads or writes outside the arrays and addresses that it is given. Long loops release
+ * Python's lock; short ones keep it, because getting it back would take longer.
  */
 
 #include "arrays.h"
@@ -67,7 +66,7 @@ static PyObject *py_walk(GIVEN) {
     is_right = is_right && walk(&through, ints_of(ARRAY(3)), ints_of(ARRAY(4)), ARRAY(3)->size);
     Py_END_ALLOW_THREADS;
     if (!is_right)
-        return refuse(&taken, "walk: the tables are no network of so many numbers");
+        return refuse(&taken, "walk: the tables are not those of a network for this count");
     return end_with(&taken, Py_NewRef(Py_None));
 }
 
@@ -136,7 +135,7 @@ static PyObject *py_find_slots(GIVEN) {
     TAKE("find_slots", "mllI");
     joined all;
     if (!is_joined(ARRAY(0), ARRAY(1), &all) || !find_slots(&all, ARRAY(2), ARRAY(3)))
-        return refuse(&taken, "find_slots: the blocks are not those of the tables");
+        return refuse(&taken, "find_slots: a block belongs to no dataset");
     return end_with(&taken, Py_NewRef(Py_None));
 }
 
@@ -144,7 +143,7 @@ static PyObject *py_find_bases(GIVEN) {
     TAKE("find_bases", "mllM");
     joined all;
     if (!is_joined(ARRAY(0), ARRAY(1), &all) || !find_bases(&all, ARRAY(2), ARRAY(3)))
-        return refuse(&taken, "find_bases: a block is not cached, or not one of the tables");
+        return refuse(&taken, "find_bases: a block is not cached, or belongs to no dataset");
     return end_with(&taken, Py_NewRef(Py_None));
 }
 
@@ -155,7 +154,7 @@ static PyObject *py_check_blocks(GIVEN) {
     is_right = check_blocks(of);
     Py_END_ALLOW_THREADS;
     if (!is_right)
-        return refuse(&taken, "check_blocks: the columns do not fit to the parts");
+        return refuse(&taken, "check_blocks: the columns do not fit the parts");
     return end_with(&taken, Py_NewRef(Py_None));
 }
 
@@ -166,7 +165,7 @@ static PyObject *py_write_block(GIVEN) {
     is_right = write_block(of);
     Py_END_ALLOW_THREADS;
     if (!is_right)
-        return refuse(&taken, "write_block: the block does not fit to where it is to be");
+        return refuse(&taken, "write_block: the block does not fit into its place in the arena");
     return end_with(&taken, Py_NewRef(Py_None));
 }
 
@@ -279,7 +278,7 @@ static PyObject *py_take_pieces(GIVEN) {
     if (!are_wanted(&wanted) || ARRAY(3)->size < ARRAY(2)->size ||
         ARRAY(5)->shape[1] != GROUP_PIECE - 1 ||
         !take_pieces(&wanted, ints_of(ARRAY(3)), ARRAY(4), ARRAY(5)))
-        return refuse(&taken, "take_pieces: the rows and what takes them do not fit together");
+        return refuse(&taken, "take_pieces: a row lies in no group, or its pieces have no room");
     return end_with(&taken, Py_NewRef(Py_None));
 }
 
@@ -341,7 +340,7 @@ static PyObject *py_map_levels(GIVEN) {
     is_right = map_levels(ARRAY(0), ARRAY(1), ARRAY(2), ARRAY(3));
     Py_END_ALLOW_THREADS;
     if (!is_right)
-        return refuse(&taken, "map_levels: the tables do not fit to the pixels, or to what is written");
+        return refuse(&taken, "map_levels: tables, pixels and output do not fit together");
     return end_with(&taken, Py_NewRef(Py_None));
 }
 
@@ -352,7 +351,7 @@ static PyObject *py_mix_pixels(GIVEN) {
     found = mix_pixels(ARRAY(0), ARRAY(1), ARRAY(2), of[3].number, ARRAY(4));
     Py_END_ALLOW_THREADS;
     if (found == -2)
-        return refuse(&taken, "mix_pixels: the images are of different sizes, or of another kind");
+        return refuse(&taken, "mix_pixels: the images have different sizes or an unsupported type");
     return end_with(&taken, PyBool_FromLong(found == 0));
 }
 
@@ -370,7 +369,7 @@ static PyObject *py_count_scans(GIVEN) {
 static PyObject *py_begin_hash(GIVEN) {
     TAKE("begin_hash", "U");
     if (ARRAY(0)->size < LANES)
-        return refuse(&taken, "begin_hash: the sums are fewer than 8");
+        return refuse(&taken, "begin_hash: fewer than 8 sums");
     begin_sums(words_of(ARRAY(0)));
     return end_with(&taken, Py_NewRef(Py_None));
 }
@@ -380,7 +379,7 @@ static PyObject *py_hash_parts(GIVEN) {
     const parts_out to = {ARRAY(0), of[1].number, of[2].number, words_of(ARRAY(4)),
                           ints_of(ARRAY(5))};
     if (!are_parts(&to, ARRAY(4), ARRAY(5)) || of[3].number > to.size || *to.hashed < 0)
-        return refuse(&taken, "hash_parts: the payload does not lie in its parts");
+        return refuse(&taken, "hash_parts: the payload does not fit its parts");
     Py_BEGIN_ALLOW_THREADS;
     hash_parts(&to, of[3].number);
     Py_END_ALLOW_THREADS;
@@ -392,7 +391,7 @@ static PyObject *py_end_hash(GIVEN) {
     const int64_t left = ARRAY(0)->size - of[1].number;
     if (ARRAY(0)->size < STRIPE || left < 1 || left > BLOCK_BYTES || of[1].number < 0 ||
         ARRAY(3)->size < LANES)
-        return refuse(&taken, "end_hash: what it is given does not end with a last block");
+        return refuse(&taken, "end_hash: the bytes do not end with the last block");
     const uint8_t *end = bytes_of(ARRAY(0)) + ARRAY(0)->size;
     const uint64_t found = end_sums(end, left, of[2].number, words_of(ARRAY(3)));
     return end_with(&taken, PyLong_FromUnsignedLongLong(found));

@@ -8,7 +8,7 @@
 
 #include "arrays.h"
 
-#define WALKED 256 /* numbers that go through a network together (measured: 8 ns each; 27 singly) */
+#define WALKED 256 /* numbers permuted together (measured: 8 ns each; 27 one by one) */
 
 static inline uint64_t mix(uint64_t word) {
     word = (word ^ (word >> 30)) * UINT64_C(0xBF58476D1CE4E5B9);
@@ -16,12 +16,12 @@ static inline uint64_t mix(uint64_t word) {
     return word ^ (word >> 31);
 }
 
-/* Draw a number of a key. */
+/* Return the draw of a key for a counter. */
 static inline uint64_t draw(uint64_t key, uint64_t second_key, uint64_t counter) {
     return mix(mix(key + counter) ^ second_key);
 }
 
-/* Make words that, sorted, hold a permutation in their lowest bits. */
+/* Write words that hold a permutation in their lowest bits when they are sorted. */
 TWICE static void sorting_words(uint64_t key, uint64_t second_key, int64_t number_bits, uint64_t *out,
                           int64_t count) {
     for (int64_t i = 0; i < count; i++)
@@ -37,7 +37,7 @@ TWICE static void draw_row(uint64_t key, uint64_t second_key, uint64_t first, ui
     }
 }
 
-/* Make the tables of a network: what each round adds, by the other half. */
+/* Write the tables of a network: the summand of each round, by the other half of the number. */
 static void network_tables(uint64_t key, uint64_t second_key, int64_t width, int64_t height,
                            const array *out) {
     for (int64_t turn = 0; turn < out->shape[0]; turn++) {
@@ -61,7 +61,7 @@ static network network_of(const array *tables, int64_t width, int64_t count) {
     return made;
 }
 
-/* Return whether all halves of numbers that `walk` meets lie in the tables. */
+/* Return whether the tables cover the halves of all numbers that `walk` may meet. */
 static bool is_network(const network *of) {
     if (of->width < 1 || of->count < 1)
         return false;
@@ -69,7 +69,7 @@ static bool is_network(const network *of) {
     return of->turns % 2 == 0 && of->row >= most(rows, of->width) && rows <= INT32_MAX;
 }
 
-/* Send numbers, given as two halves each, once through all rounds. */
+/* Pass numbers, given as two halves each, once through all rounds. */
 static void turn_all(const network *through, uint32_t *highs, uint32_t *lows, int64_t count) {
     const uint32_t columns = (uint32_t)through->width;
     const uint32_t rows = (uint32_t)((through->count + through->width - 1) / through->width);
@@ -77,7 +77,7 @@ static void turn_all(const network *through, uint32_t *highs, uint32_t *lows, in
         const uint16_t *by_high = through->tables + turn * through->row;
         const uint16_t *by_low = by_high + through->row;
         for (int64_t i = 0; i < count; i++) {
-            /* What falls below zero wraps around and is the greater. */
+            /* A negative difference wraps around and is greater. */
             uint32_t low = lows[i] + by_high[highs[i]];
             low = low < low - columns ? low : low - columns;
             const uint32_t high = highs[i] + by_low[low];
@@ -87,14 +87,14 @@ static void turn_all(const network *through, uint32_t *highs, uint32_t *lows, in
     }
 }
 
-/* Send numbers through a network until they are below its count. */
+/* Pass numbers through a network until they are below its count. */
 static void turn_numbers(const network *through, uint32_t *highs, uint32_t *lows, int64_t *out,
                          int64_t count) {
     turn_all(through, highs, lows, count);
     for (int64_t i = 0; i < count; i++) {
         int64_t number = (int64_t)highs[i] * through->width + lows[i];
         while (number >= through->count) {
-            /* In the surplus of the rectangle; few are. */
+            /* A number in the surplus of the rectangle, which is rare. */
             uint32_t high = (uint32_t)(number / through->width);
             uint32_t low = (uint32_t)(number % through->width);
             turn_all(through, &high, &low, 1);
@@ -104,10 +104,10 @@ static void turn_numbers(const network *through, uint32_t *highs, uint32_t *lows
     }
 }
 
-/* Permute places, each in [0, count); return false at one that is not. */
+/* Permute places; return false if one is not in [0, count). */
 static bool walk(const network *through, const int64_t *places, int64_t *out, int64_t count) {
     uint32_t highs[WALKED], lows[WALKED];
-    /* Round by round for many numbers, not one by one: no round waits for the one before it. */
+    /* Many numbers at a time, so that their rounds do not wait for each other. */
     for (int64_t first = 0; first < count; first += WALKED) {
         const int64_t here = least(WALKED, count - first);
         for (int64_t i = 0; i < here; i++) {
@@ -123,7 +123,7 @@ static bool walk(const network *through, const int64_t *places, int64_t *out, in
     return true;
 }
 
-/* Do what `walk` does for consecutive places, at most `WALKED`. */
+/* Do the same as `walk` for at most `WALKED` consecutive places. */
 static void walk_range(const network *through, int64_t first, int64_t *out, int64_t count) {
     uint32_t highs[WALKED], lows[WALKED];
     uint32_t high = (uint32_t)(first / through->width), low = (uint32_t)(first % through->width);
@@ -150,7 +150,7 @@ static int64_t samples_each(const int64_t *entries, int64_t count) {
     return samples;
 }
 
-/* Return the entry that has a slot; the last row of them says where they end. */
+/* Return the entry that contains a slot; the row after the last entry has their end. */
 static inline int64_t entry_of(const int64_t *entries, int64_t count, int64_t samples,
                                int64_t slot) {
     if (samples)
@@ -195,7 +195,7 @@ static void deal(const dealer *by, int64_t *slots, int64_t count) {
     }
 }
 
-/* The pieces of a step: offset of the first sample, its id, its place in its block, which block. */
+/* A piece of a step: the offset and id of its first sample, the place in its block, the block. */
 enum { FROM, ID, IN_BLOCK, BLOCK, PIECE };
 
 typedef struct {
@@ -227,22 +227,22 @@ static void look_up(const piece_table *in, const int64_t *offsets, int64_t count
 
 /* Find the samples at places of a step of the order, and their blocks.
  *
- * 0 ranges: (batches, 2): places [first, end) of the step that make a batch.
- * 1 whole: The step's permutation, if it is small enough to be made as a whole.
- * 2 tables: Of its network, if not.
+ * 0 ranges: (batches, 2): the places [first, end) of each batch in the step.
+ * 1 whole: The permutation of the step, if it is small enough to be stored.
+ * 2 tables: The tables of its network, if it is not.
  * 3 width: As for `walk`.
- * 4 entries: As headrace.order.Step.entries, offsets counted from that of the first piece.
- * 5 key, 6 second_key: Of the lines, for offsets counted so.
+ * 4 entries: As headrace.order.Step.entries, with offsets counted from the first piece.
+ * 5 key, 6 second_key: The keys of the lines, for these offsets.
  * 7 inverses: As headrace.order.LINE_INVERSES.
- * 8 pieces: (pieces + 1, 4): consecutive samples of one block, as they lie in the layout, as the
- *   enumeration above; of the last row, where the pieces end.
- * 9 buckets, 10 shift: As for `find_spans`, of the pieces.
+ * 8 pieces: (pieces + 1, 4): consecutive samples of one block, in the order of the layout; see the
+ *   enumeration above. The last row has the end of the pieces.
+ * 9 buckets, 10 shift: As for `find_spans`, for the pieces.
  * 11 blocks: The step's distinct blocks, ascending.
- * 12 found: (3, samples): takes ids, blocks and places in blocks, batch after batch.
- * 13 touched: Takes the distinct blocks of each batch, ascending, batch after batch.
- * 14 touched_ends: Takes where those of each batch end.
+ * 12 found: (3, samples): receives ids, blocks and places in blocks, batch after batch.
+ * 13 touched: Receives the distinct blocks of each batch, ascending, batch after batch.
+ * 14 touched_ends: Receives the end of each batch in `touched`.
  *
- * Returns 0; -1 without memory, -2 if the tables do not fit together.
+ * Returns 0; -1 without enough memory, -2 if the tables do not fit together.
  */
 static int find_dealt(const argument *of) {
     const array *ranges = &of[0].array, *whole = &of[1].array, *entries = &of[4].array;

@@ -1,4 +1,4 @@
-/* Find rows for documents, and the documents of rows. */
+/* Place documents in rows, and find the documents of rows. */
 
 #ifndef HEADRACE_PACK_H
 #define HEADRACE_PACK_H
@@ -7,7 +7,7 @@
 
 #define WORD 64
 
-/* Which rooms rows have left: a bit for each room, and one for each word that is not 0. */
+/* The rooms left in rows: a bit for each room, and a summary bit for each word that is not 0. */
 typedef struct {
     uint64_t *mask;
     uint64_t *summary;
@@ -17,7 +17,7 @@ typedef struct {
 static inline int64_t lowest_bit(uint64_t word) { return __builtin_ctzll(word); }
 static inline int64_t highest_bit(uint64_t word) { return WORD - 1 - __builtin_clzll(word); }
 
-/* Return the least room from `room` on, or -1. */
+/* Return the smallest room >= `room`, or -1. */
 static int64_t room_from(const rooms *of, int64_t room) {
     int64_t place = room / WORD;
     uint64_t word = of->mask[place] >> (room % WORD);
@@ -37,7 +37,7 @@ static int64_t room_from(const rooms *of, int64_t room) {
     return place * WORD + lowest_bit(of->mask[place]);
 }
 
-/* Return the greatest room, or -1. */
+/* Return the largest room, or -1. */
 static int64_t greatest_room(const rooms *of) {
     for (int64_t group = of->groups - 1; group >= 0; group--) {
         if (of->summary[group]) {
@@ -61,10 +61,10 @@ static void remove_room(rooms *from, int64_t room) {
         from->summary[place / WORD] &= ~(UINT64_C(1) << (place % WORD));
 }
 
-/* A piece of a document: its row, the document, where it begins and how long it is. */
+/* A piece of a document: its row, the document, its start and its length. */
 enum { ROW, DOCUMENT, START, TAKEN, PACKED };
 
-/* What `best_fit` is given, as headrace.order.packing.best_fit takes it. */
+/* The arguments of `best_fit`, as for headrace.order.packing.best_fit. */
 typedef struct {
     const int64_t *documents;
     const int64_t *starts;
@@ -73,16 +73,16 @@ typedef struct {
     int64_t length;
     int64_t cut;
     int64_t most_rows;
-    int64_t *out; /* (documents + most_rows, 4): takes the pieces */
+    int64_t *out; /* (documents + most_rows, 4): receives the pieces */
 } packing;
 
 typedef struct {
-    int64_t pieces; /* -1 if they need more rows */
+    int64_t pieces; /* -1 if there are not enough rows */
     int64_t rows;
 } packed;
 
-/* Place documents; `last` has the row that came last to each room, `before`, for each row, the one
- * that came before it. */
+/* Place documents; `last` has the latest row with each room, and `before` the previous row with the
+ * same room, for each row. */
 static packed place_documents(const packing *of, rooms *left, int64_t *last, int64_t *before) {
     packed found = {0, 0};
     for (int64_t i = 0; i < of->count; i++) {
@@ -123,7 +123,7 @@ static packed place_documents(const packing *of, rooms *left, int64_t *last, int
     return found;
 }
 
-/* Do what headrace.order.packing.best_fit does; -2 pieces without memory. */
+/* Do the same as headrace.order.packing.best_fit; -2 pieces without enough memory. */
 static packed best_fit(const packing *of) {
     const int64_t words = of->length / WORD + 1, groups = (words - 1) / WORD + 1;
     rooms left = {calloc((size_t)words, 8), calloc((size_t)groups, 8), groups};
@@ -141,19 +141,19 @@ static packed best_fit(const packing *of) {
     return found;
 }
 
-/* A packed group: the address of where the pieces of each row begin (int64), how many such there
- * are; the address of its pieces, five int32 each, how many these are. */
+/* A packed group: the address of the first piece of each row (int64), and the number of these; the
+ * address of its pieces, five int32 each, and their number. */
 enum { STARTS, START_COUNT, TABLE, TABLE_ROWS, GROUP };
 enum { GROUP_PIECE = 5 };
 
-/* Rows of groups, whose pieces are wanted. */
+/* The rows whose pieces are requested. */
 typedef struct {
     const array *groups; /* (groups, 4), as above */
     const array *which;  /* (rows,): the group of each */
-    const array *rows;   /* (rows,): its place in the group */
+    const array *rows;   /* (rows,): the index of each in its group */
 } wanted_rows;
 
-/* Find the pieces of a row, `*count` from what is returned on; NULL if it has none in its group. */
+/* Return the `*count` pieces of a row; NULL if it is not in its group. */
 static const int32_t *pieces_of_row(const wanted_rows *of, int64_t i, int64_t *count) {
     const int64_t which = ints_of(of->which)[i], row = ints_of(of->rows)[i];
     if (which < 0 || which >= of->groups->shape[0])
@@ -167,7 +167,7 @@ static const int32_t *pieces_of_row(const wanted_rows *of, int64_t i, int64_t *c
     return (const int32_t *)(uintptr_t)group[TABLE] + starts[row] * GROUP_PIECE;
 }
 
-/* Count the pieces of rows; returns those of all of them, -1 if a row lies in no group. */
+/* Count the pieces of rows and return the total, -1 if a row lies in no group. */
 static int64_t count_pieces(const wanted_rows *of, int64_t *counts) {
     int64_t total = 0;
     for (int64_t i = 0; i < of->rows->size; i++) {
@@ -178,8 +178,8 @@ static int64_t count_pieces(const wanted_rows *of, int64_t *counts) {
     return total;
 }
 
-/* Take the pieces of rows: the document of each, from the first of its group on, and the other
- * numbers. Returns whether each row lies in a group, and there is room for all. */
+/* Copy the pieces of rows: the document of each, counted from the first of its group, and the other
+ * numbers. Returns whether each row lies in a group and there is room for all pieces. */
 static bool take_pieces(const wanted_rows *of, const int64_t *firsts, const array *sample_ids,
                         const array *table) {
     int64_t at = 0, count;

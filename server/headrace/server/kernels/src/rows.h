@@ -1,22 +1,22 @@
-/* Write packed rows: pieces of documents, what is filled, and what is made of where they lie. */
+/* Write packed rows: pieces of documents, filling, and the columns derived from their places. */
 
 #ifndef HEADRACE_ROWS_H
 #define HEADRACE_ROWS_H
 
 #include "batches.h"
 
-#define PIECES_AHEAD 4 /* that are on their way while one is copied (arbitrary) */
+#define PIECES_AHEAD 4 /* prefetched while one is copied (arbitrary) */
 #define IGNORED_LABEL (-100)
 
-/* A piece of a document, as headrace.order.packing.Pieces has it: where it begins in its document;
- * its elements; the document's, marks included; where it lies in its row. */
+/* A piece of a document, as in headrace.order.packing.Pieces: its start in the document; its
+ * elements; those of the document, including marks; its place in the row. */
 enum { IN_DOCUMENT, ELEMENTS, OF_DOCUMENT, IN_ROW, PIECE_NUMBERS };
 
-/* A column that is packed: bytes of an element; whether it has a sign; what is put before and after
- * each document, -1 for nothing; what fills rows up. */
+/* A packed column: the bytes of an element; whether it is signed; the marks before and after each
+ * document, -1 for none; the filling of rows. */
 enum { ELEMENT_BYTES, IS_SIGNED, BOS, EOS, FILL, SOURCE };
 
-/* What a buffer holds, and of which source; the numbers are those of compiled_rows.py. */
+/* The content of a buffer, and its source; the numbers are those of compiled_rows.py. */
 enum {
     IDS,
     ELEMENTS_OF_SOURCE,
@@ -30,7 +30,7 @@ enum {
 };
 enum { KIND, OF_SOURCE, MADE };
 
-/* Rows of one length, and the pieces that lie in them, row after row. */
+/* Rows of equal length, and their pieces, row after row. */
 typedef struct {
     const int64_t *counts; /* pieces of each row */
     int64_t rows;
@@ -39,11 +39,11 @@ typedef struct {
     int64_t length;
 } packed_rows;
 
-/* What a row consists of, from its start to its end: pieces, and what is filled between them. */
+/* A segment of a row: a piece, or filling. */
 typedef struct {
     int64_t start;
     int64_t size;
-    int64_t piece; /* -1 for what is filled */
+    int64_t piece; /* -1 for filling */
 } segment;
 
 typedef struct {
@@ -80,7 +80,7 @@ static bool is_in_document(const int64_t *piece) {
            piece[IN_DOCUMENT] <= piece[OF_DOCUMENT] - piece[ELEMENTS];
 }
 
-/* Return whether the pieces of a row lie in it, one after another, and in their documents. */
+/* Return whether pieces lie in their row, in order, and in their documents. */
 static bool are_pieces(const packed_rows *of, int64_t first, int64_t stop) {
     int64_t end = 0;
     for (int64_t i = first; i < stop; i++) {
@@ -93,8 +93,8 @@ static bool are_pieces(const packed_rows *of, int64_t first, int64_t stop) {
     return true;
 }
 
-/* Return the segments of some rows, whose pieces begin at `*piece`, which takes where they end;
- * -1 if the pieces are wrong. */
+/* Return the number of segments of rows, and advance `*piece` from their first piece to the end of
+ * their last; -1 if the pieces are wrong. */
 static int64_t count_segments(const packed_rows *of, int64_t first, int64_t stop, int64_t *piece) {
     int64_t segments = 0;
     for (int64_t row = first; row < stop; row++) {
@@ -116,7 +116,7 @@ static packed_rows packed_rows_of(const argument *of) {
     return made;
 }
 
-/* Return whether the tables that all functions take first fit together. */
+/* Return whether the first arguments of all functions fit together. */
 static bool are_row_tables(const argument *of) {
     const array *spans = &of[3].array, *sources = &of[4].array;
     if (of[1].array.shape[1] != PIECE_NUMBERS || of[2].number < 1 || of[2].number > INT32_MAX ||
@@ -132,19 +132,19 @@ static bool are_row_tables(const argument *of) {
     return true;
 }
 
-/* Lay out batches of equally many rows.
+/* Lay out batches with equal numbers of rows.
  *
- * 0 counts: (rows,): pieces of each row.
+ * 0 counts: (rows,): the number of pieces of each row.
  * 1 pieces: (pieces, 4), as above.
- * 2 length: Elements of a row.
- * 3 spans: (sources, 3, pieces + 1): where the documents of the pieces lie, as `find_values` says.
- * 4 sources: (sources, 5), as above; the one of documents first.
- * 5 marks: Elements that are put around each document.
- * 6 buffers: (buffers, 3): bytes for each row, for each segment, and besides them.
- * 7 starts: (batches, buffers): takes where each buffer begins in its payload.
- * 8 lengths: (batches, buffers): takes its bytes.
+ * 2 length: The elements of a row.
+ * 3 spans: (sources, 3, pieces + 1): the documents of the pieces, from `find_values`.
+ * 4 sources: (sources, 5), as above; the column of documents first.
+ * 5 marks: The number of elements added around each document.
+ * 6 buffers: (buffers, 3): the bytes of each row and of each segment, and additional bytes.
+ * 7 starts: (batches, buffers): receives the start of each buffer in its payload.
+ * 8 lengths: (batches, buffers): receives the bytes of each buffer.
  *
- * Returns whether the pieces lie in their rows, and all documents are as long as the pieces say.
+ * Returns whether the pieces lie in their rows, and the documents have the lengths in the pieces.
  */
 static bool measure_rows(const argument *of) {
     const packed_rows given = packed_rows_of(of);
@@ -181,13 +181,13 @@ static bool measure_rows(const argument *of) {
 
 typedef struct {
     const array *memory;
-    const int64_t *starts; /* of the documents of the pieces, in bytes */
+    const int64_t *starts; /* where the document of each piece starts, in bytes */
     const int64_t *lengths;
     const int64_t *source;
 } packed_source;
 
-/* What of a document is copied: where it lies in the memory, its bytes, and whether a mark comes
- * before and after it; `size` is -1 if it does not lie in the memory. */
+/* The part of a document to copy: its start in the memory, its bytes, and whether marks precede and
+ * follow it; `size` is -1 if it does not lie in the memory. */
 typedef struct {
     int64_t start;
     int64_t size;
@@ -251,8 +251,7 @@ static bool put_elements(const packed_source *from, row_walk walk, uint8_t *to) 
 
 /* ---- Labels ---- */
 
-/* Return the bits that tell which of some elements an int32 cannot hold: 0 for none. Documents lie
- * at any address. */
+/* Return 0 if an int32 can hold all of these elements. Documents have any alignment. */
 #define TOO_LARGE(type, beyond)                                                                    \
     do {                                                                                           \
         for (int64_t i = 0; i < size; i++) {                                                       \
@@ -273,12 +272,12 @@ static uint64_t too_large(const uint8_t *at, int64_t size, int64_t item_bytes, b
     return found;
 }
 
-/* Look at each element that becomes a label: those that follow another one of their piece.
+/* Check the elements that become labels: all but the first of each piece.
  *
  * 0 to 4: As for `measure_rows`.
- * 5 memory: What the spans point into.
+ * 5 memory: The memory of the spans.
  *
- * Returns whether an int32 holds each, and their documents lie in the memory.
+ * Returns whether an int32 can hold each, and the documents lie in the memory.
  */
 static bool fit_labels(const argument *of) {
     if (!are_row_tables(of))
@@ -303,13 +302,13 @@ static bool fit_labels(const argument *of) {
     return true;
 }
 
-/* ---- What is made of where documents lie ---- */
+/* ---- Columns derived from the places of documents ---- */
 
 #define COPY_NEXT(type)                                                                            \
     for (int64_t i = 0; i + 1 < size; i++)                                                         \
     labels[i] = (int32_t)((const type *)elements)[i + 1]
 
-/* Write what follows each element of a segment, and what is left out behind the last. */
+/* Write the next element for each element of a segment, and the ignored label for the last. */
 static void put_next(const void *elements, int64_t item_bytes, bool is_signed, int64_t size,
                      int32_t *labels) {
     switch (2 * item_bytes + is_signed) {
@@ -368,22 +367,22 @@ static void put_samples(row_walk walk, const int64_t *sample_ids, int64_t *to) {
 /* A batch of rows that is being written. */
 typedef struct {
     payload to;
-    packed_rows rows; /* of all batches */
-    int64_t first;    /* row */
-    int64_t count;    /* rows */
-    int64_t piece;    /* its first */
+    packed_rows rows; /* the rows of all batches */
+    int64_t first;    /* the first row */
+    int64_t count;    /* the number of rows */
+    int64_t piece;    /* the first piece */
     int64_t segments;
     const array *memory;
     const array *spans;
     const array *sources;
     const int64_t *sample_ids;
     const array *ids;
-    const int64_t *made; /* what each buffer holds */
-    int64_t main;        /* the buffer that has the elements of the first source, or -1 */
-    uint8_t *scratch;    /* takes a row of them where there is none, or NULL */
+    const int64_t *made; /* the content of each buffer */
+    int64_t main;        /* the buffer with the elements of the first source, or -1 */
+    uint8_t *scratch;    /* memory for a row of these elements if there is no such buffer */
 } row_batch;
 
-/* Return the bytes that a buffer has; -1 for what there is not. */
+/* Return the bytes of a buffer's content; -1 for an unknown kind. */
 static int64_t made_bytes(const row_batch *of, const int64_t *made) {
     const int64_t cells = of->count * of->rows.length;
     switch (made[KIND]) {
@@ -403,7 +402,7 @@ static int64_t made_bytes(const row_batch *of, const int64_t *made) {
     }
 }
 
-/* Return whether all buffers are as large as what they hold, and begin where numbers may. */
+/* Return whether all buffers have the sizes of their contents, and are aligned. */
 static bool are_made(const row_batch *of) {
     if ((uintptr_t)of->to.out % OFFSET_BYTES)
         return false;
@@ -421,8 +420,8 @@ static packed_source source_of(const row_batch *of, int64_t source) {
     return found;
 }
 
-/* A row that is being written: its number in the batch, what it consists of, its elements of the
- * first source, and the segments of the batch before it and up to its end. */
+/* A row that is being written: its number in the batch, its segments, its elements of the first
+ * source, and the number of the batch's segments before it and up to its end. */
 typedef struct {
     int64_t number;
     row_walk walk;
@@ -431,7 +430,7 @@ typedef struct {
     int64_t end;
 } row_place;
 
-/* Write a row of what a buffer holds; return whether its documents lie in the memory. */
+/* Write a row of a buffer; return whether its documents lie in the memory. */
 static bool put_row(const row_batch *of, int64_t buffer, const row_place *row) {
     const int64_t *made = of->made + buffer * MADE;
     const int64_t cells = row->number * of->rows.length;
@@ -453,7 +452,7 @@ static bool put_row(const row_batch *of, int64_t buffer, const row_place *row) {
     return true;
 }
 
-/* Write what buffers begin with, and the ids, which have no rows of their own. */
+/* Write the first offsets of buffers, and the ids of the batch. */
 static void put_first(const row_batch *of) {
     for (int64_t buffer = 0; buffer < of->to.buffers; buffer++) {
         uint8_t *out = of->to.out + of->to.starts[buffer];
@@ -465,7 +464,7 @@ static void put_first(const row_batch *of) {
     }
 }
 
-/* Return where the elements of the first source of a row go: labels are made of them. */
+/* Return the place for a row's elements of the first source, from which labels are made. */
 static uint8_t *main_place(const row_batch *of, int64_t row) {
     if (of->main < 0)
         return of->scratch;
@@ -484,7 +483,7 @@ static bool put_rows(const row_batch *of) {
         row_walk walk = place.walk;
         for (segment found; next_segment(&walk, &found);)
             place.end++;
-        /* Before what is made of them, whatever the order of the columns. */
+        /* Before the columns derived from them, in any order of columns. */
         if (place.elements != NULL &&
             !put_elements(&main, place.walk, main_place(of, row)))
             return false;
@@ -504,7 +503,7 @@ static bool has_labels(const array *made) {
     return false;
 }
 
-/* Return which buffer has the elements of the first source, or -1. */
+/* Return the buffer with the elements of the first source, or -1. */
 static int64_t main_buffer(const array *made) {
     for (int64_t buffer = 0; buffer < made->shape[0]; buffer++) {
         const int64_t *own = ints_of(made) + buffer * MADE;
@@ -528,16 +527,16 @@ static bool are_buffers(const argument *of) {
     return true;
 }
 
-/* Write the payloads of the batches that were measured last, and what precedes them.
+/* Write the payloads of the batches that were measured last, and their heads.
  *
  * 0 to 4: As for `measure_rows`.
- * 5 memory: What the spans point into.
+ * 5 memory: The memory of the spans.
  * 6 sample_ids: (pieces,): the document of each.
- * 7 made: (buffers, 2): what each buffer holds, and of which source; 0 where it does not matter.
+ * 7 made: (buffers, 2): the content of each buffer, and its source; 0 if it has none.
  * 8 starts, 9 lengths: As for `measure_rows`.
  * 10 ids, 11 heads, 12 targets: As for `write_batches`.
  *
- * Returns whether all of it fits together and lies in the memory; false without memory too.
+ * Returns whether everything fits together and lies in the memory; false without enough memory.
  */
 static bool write_rows(const argument *of) {
     const packed_rows rows = packed_rows_of(of);

@@ -1,8 +1,8 @@
-/* Stored blocks: verify them, and write them into the arena.
+/* Verify stored blocks and write them into the arena.
  *
- * Only the usual kind of block is understood: an Arrow message that is not compressed, without
- * nulls, with ASCII in its texts. Of any other, and of a damaged one, nothing is said but that; it
- * is decoded, or refused with a reason, in the other way (headrace.storage.shard.block).
+ * This supports only the usual kind of block: an Arrow message that is not compressed, without
+ * nulls, with ASCII texts. Any other block, and a damaged one, is only reported as such; then
+ * headrace.storage.shard.block decodes it, or refuses it with a reason.
  *
  * Source: Message.fbs and the page "Serialization and Interprocess Communication" of the Arrow
  * format, version 1.5; tables and vectors are those of FlatBuffers.
@@ -15,13 +15,13 @@
 #include "gather.h"
 #include "hash.h"
 
-/* A block as its manifest describes it: where it begins in what was read, its bytes, its samples,
- * its checksum. */
+/* A block as its manifest describes it: its start in the bytes that were read, its bytes, its
+ * samples, its checksum. */
 enum { STORED_AT, STORED_BYTES, STORED_SAMPLES, STORED_HASH, STORED_PLACE };
 
-/* A column: its kind; the number of its first node, of its buffer of offsets and of that of values;
- * bytes of a row, or of an element where rows differ; the elements of a row of a list; its part of
- * the block; where its value or span, and its byte for validity, start in a row (-1 for none). */
+/* A column: its kind; the numbers of its first node and of its buffers of offsets and values; the
+ * bytes of a row, or of an element if rows differ; the elements of a list; its part of the block;
+ * the offsets of its value or span, and of its validity byte, in a row (-1 for none). */
 enum {
     COLUMN_KIND,
     COLUMN_NODE,
@@ -36,7 +36,7 @@ enum {
 };
 enum { FIXED_ROWS, LIST_ROWS, RAGGED_ROWS, TEXT_ROWS, ROW_KINDS };
 
-/* A part of the block: bytes of a row, and whether it begins at a multiple of them. */
+/* A part of the block: the bytes of a row, and whether it starts at a multiple of them. */
 enum { STORED_ROW_BYTES, STORED_IS_ALIGNED, STORED_PART };
 
 #define MESSAGE_HEAD 8
@@ -50,14 +50,14 @@ typedef struct {
     int64_t size;
 } piece;
 
-/* A table of FlatBuffers: where it begins, where its fields are listed, and bytes of that list. */
+/* A FlatBuffers table: its start, and the start and the bytes of its list of fields. */
 typedef struct {
     int64_t start;
     int64_t fields;
     int64_t fields_bytes;
 } table;
 
-/* The buffers of a record batch, as pairs of offset and length, and what they lie in. */
+/* The buffers of a record batch, as pairs of offset and length, and the body with them. */
 typedef struct {
     const uint8_t *nodes;
     const uint8_t *buffers;
@@ -77,7 +77,7 @@ static inline int64_t half_long_at(const uint8_t *from) {
 
 static inline int64_t short_at(const uint8_t *from) { return from[0] | from[1] << 8; }
 
-/* Return where an offset without a sign leads, or -1. */
+/* Return the place that an unsigned offset points to, or -1. */
 static int64_t led_to(const piece *in, int64_t at) {
     if (!is_inside(in, at, 4))
         return -1;
@@ -94,7 +94,7 @@ static bool find_table(const piece *in, int64_t start, table *found) {
     return is_inside(in, fields, found->fields_bytes);
 }
 
-/* Return where a field of a given size starts, or -1. */
+/* Return the start of a field of a given size, or -1. */
 static int64_t field_at(const piece *in, const table *of, int field, int64_t size) {
     const int64_t entry = 4 + 2 * field;
     if (entry + 2 > of->fields_bytes)
@@ -103,7 +103,7 @@ static int64_t field_at(const piece *in, const table *of, int field, int64_t siz
     return offset && is_inside(in, of->start + offset, size) ? of->start + offset : -1;
 }
 
-/* Find a vector of a given number of pairs; NULL if it has another. */
+/* Return a vector of a given number of pairs; NULL if the number differs. */
 static const uint8_t *pairs_at(const piece *in, const table *of, int field, int64_t count) {
     const int64_t at = field_at(in, of, field, 4);
     const int64_t start = at < 0 ? -1 : led_to(in, at);
@@ -114,7 +114,7 @@ static const uint8_t *pairs_at(const piece *in, const table *of, int field, int6
     return in->data + start + 4;
 }
 
-/* Find the record batch in a message, by its numbers of samples, nodes and buffers; uncompressed. */
+/* Find the uncompressed record batch with given numbers of samples, nodes and buffers. */
 static bool find_batch(const piece *message, int64_t samples, int64_t nodes, int64_t buffers,
                        batch *found) {
     if (message->size < MESSAGE_HEAD || half_long_at(message->data) != -1)
@@ -176,7 +176,7 @@ static bool is_ascii(const uint8_t *from, int64_t size) {
     return !(seen & NON_ASCII);
 }
 
-/* Return whether offsets rise, by `items` each unless that is negative, up to `most`. */
+/* Return whether offsets rise up to `most`, each by `items` unless that is negative. */
 static bool are_edges(const uint8_t *offsets, int64_t rows, int64_t items, int64_t most_elements) {
     int64_t before = half_long_at(offsets);
     bool is_right = before >= 0;
@@ -188,7 +188,7 @@ static bool are_edges(const uint8_t *offsets, int64_t rows, int64_t items, int64
     return is_right && before <= most_elements;
 }
 
-/* Find the values of a column: of fixed size from row to row, or of all rows together. */
+/* Find the values of a column: of fixed size per row, or of all rows together. */
 static bool find_column(const batch *of, const int64_t *column, int64_t samples, piece *found) {
     const piece values = buffer_of(of, column[COLUMN_VALUES]);
     const int64_t kind = column[COLUMN_KIND], bytes = column[COLUMN_BYTES];
@@ -252,7 +252,7 @@ static bool find_block(const array *stored, const int64_t *place, int64_t nodes,
            are_plain(found, nodes, buffers);
 }
 
-/* Return the bytes of ragged values of a block that is as its manifest says; -1 of any other. */
+/* Return the bytes of ragged values if a block matches its manifest, else -1. */
 static int64_t check_block(const array *stored, const int64_t *place, const array *columns,
                            int64_t nodes, int64_t buffers) {
     batch found;
@@ -274,7 +274,7 @@ static int64_t check_block(const array *stored, const int64_t *place, const arra
     return ragged_bytes;
 }
 
-/* Copy values of fixed size to where each row has its own. */
+/* Copy values of fixed size into their rows. */
 static void write_fixed(uint8_t *rows, int64_t row_bytes, const uint8_t *values, int64_t bytes,
                         int64_t samples) {
     if (row_bytes == bytes) {
@@ -291,7 +291,7 @@ static void write_fixed(uint8_t *rows, int64_t row_bytes, const uint8_t *values,
     }
 }
 
-/* Write where each row's values lie, whose first element lies at `start`. */
+/* Write the span of each row's values; the first element lies at `start`. */
 static void write_spans(uint8_t *rows, int64_t row_bytes, const uint8_t *offsets, int64_t bytes,
                         int64_t samples, int64_t start) {
     const int64_t first = half_long_at(offsets);
@@ -305,8 +305,8 @@ static void write_spans(uint8_t *rows, int64_t row_bytes, const uint8_t *offsets
 
 #define MOST_PARTS 4096
 
-/* Write a block that was checked to `[start, start + size)` of the arena, and the base of each
- * part; false if it does not fit there. */
+/* Write a checked block to `[start, start + size)` of the arena, and the base of each part; false
+ * if it does not fit there. */
 static bool write_block(const argument *of) {
     const array *stored = &of[0].array, *columns = &of[2].array, *parts = &of[3].array;
     const array *arena = &of[6].array, *bases = &of[9].array;
@@ -361,7 +361,7 @@ static bool write_block(const argument *of) {
     return true;
 }
 
-/* Check each of some blocks; write the bytes of their ragged values, or -1. */
+/* Check blocks, and write the bytes of their ragged values, or -1. */
 static bool check_blocks(const argument *of) {
     const array *stored = &of[0].array, *places = &of[1].array, *columns = &of[2].array;
     const array *found = &of[6].array;
