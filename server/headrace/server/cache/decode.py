@@ -60,8 +60,8 @@ class DecodedBlock:
         """Write the block at ``start`` and return the base of each part.
 
         The caller owns ``[start, start + size)`` of the memory. A base is added to a sample's
-        offset in the block. It counts rows from the beginning of the memory if the part is aligned,
-        and bytes if not.
+        offset in the block. It counts rows from the start of the memory if the part is aligned, and
+        bytes if not.
         """
         bases: list[int] = []
         places: list[NDArray[np.uint8]] = []
@@ -165,7 +165,7 @@ def _storage(batch: pa.RecordBatch, column: WireColumn) -> Array:
     index = batch.schema.get_field_index(column.name)
     if index < 0:
         raise ShardCorruptError(
-            f"a block has no column {column.name!r}, but its dataset has", column=column.name
+            f"a block has no column {column.name!r}, but its dataset has one", column=column.name
         )
     array = batch.column(index)
     return array.storage if isinstance(array, pa.ExtensionArray) else array

@@ -112,11 +112,11 @@ class StoreHealth:
     success. Streams continue to read, so that a recovered store is detected.
 
     Args:
-        tell: Called with each change: the dataset's name, and whether it is healthy.
+        report: Called with each change: the dataset's name, and whether it is healthy.
     """
 
-    def __init__(self, tell: Callable[[str, bool], None]) -> None:
-        self._tell = tell
+    def __init__(self, report: Callable[[str, bool], None]) -> None:
+        self._report = report
         self._failures: dict[str, int] = {}
         # Also held while a change is reported, so that changes are reported in order.
         self._changing = threading.Lock()
@@ -134,8 +134,8 @@ class StoreHealth:
         with self._changing:
             if not reason:
                 if self._failures.pop(dataset, 0) >= _FAILURES:
-                    self._tell(dataset, True)
+                    self._report(dataset, True)
             elif reason in _OF_THE_STORE:
                 self._failures[dataset] = self._failures.get(dataset, 0) + 1
                 if self._failures[dataset] == _FAILURES:
-                    self._tell(dataset, False)
+                    self._report(dataset, False)

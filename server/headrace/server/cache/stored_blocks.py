@@ -1,11 +1,11 @@
 """Verify stored blocks and write them into the arena, in compiled loops.
 
 A block of the usual kind is not compressed, has no nulls, and its texts are ASCII. One call
-verifies such blocks of a run and one writes each of them, both without Python's lock. Decoding
-with Arrow and writing with NumPy takes dozens of calls, whose code has left the processor's caches
-from one block to the next (measured: docs/decisions/how-fast-cold-reads-are.md).
+verifies all such blocks of a run, and another writes each of them, both without Python's lock.
+Decoding with Arrow and writing with NumPy takes dozens of calls, whose code the processor's caches
+do not keep from one block to the next (measured: docs/decisions/how-fast-cold-reads-are.md).
 
-Any other block, a damaged one included, is decoded as before (`headrace.server.cache.decode`).
+Any other block, even a damaged one, is decoded by `headrace.server.cache.decode`.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ class StoredForm:
         self._parts = np.array([(part.row_bytes, part.aligned) for part in layout.parts], np.int64)
 
     def verify(self, content: bytes, places: Sequence[BlockPlace]) -> list[StoredBlock | None]:
-        """Verify the blocks of a range; None for those that are to be decoded."""
+        """Verify the blocks of a range; None for those that must be decoded."""
         stored = np.frombuffer(content, np.uint8)
         start = places[0].offset
         table = np.array(
@@ -156,7 +156,7 @@ def _plain(kind: pa.DataType) -> pa.DataType:
 
 
 def _counts(kind: pa.DataType) -> tuple[int, int] | None:
-    """Return how many nodes and buffers a column of a type has; None if it is not known here."""
+    """Return how many nodes and buffers a column of a type has; None if it is unknown."""
     if pat.is_primitive(kind) or pat.is_fixed_size_binary(kind):
         return 1, 2
     if pat.is_binary(kind) or pat.is_string(kind):

@@ -80,7 +80,7 @@ def _reads_runs(reader: object) -> TypeGuard[RunReader]:
 
 @cache
 def _is_run_reader(kind: type) -> bool:
-    # Asked of every read, and to ask it of a protocol takes some 20 us.
+    # Cached, because checking a protocol takes some 20 us, at every read.
     return issubclass(kind, RunReader)
 
 

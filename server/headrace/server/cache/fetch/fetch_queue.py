@@ -1,4 +1,4 @@
-"""Blocks that are being fetched into the cache ("flights"), and the order in which they are.
+"""Blocks that are being fetched into the cache ("flights"), and the order of their fetches.
 
 Contract of a flight:
 

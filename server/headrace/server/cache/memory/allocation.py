@@ -151,8 +151,8 @@ class Room:
                 raise _no_room_error()
             else:
                 # Waits only for the reads and writes that run now. If streams need more memory than
-                # there is, others have started when these end, so "somebody reads" would always be
-                # true.
+                # there is, others have started when these end, so waiting until nobody reads would
+                # never end.
                 hopeless = min(hopeless, self.ended + self._landing + self.slots.pin_count)
                 left_s = (_SPARING_S if sparing else _ROOM_TIMEOUT_S) - waited_s
                 # Workers do not notify when they have read a block.

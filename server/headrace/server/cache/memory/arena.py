@@ -165,7 +165,7 @@ class ArenaHeader:
 
     @property
     def slots(self) -> int:
-        """Number of slots in the supervisor's table at the latest eviction."""
+        """Number of slots in the supervisor's table after the latest eviction."""
         return int(self._counts[1])
 
 
