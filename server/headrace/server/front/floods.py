@@ -51,13 +51,13 @@ class _Kept:
         since: When it was kept.
         caller: The caller of the call.
         call: A reference that keeps gRPC from cleaning up the call; None if none is needed.
-        go_on: Continues the call; returns whether its client still waits.
+        resume: Continues the call; returns whether its client still waits.
     """
 
     since: float
     caller: str
     call: object
-    go_on: Callable[[], bool] = _nothing
+    resume: Callable[[], bool] = _nothing
 
 
 class Floods:
@@ -103,14 +103,14 @@ class Floods:
         """Count a reset call, and keep a reference to it if one is given."""
         self._keep(_Kept(self._now(), caller, call))
 
-    def set_aside(self, caller: str, go_on: Callable[[], bool]) -> None:
+    def set_aside(self, caller: str, resume: Callable[[], bool]) -> None:
         """Continue a call later, in any thread; not at all if `close` comes first.
 
         Args:
             caller: The caller of the call.
-            go_on: Continues the call; returns whether its client still waits.
+            resume: Continues the call; returns whether its client still waits.
         """
-        self._keep(_Kept(self._now(), caller, None, go_on))
+        self._keep(_Kept(self._now(), caller, None, resume))
 
     def clear_old(self) -> None:
         """Drop calls that were kept long enough, and continue some that were set aside."""
@@ -121,9 +121,9 @@ class Floods:
                 old.append(self._popped(self._over))
         # Not under the lock, because this cleans calls up or continues them.
         old.clear()
-        gone_on = 0
-        while gone_on < self._at_a_time and (kept := self._due(before)):
-            gone_on += kept.go_on()
+        resumed = 0
+        while resumed < self._at_a_time and (kept := self._due(before)):
+            resumed += kept.resume()
 
     def close(self) -> None:
         """Drop all calls, and keep none from now on."""
@@ -140,14 +140,14 @@ class Floods:
                 return
             if self.count >= self._most:
                 oldest = self._oldest()
-            if kept.go_on is _nothing:
+            if kept.resume is _nothing:
                 self._over.append(kept)
                 self._over_of[kept.caller] += 1
             else:
                 self._aside.append(kept)
         # Not under the lock, because this cleans the call up or continues it.
         if oldest is not None:
-            oldest.go_on()
+            oldest.resume()
 
     def _due(self, before: float) -> _Kept | None:
         with self._lock:

@@ -56,13 +56,13 @@ class WireCall:
     __slots__ = (
         "_call",
         "_callbacks",
-        "_due",
-        "_is_begun",
+        "_has_sent",
+        "_has_status",
         "_is_cancelled",
-        "_is_said",
         "_lock",
         "_on_over",
         "_out",
+        "_pending",
         "_receiver",
         "metadata",
     )
@@ -74,14 +74,14 @@ class WireCall:
         self._on_over: Callable[[bool], None]
         self._lock = threading.RLock()
         # Number of operations in progress.
-        self._due = 0
+        self._pending = 0
         # Whether anything was sent, whether the status was, and whether the client is gone.
-        self._is_begun = self._is_said = self._is_cancelled = False
+        self._has_sent = self._has_status = self._is_cancelled = False
         self._callbacks: list[Callable[[], None]] | None = []
         # Released when a message is sent for which a thread waits.
         self._out: threading.Lock | None = None
 
-    def go_on(self, receiver: Receiver, on_over: Callable[[bool], None]) -> None:
+    def serve(self, receiver: Receiver, on_over: Callable[[bool], None]) -> None:
         """Start to watch for the end of the call, and pass the call to the receiver.
 
         Args:
@@ -91,7 +91,7 @@ class WireCall:
         """
         self._receiver, self._on_over = receiver, on_over
         with self._lock:
-            self._start((cygrpc.ReceiveCloseOnServerOperation(_NO_FLAGS),), self._client_is_gone)
+            self._start((cygrpc.ReceiveCloseOnServerOperation(_NO_FLAGS),), self._on_close)
         receiver.arrived()
 
     def peer(self) -> str:
@@ -107,12 +107,12 @@ class WireCall:
         """Ask for the next request; the receiver gets it or the end of requests."""
         with self._lock:
             if self.is_active:
-                self._start((cygrpc.ReceiveMessageOperation(_NO_FLAGS),), self._message_is_there)
+                self._start((cygrpc.ReceiveMessageOperation(_NO_FLAGS),), self._on_request)
 
     @property
     def is_active(self) -> bool:
         """Whether the client still waits for an answer."""
-        return not (self._is_cancelled or self._is_said)
+        return not (self._is_cancelled or self._has_status)
 
     def send(self, message: bytes) -> bool:
         """Send a message and wait until it is sent; return whether more may follow."""
@@ -142,7 +142,9 @@ class WireCall:
         with self._lock:
             if not self.is_active:
                 return False
-            self._start((*self._greeting(), cygrpc.SendMessageOperation(message, _NO_FLAGS)), done)
+            self._start(
+                (*self._initial_metadata(), cygrpc.SendMessageOperation(message, _NO_FLAGS)), done
+            )
             return True
 
     def answer(self, message: bytes | None) -> bool:
@@ -152,7 +154,7 @@ class WireCall:
             Whether the client waited for it.
         """
         last = () if message is None else (cygrpc.SendMessageOperation(message, _NO_FLAGS),)
-        return self._say(cygrpc.SendStatusFromServerOperation(None, _OK, b"", _NO_FLAGS), last)
+        return self._end_with(cygrpc.SendStatusFromServerOperation(None, _OK, b"", _NO_FLAGS), last)
 
     def fail(self, failure: Failure) -> bool:
         """End the call with a failure, without waiting; return whether the client waited for it."""
@@ -161,7 +163,7 @@ class WireCall:
         status = cygrpc.SendStatusFromServerOperation(
             details, _CODES[failure.code], text, _NO_FLAGS
         )
-        return self._say(status, ())
+        return self._end_with(status, ())
 
     def cancel(self) -> None:
         """Cut the call; this ends every wait of `send`."""
@@ -175,33 +177,33 @@ class WireCall:
             self._callbacks.append(callback)
             return True
 
-    def _say(self, status: Any, last: tuple[Any, ...]) -> bool:
+    def _end_with(self, status: Any, last: tuple[Any, ...]) -> bool:
         with self._lock:
             if not self.is_active:
                 return False
-            self._start((*self._greeting(), *last, status), self._is_out)
-            self._is_said = True
+            self._start((*self._initial_metadata(), *last, status), self._on_status_sent)
+            self._has_status = True
             return True
 
-    def _greeting(self) -> tuple[Any, ...]:
+    def _initial_metadata(self) -> tuple[Any, ...]:
         """Return the operations that must come before anything else is sent, once."""
-        if self._is_begun:
+        if self._has_sent:
             return ()
-        self._is_begun = True
+        self._has_sent = True
         return (cygrpc.SendInitialMetadataOperation(None, _NO_FLAGS),)
 
     def _start(self, operations: tuple[Any, ...], done: Callable[[Any], None]) -> None:
         """Start operations; ``done`` gets their result, and must call `_finished`."""
         self._call.start_server_batch(operations, done)
-        self._due += 1
+        self._pending += 1
 
-    def _client_is_gone(self, event: Any) -> None:
+    def _on_close(self, event: Any) -> None:
         if event.batch_operations[0].cancelled():
             with self._lock:
                 self._is_cancelled = True
         self._finished()
 
-    def _message_is_there(self, event: Any) -> None:
+    def _on_request(self, event: Any) -> None:
         request = event.batch_operations[0].message()
         try:
             if request is None:
@@ -211,13 +213,13 @@ class WireCall:
         finally:
             self._finished()
 
-    def _is_out(self, _event: object) -> None:
+    def _on_status_sent(self, _event: object) -> None:
         self._finished()
 
     def _finished(self) -> None:
         with self._lock:
-            self._due -= 1
-            if self._due or self.is_active:
+            self._pending -= 1
+            if self._pending or self.is_active:
                 return
             callbacks, self._callbacks = self._callbacks, None
         if callbacks is None:
@@ -228,4 +230,4 @@ class WireCall:
         finally:
             # It refers to this object, and gRPC cleans up a call with the last reference to it.
             del self._receiver
-            self._on_over(self._is_cancelled and not self._is_begun)
+            self._on_over(self._is_cancelled and not self._has_sent)

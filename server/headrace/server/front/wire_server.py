@@ -184,7 +184,7 @@ class WireServer:
             # Other callers may leave before then.
             self._paced_until = began + min(wait_s, _WAIT_S)
             return
-        self._guarded(self._go_on, *self._lines.pop(caller)[1], caller)
+        self._guarded(self._serve_call, *self._lines.pop(caller)[1], caller)
         now = time.monotonic()
         self._worked_s += now - began
         if self._worked_s >= _WORK_S:
@@ -230,7 +230,7 @@ class WireServer:
         arrival = self._methods[event.tag](call)
         line = arrival.line
         if not line:
-            self._go_on(call, arrival)
+            self._serve_call(call, arrival)
             return
         waiting = self._lines.count_of(line)
         if not arrival.may_wait(waiting):
@@ -240,14 +240,14 @@ class WireServer:
             # The call may belong to a caller that may have a turn now.
             self._paced_until = 0.0
         elif arrival.no_room():
-            self._go_on(call, arrival)
+            self._serve_call(call, arrival)
 
-    def _go_on(self, call: WireCall, arrival: Arrival, caller: str = "") -> None:
+    def _serve_call(self, call: WireCall, arrival: Arrival, caller: str = "") -> None:
         """Pass a call to its receiver; this is a turn of ``caller`` if one is named."""
         self._calls += 1
         if caller:
             self._pace.turn_given(caller)
-        call.go_on(arrival, partial(self._call_is_over, caller))
+        call.serve(arrival, partial(self._call_is_over, caller))
 
     def _call_is_over(self, caller: str, was_reset: bool) -> None:  # noqa: FBT001 - as WireCall gives it
         self._calls -= 1

@@ -29,9 +29,9 @@ from headrace.server.batch.targets import Outlet
 from headrace.server.plan.planned_batches import PlannedBatch, PlannedEnd
 from headrace.server.shares import Share, ShortError
 from headrace.server.stream.batch_maker import Made
-from headrace.server.stream.begun_batch import BegunBatch, Damaged
 from headrace.server.stream.fair_turns import StreamTurns
 from headrace.server.stream.pipeline import Pipeline, Steps
+from headrace.server.stream.running_batch import Damaged, RunningBatch
 from headrace.server.stream.stream_setup import Contents, batch_header, sample_title
 from headrace.v1 import shard_service_pb2 as pb
 
@@ -92,9 +92,9 @@ class SteppedBatches:
         self._usual_bytes = 0
         # The next batch, if it is started; its plan, behind the end of the epoch if that comes
         # first; whether it may be started; and the memory of the batch before it.
-        self._ahead: BegunBatch | None = None
+        self._ahead: RunningBatch | None = None
         self._planned: deque[_Planned] = deque()
-        self._may_begin = False
+        self._may_start = False
         self._beside_bytes = 0
 
     @property
@@ -140,42 +140,42 @@ class SteppedBatches:
             StepFailedError: A step cannot process this batch, or takes too long.
             ShortError: There is not enough memory.
         """
-        begun, self._ahead = self._ahead, None
+        running, self._ahead = self._ahead, None
         self._beside_bytes = 0
         substitutes = self._contents.substitutes
         known = set() if substitutes is None else substitutes.known()
         while True:
-            if begun is None:
+            if running is None:
                 replaced = planned if substitutes is None else substitutes.replaced(planned, known)
                 gathered = stream.gather(replaced)
                 if gathered is None:
                     gathered = yield from stream.gather_late(replaced)
                 assert gathered is not None
-                begun = self._begun(replaced, gathered)
-            with closing(begun):
-                yield from self._stepped(begun, stream)
+                running = self._started(replaced, gathered)
+            with closing(running):
+                yield from self._run_steps(running, stream)
             try:
-                made = begun.result()
+                made = running.result()
             except StepFailedError as error:
-                raise self._naming(error, begun.planned) from error
+                raise self._with_sample(error, running.planned) from error
             if isinstance(made, Made):
-                damaged = begun.planned.damaged
+                damaged = running.planned.damaged
                 return made, 0 if damaged is None else damaged.size
             assert substitutes is not None
-            substitutes.note(begun.planned, made.rows, known)
-            begun = None
+            substitutes.note(running.planned, made.rows, known)
+            running = None
 
-    def _begun(self, planned: PlannedBatch, gathered: Made) -> BegunBatch:
+    def _started(self, planned: PlannedBatch, gathered: Made) -> RunningBatch:
         ((message, _),), (size,) = gathered.messages, gathered.sizes
         payload = memoryview(message)[len(message) - size :]
         work = partial(self._work, payload, gathered.buffer_bytes[0])
-        return BegunBatch(planned, work, claimed=len(message))
+        return RunningBatch(planned, work, claimed=len(message))
 
     def _work(
-        self, payload: memoryview, buffer_bytes: tuple[int, ...], begun: BegunBatch
+        self, payload: memoryview, buffer_bytes: tuple[int, ...], running: RunningBatch
     ) -> Steps[Made | Damaged]:
-        planned, pipeline, timeout_s = begun.planned, self._pipeline, self._step_timeout_s
-        claim = self._claim_beside(begun)
+        planned, pipeline, timeout_s = running.planned, self._pipeline, self._step_timeout_s
+        claim = self._claim_beside(running)
         # Claims at once what the batch before took, because too small a claim means starting over.
         usual_bytes, self._usual_bytes = self._usual_bytes, 0
         with suppress(BadArgumentError):
@@ -190,7 +190,7 @@ class SteppedBatches:
         placed = pipeline.place(
             prepared, header, payload=payload, places=self._outlet.places(), claim=claim
         )
-        begun.is_placed = True
+        running.is_placed = True
         messages = yield from pipeline.fill(
             prepared, placed, turns=self._turns, timeout_s=timeout_s
         )
@@ -205,55 +205,55 @@ class SteppedBatches:
             shown = shown[:, 1]
         header.damaged_sample_ids.extend(shown.tolist())
 
-    def _claim_beside(self, begun: BegunBatch) -> Claim:
-        gathered_bytes = begun.claimed
+    def _claim_beside(self, running: RunningBatch) -> Claim:
+        gathered_bytes = running.claimed
 
         def claim(more: int) -> None:
             self._usual_bytes = max(self._usual_bytes, more)
-            begun.claimed = gathered_bytes + more
-            self.claim(begun.claimed)
+            running.claimed = gathered_bytes + more
+            self.claim(running.claimed)
 
         return claim
 
-    def _stepped(self, begun: BegunBatch, stream: Gathering) -> Generator[bytes, None, None]:
+    def _run_steps(self, running: RunningBatch, stream: Gathering) -> Generator[bytes, None, None]:
         """Apply the steps to a batch, and to the next one as far as possible meanwhile."""
         self._outlet.flush()
-        began = said = time.monotonic()
-        self._may_begin = self._pipeline.is_ahead
+        began = reported = time.monotonic()
+        self._may_start = self._pipeline.is_ahead
         while True:
-            begun.go_on()
-            if begun.is_placed and begun.failure is None:
-                self._go_on_ahead(begun, stream)
-            if begun.is_over:
+            running.advance()
+            if running.is_placed and running.failure is None:
+                self._advance_ahead(running, stream)
+            if running.is_over:
                 return
             stream.check_ending()
-            if begun.is_idle and (self._ahead is None or self._ahead.is_idle):
-                begun.wait()
+            if running.is_idle and (self._ahead is None or self._ahead.is_idle):
+                running.wait()
             now = time.monotonic()
-            if now - said >= self._heartbeat_s:
-                said = now
+            if now - reported >= self._heartbeat_s:
+                reported = now
                 yield stream.heartbeat(now - began)
 
-    def _go_on_ahead(self, begun: BegunBatch, stream: Gathering) -> None:
+    def _advance_ahead(self, running: RunningBatch, stream: Gathering) -> None:
         """Start or continue the next batch while one is written, without waiting."""
         if (
             self._ahead is None
-            and self._may_begin
-            and not begun.is_over
+            and self._may_start
+            and not running.is_over
             and self._outlet.has_room()
         ):
-            self._beside_bytes = begun.claimed
-            self._ahead = self._begun_ahead(stream)
+            self._beside_bytes = running.claimed
+            self._ahead = self._start_ahead(stream)
         if self._ahead is not None:
-            self._ahead.go_on()
+            self._ahead.advance()
             if isinstance(self._ahead.failure, ShortError):
                 self._ahead = None
         if self._ahead is None and self._beside_bytes:
             # The batch is started when its turn comes.
-            self._may_begin, self._beside_bytes = False, 0
-            self._share.claim(begun.claimed)
+            self._may_start, self._beside_bytes = False, 0
+            self._share.claim(running.claimed)
 
-    def _begun_ahead(self, stream: Gathering) -> BegunBatch | None:
+    def _start_ahead(self, stream: Gathering) -> RunningBatch | None:
         batches = self._plan_ahead(stream)
         if not isinstance(batches, list):
             return None
@@ -265,7 +265,7 @@ class SteppedBatches:
             gathered = stream.gather(planned)
         except (ShortError, HeadraceError):
             return None
-        return None if gathered is None else self._begun(planned, gathered)
+        return None if gathered is None else self._started(planned, gathered)
 
     def _plan_ahead(self, stream: Gathering) -> _Planned | None:
         """Plan the next batch, and the end of the epoch before it; return what came last."""
@@ -285,7 +285,7 @@ class SteppedBatches:
             self._planned.append(planned)
         return self._planned[-1]
 
-    def _naming(self, error: StepFailedError, planned: PlannedBatch) -> StepFailedError:
+    def _with_sample(self, error: StepFailedError, planned: PlannedBatch) -> StepFailedError:
         """Return an error about a row with the name of its sample."""
         if "row" not in error.metadata:
             return error

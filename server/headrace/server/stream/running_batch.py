@@ -2,7 +2,7 @@
 
 Contract:
 
-1. `go_on` takes no longer than a step takes between two rows, and never waits for other threads.
+1. `advance` takes no longer than a step takes between two rows, and never waits for other threads.
 2. A failure is kept until the batch's turn: `result` raises it.
 3. Memory is claimed before the batch has its place, and never afterwards. So while one batch is
    written, the next one may claim.
@@ -37,7 +37,7 @@ class Damaged:
     rows: tuple[int, ...]
 
 
-class BegunBatch:
+class RunningBatch:
     """One batch; the contract is above.
 
     Args:
@@ -55,7 +55,7 @@ class BegunBatch:
     def __init__(
         self,
         planned: PlannedBatch,
-        work: Callable[[BegunBatch], Steps[Made | Damaged]],
+        work: Callable[[RunningBatch], Steps[Made | Damaged]],
         *,
         claimed: int,
     ) -> None:
@@ -72,7 +72,7 @@ class BegunBatch:
         """Return whether the batch waits for another thread."""
         return self.is_over or self._waits is not None
 
-    def go_on(self) -> None:
+    def advance(self) -> None:
         """Do some of the work that can be done now."""
         if self.is_over:
             return
