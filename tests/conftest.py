@@ -33,7 +33,7 @@ _AWS_VARIABLES = (
 
 
 # Before any test's module loads them, and by its path, since to import it would load them too.
-runpy.run_path(str(_COMPILE))["bring_up_to_date"]()
+runpy.run_path(str(_COMPILE))["compile_if_stale"]()
 
 
 def pytest_configure() -> None:

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from pyspark.sql import functions as sf
 
 from headrace.converter import Function, make_converter
-from headrace.converter.api.make_converter import _type_told
+from headrace.converter.api.make_converter import _type_bytes
 from headrace.converter.keys import conversion_key
 from headrace.converter.keys.encoding import Node, digest, tokens
 from headrace.converter.keys.files import Files, settle
@@ -549,5 +549,5 @@ def test_types_with_confusing_names_are_told_apart() -> None:
     one = pa.struct([("a: int32, b", pa.int32())])
 
     assert str(one) == str(two)
-    assert _type_told("x", one) != _type_told("x", two)
-    assert _type_told("x", "int32") == _type_told("x", pa.int32())
+    assert _type_bytes("x", one) != _type_bytes("x", two)
+    assert _type_bytes("x", "int32") == _type_bytes("x", pa.int32())

@@ -244,7 +244,7 @@ HOSTILE_BLOCKS: dict[str, tuple[Callable[[], HostileBlock], str]] = {
         _changed(_prefix(801)),
         "not a record batch",
     ),
-    "40 a compressed buffer of 3 bytes": (_changed(_buffer(None, 3)), "buffer of 3 bytes"),
+    "40 a compressed buffer of 3 bytes": (_changed(_buffer(None, 3)), "only 3 bytes"),
     "41 a buffer past the end": (_changed(_buffer(1 << 30, None)), "of a body of"),
     "42 a buffer before the start": (_changed(_buffer(-8, None)), "of a body of"),
     "43 a buffer of negative length": (_changed(_buffer(None, -1)), "of a body of"),

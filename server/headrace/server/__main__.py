@@ -55,7 +55,7 @@ def main(arguments: Sequence[str]) -> int:
 def _serve(options: argparse.Namespace, asked: threading.Event) -> None:
     with start_server(_config(options)) as server:
         leases = Leases(options.lease, options.lock, address=server.address)
-        _be_quiet()
+        _release_output()
         leases.wait(
             linger_s=options.linger_s,
             is_in_use=lambda: server.open_call_count > 0,
@@ -87,7 +87,7 @@ def _datasets(sources: Sequence[str], store: str) -> dict[str, DatasetConfig]:
     return {name: DatasetConfig(url=url, store=options) for name, url in pairs}
 
 
-def _be_quiet() -> None:
+def _release_output() -> None:
     """Let go of the pipe on which the client waits; its end is the sign to connect."""
     nowhere = os.open(os.devnull, os.O_RDWR)
     for output in (sys.stdout, sys.stderr):

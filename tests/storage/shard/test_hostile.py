@@ -287,7 +287,7 @@ _DAMAGED: dict[str, tuple[Callable[[Path], None], str]] = {
         _shard_table(lambda batch: batch, "zstd"),
         "compressed record batch",
     ),
-    "68 compressed block table": (_compressed_blocks, "a compressed page"),
+    "68 compressed block table": (_compressed_blocks, "compressed page found"),
     "69 shard table of a version to come": (
         _metadata("headrace.version", lambda _: b"3"),
         "a newer headrace may be able to read it",

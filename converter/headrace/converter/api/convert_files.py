@@ -156,7 +156,7 @@ def convert_files(
             how=images or ImageOptions(),
             keeps_bytes=write.compression is None,
         )
-        with _telling(folder, left_out):
+        with _reporting_left_out(folder, left_out):
             return write_folder(
                 folder, url, spark=spark, progress=progress, notice=notice, threads=threads
             )
@@ -190,7 +190,9 @@ def convert_files(
 
 
 @contextmanager
-def _telling(folder: Folder, left_out: Callable[[FilesLeftOut], None] | None) -> Iterator[None]:
+def _reporting_left_out(
+    folder: Folder, left_out: Callable[[FilesLeftOut], None] | None
+) -> Iterator[None]:
     """Report at the end what was left out, also if the conversion fails."""
     try:
         yield

@@ -97,7 +97,7 @@ def open_folder(
     skipped = SkippedFiles() if how.on_error == "skip" else None
     pieces = image_pieces(source, plan, options=wanted.options, skipped=skipped)
     chosen = _with_split_column(wanted) if has_splits else wanted
-    jobs = tuple((each, _suited(chosen, each) if keeps_bytes else chosen) for each in pieces)
+    jobs = tuple((each, _adapted(chosen, each) if keeps_bytes else chosen) for each in pieces)
     return Folder(plan, jobs, skipped)
 
 
@@ -165,7 +165,7 @@ def _stored_names(wanted: WantedConversion, names: Sequence[str]) -> Mapping[str
     return columns if isinstance(columns, Mapping) else {name: name for name in columns}
 
 
-def _suited(wanted: WantedConversion, pieces: ImagePieces) -> WantedConversion:
+def _adapted(wanted: WantedConversion, pieces: ImagePieces) -> WantedConversion:
     if wanted.writing.format == "arrow" and pieces.is_compressed:
         return replace(wanted, writing=replace(wanted.writing, compression="none"))
     return wanted

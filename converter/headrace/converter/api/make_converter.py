@@ -121,7 +121,7 @@ def make_converter(
         name=key,
         unknown=() if function is None else ("its function cannot be inspected",),
     )
-    _warn_of(named.unknown)
+    _warn_not_reusable(named.unknown)
     url = cache.url_of(named.text)
     record = cache.read(named.text)
     if record is not None and not record.is_claim and not record.is_expired(now_s):
@@ -155,7 +155,7 @@ def _convert(df: DataFrame, named: ConversionKey, cache: ConversionCache, how: S
         raise
 
 
-def _warn_of(unknown: Sequence[str]) -> None:
+def _warn_not_reusable(unknown: Sequence[str]) -> None:
     if unknown:
         _LOG.warning(
             "later calls cannot reuse this conversion: %s; give make_converter a key= that names "
@@ -172,19 +172,19 @@ def _stored_as(
     """Return the settings that distinguish conversions of one DataFrame."""
     return {
         "columns": tuple(columns.items()) if isinstance(columns, Mapping) else columns,
-        "types": {name: _type_told(name, kind) for name, kind in write.types.items()},
+        "types": {name: _type_bytes(name, kind) for name, kind in write.types.items()},
         "shapes": {
             name: sides if isinstance(sides, str) else tuple(int(side) for side in sides)
             for name, sides in write.shapes.items()
         },
         "formats": dict(write.formats),
         "classes": {name: tuple(names) for name, names in write.classes.items()},
-        "function": _function_told(function),
+        "function": _function_facts(function),
         "writing": asdict(write.writing("arrow")),
     }
 
 
-def _function_told(function: Function | None) -> tuple[str, str | bytes] | None:
+def _function_facts(function: Function | None) -> tuple[str, str | bytes] | None:
     """Return what is known of a function: its input and its output."""
     if function is None:
         return None
@@ -194,7 +194,7 @@ def _function_told(function: Function | None) -> tuple[str, str | bytes] | None:
     return function.over, schema if isinstance(schema, str) else schema.json()
 
 
-def _type_told(name: str, kind: str | pa.DataType) -> bytes:
+def _type_bytes(name: str, kind: str | pa.DataType) -> bytes:
     # The type's text is ambiguous: names of fields in it may contain any characters.
     return pa.schema([pa.field("", named_type(kind, column=name))]).serialize().to_pybytes()
 

@@ -69,11 +69,11 @@ def stored_batch(
 def _stored_column(column: Array, plan: ColumnPlan, first_sample: int) -> Array:
     stored = _typed_column(column, plan, first_sample)
     if plan.class_count is not None:
-        _refuse_strange_classes(stored, plan, plan.class_count, first_sample)
+        _refuse_unknown_classes(stored, plan, plan.class_count, first_sample)
     return stored
 
 
-def _refuse_strange_classes(
+def _refuse_unknown_classes(
     stored: Array, plan: ColumnPlan, class_count: int, first_sample: int
 ) -> None:
     """Refuse numbers without a class; -1 means no class, as in Hugging Face's datasets."""

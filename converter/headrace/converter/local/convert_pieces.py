@@ -70,7 +70,7 @@ def write_pieces(
         samples=plan_samples(chosen.schema, wanted),
         wanted=wanted,
         threads=workers,
-        tell=progress or _tell_nobody,
+        tell=progress or _ignore_progress,
     )
     if wanted.shuffle_seed is None:
         sortedness = Sortedness(chosen.schema)
@@ -87,7 +87,7 @@ def write_pieces(
             free_bytes = free_space(folder, chosen.raw_bytes)
             if notice is not None:
                 notice(_spill_text(folder, chosen.raw_bytes, free_bytes))
-            shuffled.scatter(partial(_tell_first_pass, progress or _tell_nobody, chosen.count))
+            shuffled.scatter(partial(_tell_first_pass, progress or _ignore_progress, chosen.count))
 
         return write(shuffled, prepare=scatter)
 
@@ -165,7 +165,7 @@ def _mebibytes(count: int) -> str:
     return f"{-(-count // 2**20):,} MiB"
 
 
-def _tell_nobody(progress: Progress) -> None:
+def _ignore_progress(progress: Progress) -> None:
     del progress
 
 

@@ -55,7 +55,7 @@ def plan_columns(
     """
     said = declared or WriteOptions()
     for argument in ("shapes", "types", "formats", "classes"):
-        _refuse_strangers(argument, getattr(said, argument), schema.names)
+        _refuse_unknown_names(argument, getattr(said, argument), schema.names)
     if not schema.names:
         raise BadArgumentError("the DataFrame has no columns", field="df")
     plans = tuple(_plan(name, schema, said) for name in schema.names)
@@ -64,7 +64,7 @@ def plan_columns(
     return plans
 
 
-def _refuse_strangers(argument: str, said: Mapping[str, object], names: list[str]) -> None:
+def _refuse_unknown_names(argument: str, said: Mapping[str, object], names: list[str]) -> None:
     missing = sorted(set(said) - set(names))
     if missing:
         raise ColumnNotFoundError(

@@ -226,13 +226,13 @@ def _joined(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
             sum(part.num_rows for part in held) >= _ROWS
             or sum(part.nbytes for part in held) >= _ROW_BYTES
         ):
-            yield from _as_few(held)
+            yield from _combined(held)
             held = []
     if held:
-        yield from _as_few(held)
+        yield from _combined(held)
 
 
-def _as_few(batches: list[pa.RecordBatch]) -> list[pa.RecordBatch]:
+def _combined(batches: list[pa.RecordBatch]) -> list[pa.RecordBatch]:
     """Return one batch, or more if one cannot hold as many bytes."""
     if len(batches) == 1:
         return batches

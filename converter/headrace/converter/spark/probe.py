@@ -25,7 +25,7 @@ from pyspark import cloudpickle
 
 from headrace.converter.spark.job import context_of, run_job
 from headrace.converter.spark.ship_code import code_digest, ship
-from headrace.converter.tasks.failure import told_to_driver
+from headrace.converter.tasks.failure import packed_for_driver
 from headrace.converter.tasks.shard_task import ShardTask
 from headrace.errors import ConfigurationError, HeadraceError, ObjectNotFoundError
 from headrace.storage import Store, open_store
@@ -192,7 +192,7 @@ def _question(
 def left_object(task: ShardTask) -> str:
     """Write a small object as the task would, and return its name for the driver to check."""
     name = f"headrace-probe-{task.job}-executor"
-    with told_to_driver():
+    with packed_for_driver():
         store = open_store(task.url, options=task.options)
         try:
             store.write(name, b"")

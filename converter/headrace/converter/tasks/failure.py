@@ -17,7 +17,7 @@ _MAX_CHARACTERS = 6000  # of a message; Spark Connect cuts much longer ones
 
 
 @contextlib.contextmanager
-def told_to_driver() -> Iterator[None]:
+def packed_for_driver() -> Iterator[None]:
     """Raise our errors so that `error_in` finds them complete in Spark's message."""
     try:
         yield

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from headrace.converter.tasks.failure import told_to_driver
+from headrace.converter.tasks.failure import packed_for_driver
 from headrace.converter.tasks.shard_task import ShardTask, entry_of, row_of, split_url
 from headrace.converter.tasks.sinks import Entry, open_sink, stored_name
 from headrace.errors import InternalError
@@ -81,7 +81,7 @@ class MergeTask:
         context = TaskContext.get()
         if context is None:
             raise InternalError("a merge task only runs inside a Spark task")
-        with told_to_driver():
+        with packed_for_driver():
             for batch in batches:
                 for number in batch.column(0).to_numpy():
                     yield from self.rows(int(number), attempt=context.taskAttemptId())

@@ -25,7 +25,7 @@ from headrace.converter.columns.vectors import dense_lists
 from headrace.converter.samples.function import FunctionPlan, run_function
 from headrace.converter.samples.splits import MAX_SPLITS, ByColumn, Splitter
 from headrace.converter.tasks.binary_formats import Formats
-from headrace.converter.tasks.failure import told_to_driver
+from headrace.converter.tasks.failure import packed_for_driver
 from headrace.converter.tasks.sinks import Entry, Sink, Writing, open_sink, raw_bytes_of
 from headrace.errors import BadArgumentError, InternalError
 from headrace.storage import Store, StoreOptions, open_store
@@ -100,7 +100,7 @@ class ShardTask:
         partition, attempt = context.partitionId(), context.taskAttemptId()
         stem = f"{partition:05d}-{self.job}{attempt:04x}"
         rows = taken_over(batches, self.names)
-        with told_to_driver():
+        with packed_for_driver():
             yield from self.rows(rows, partition=partition, stem=stem)
 
     def rows(

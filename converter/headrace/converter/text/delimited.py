@@ -71,7 +71,7 @@ class Delimited:
         content, refusals = chunk.content, list[Refusal]()
         table = self._table(content) if self._is_regular(content) else None
         if table is None:
-            judged = [(record, self._why(record, content)) for record in self._split(content)]
+            judged = [(record, self._reason(record, content)) for record in self._split(content)]
             refusals = [self._refusal(chunk, record, why) for record, why in judged if why]
             content = b"".join(content[r.start : r.stop] for r, why in judged if not why)
             table = self._table(content)
@@ -113,7 +113,7 @@ class Delimited:
             if record.width or len(self.names) == 1:
                 yield record
 
-    def _why(self, record: Record, content: bytes) -> str:
+    def _reason(self, record: Record, content: bytes) -> str:
         problem = bytes_problem(content[record.start : record.stop]) or record.why
         width, wanted = max(record.width, 1), len(self.names)
         if problem or width == wanted:

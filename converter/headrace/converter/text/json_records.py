@@ -123,7 +123,7 @@ class JsonFile:
                 values.append(value)
                 at = _end(_SPACE, text, at)
         except (ValueError, RecursionError) as error:
-            found.refuse(_why(error))
+            found.refuse(_reason(error))
             return
         for value in values:
             found.take(value)
@@ -224,7 +224,7 @@ class _Text:
 
     def skip(self, pattern: re.Pattern[str]) -> None:
         while True:
-            self._go(_end(pattern, self._held, self.at))
+            self._advance(_end(pattern, self._held, self.at))
             if self.at < len(self._held) or not self.more():
                 return
 
@@ -240,7 +240,7 @@ class _Text:
         if not self.starts(mark):
             shown = self._held[self.at : self.at + 20]
             raise self.failed(f"found {shown!r}, expected {mark!r}")
-        self._go(self.at + 1)
+        self._advance(self.at + 1)
         self.skip(_SPACE)
 
     def decode(self, found: _Found) -> int:
@@ -254,9 +254,9 @@ class _Text:
                 if stop is None:
                     continue
                 found.refuse(str(error))
-                return self._go(stop)
+                return self._advance(stop)
             except (ValueError, RecursionError) as error:
-                self._go_on(error)
+                self._read_more(error)
                 continue
             # A number may continue in text that is not read yet.
             if end == len(self._held) and self.more():
@@ -267,21 +267,21 @@ class _Text:
                 found.refuse(problem)
             else:
                 found.take(value)
-            return self._go(end)
+            return self._advance(end)
 
     def _end_of_value(self) -> int | None:
         """Return where an object ends that has a name twice; None if more was read for it."""
         try:
             return _LENIENT.raw_decode(self._held, self.at)[1]
         except (ValueError, RecursionError) as error:
-            self._go_on(error)
+            self._read_more(error)
             return None
 
-    def _go_on(self, error: ValueError | RecursionError) -> None:
+    def _read_more(self, error: ValueError | RecursionError) -> None:
         """Read more of a value that ends too early; fail if there is no more, or it is broken."""
-        may_go_on = isinstance(error, json.JSONDecodeError) and not self._is_whole
-        if not (may_go_on and self.more()):
-            raise self.failed(_why(error)) from error
+        may_continue = isinstance(error, json.JSONDecodeError) and not self._is_whole
+        if not (may_continue and self.more()):
+            raise self.failed(_reason(error)) from error
 
     def failed(self, why: str) -> BadArgumentError:
         """Return an error that ``on_error`` cannot skip: the next record's start is not known."""
@@ -291,7 +291,7 @@ class _Text:
             field="SRC",
         )
 
-    def _go(self, end: int) -> int:
+    def _advance(self, end: int) -> int:
         self.line += self._held.count("\n", self.at, end)
         length, self.at = end - self.at, end
         return length
@@ -317,7 +317,7 @@ def _end(pattern: re.Pattern[str], text: str, at: int) -> int:
     return at if found is None else found.end()
 
 
-def _why(error: ValueError | RecursionError) -> str:
+def _reason(error: ValueError | RecursionError) -> str:
     if isinstance(error, RecursionError):
         return "objects or arrays are nested too deep"
     if isinstance(error, json.JSONDecodeError):

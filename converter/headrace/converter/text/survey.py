@@ -242,7 +242,7 @@ def _survey_csv(
     names = cutters[0].reader.columns if isinstance(cutters[0].reader, Delimited) else ()
     columns = {name: _Column() for name in names if name not in types}
     unfit = declared_unfit(types)
-    _refuse_strangers(types, names)
+    _refuse_unknown_names(types, names)
     for cutter in cutters:
         tasks = (
             partial(_check_csv, cutter.reader, chunk, columns, unfit) for chunk in cutter.chunks()
@@ -262,7 +262,7 @@ def _survey_csv(
     return TextPieces(schema, pieces, settled, types), [each for each in told if each]
 
 
-def _refuse_strangers(types: Mapping[str, pa.DataType], columns: Sequence[str]) -> None:
+def _refuse_unknown_names(types: Mapping[str, pa.DataType], columns: Sequence[str]) -> None:
     for name, kind in types.items():
         if name not in columns:
             raise ColumnNotFoundError(

@@ -86,7 +86,7 @@ class Access:
         self._changes = 0
         self._stamp: tuple[int, int, int] | None = None
         # Why the file could not be read, so that the log says it once.
-        self._told = ""
+        self._last_error = ""
         if path is not None:
             self._stamp = _stamp(path)
             self._entries = read_tokens(path)
@@ -99,7 +99,7 @@ class Access:
     def changes(self) -> int:
         """Return how often the file has changed since the start, checking it from time to time."""
         if self._path is not None:
-            self._refresh_now_and_then(self._path)
+            self._refresh_if_due(self._path)
         return self._changes
 
     def caller(
@@ -121,7 +121,7 @@ class Access:
             return ANYBODY
         token = _presented(metadata)
         names = frozenset() if token else frozenset(subjects())
-        self._refresh_now_and_then(self._path)
+        self._refresh_if_due(self._path)
         found = self._known(token, names)
         if found is None:
             # The token may have been added a moment ago.
@@ -152,7 +152,7 @@ class Access:
         names = subjects - {""}
         return next((entry.caller for entry in self._entries if entry.subject in names), None)
 
-    def _refresh_now_and_then(self, path: Path) -> None:
+    def _refresh_if_due(self, path: Path) -> None:
         # Without the lock: two simultaneous checks do no harm.
         if self._now() >= self._looked_at + LOOK_S:
             self._refresh(path)
@@ -170,11 +170,11 @@ class Access:
                 self._stamp = stamp
                 self._changes += 1
             except ConfigurationError as error:
-                if error.message != self._told:
+                if error.message != self._last_error:
                     _log.error("callers were not changed: %s", error.message)
-                self._told = error.message
+                self._last_error = error.message
             else:
-                self._told = ""
+                self._last_error = ""
                 _log.info("%d callers read from %s", len(self._entries), path)
 
 

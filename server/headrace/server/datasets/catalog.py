@@ -65,7 +65,7 @@ class Catalog:
             raise BadArgumentError("the request names no dataset; name one", field="dataset")
         served = self._datasets.get(name) if caller.may_read(name) else None
         if served is None:
-            near = _near(name, (each for each in self._datasets if caller.may_read(each)))
+            near = _similar_names(name, (each for each in self._datasets if caller.may_read(each)))
             raise DatasetNotFoundError(
                 f"there is no dataset {name[:_LONGEST_COMPARED]!r} here{near}; `headrace list "
                 "HOST:PORT` shows those that you may read",
@@ -300,7 +300,7 @@ def _fingerprint(request: BatchesRequest) -> str:
     return decode_token(request.resume_token).fingerprint
 
 
-def _near(name: str, known: Iterable[str]) -> str:
+def _similar_names(name: str, known: Iterable[str]) -> str:
     """Return the names that a caller may have meant, among those that it may see."""
     if "/" in name:
         return ", and a URL is not a name: `headrace serve NAME=URL` gives a dataset its name"

@@ -81,7 +81,7 @@ def compile_loops(folder: Path = _HERE) -> Path:
         return made.replace(folder / EXTENSION)
 
 
-def bring_up_to_date() -> None:
+def compile_if_stale() -> None:
     """Compile the loops of a clone if its sources have changed and a compiler is available."""
     made = _HERE / EXTENSION
     try:

@@ -89,7 +89,7 @@ class _Worker:
     def listen(self) -> None:
         """Handle the supervisor's messages; when it ends, so does the worker."""
         try:
-            self.cache.listen(self._obey)
+            self.cache.listen(self._handle)
         finally:
             # Also after a failure: a worker that hears nothing is of no use; another replaces it.
             self.is_lost = True
@@ -115,7 +115,7 @@ class _Worker:
             replace(self.config, datasets=dict(config.datasets), item_nulls=config.item_nulls)
         )
 
-    def _obey(self, message: ToWorker) -> None:
+    def _handle(self, message: ToWorker) -> None:
         match message:
             case SendAway(count):
                 self.server.send_away(count)
