@@ -18,9 +18,9 @@ a second, the median of interleaved rounds, and the processor time of all proces
   each image, a PNG of its size with four classes.
 
 Then what each has of *bare*, and the last ones of what they are without what they are named for.
-The server is a process of its own on the same processors. Rates are those of streams that run: from
-the time when each loop has a batch to that when the first ends, connecting left out. The last ones,
-and *kept*, are measured where ``--only`` names them.
+The server is a process of its own on the same processors. Rates and processor time are those of
+streams that run: from the time when each loop has a batch to that when the first ends, connecting
+left out. The last ones, and *kept*, are measured where ``--only`` names them.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ _BESIDE: dict[str, tuple[str, list[Any]]] = {
 }
 
 Run = Callable[[float], tuple[float, float]]
-"""Works for the given seconds; returns images a second, and how many were made in that time."""
+"""Works for the given seconds; returns images a second, and the processor time of an image."""
 
 
 def in_threads(files: list[bytes], make: Callable[[], Callable[[int], None]]) -> Run:
@@ -92,7 +92,7 @@ def in_threads(files: list[bytes], make: Callable[[], Callable[[int], None]]) ->
 
     def run(seconds: float) -> tuple[float, float]:
         counts = [0] * allowed_processors()
-        began = time.monotonic()
+        used, began = _used(), time.monotonic()
         end = began + seconds
 
         def work(thread: int) -> None:
@@ -108,7 +108,8 @@ def in_threads(files: list[bytes], make: Callable[[], Callable[[int], None]]) ->
             thread.start()
         for thread in threads:
             thread.join()
-        return sum(counts) / (time.monotonic() - began), sum(counts)
+        count = sum(counts)
+        return count / (time.monotonic() - began), (_used() - used) / count
 
     return run
 
@@ -179,16 +180,19 @@ def opencv(files: list[bytes]) -> Run | None:
 def served(
     address: str,
     kind: Any,
+    pid: int,
     *,
     loops: int,
     steps: Sequence[Any] = (_STEP,),
     columns: Sequence[str] = ("image",),
 ) -> Run:
-    """Return loops over a server."""
+    """Return loops over a server, whose process is ``pid``."""
 
     def run(seconds: float) -> tuple[float, float]:
         # Of each loop: when it got each batch, and of how many images.
         taken: list[list[tuple[float, int]]] = [[] for _ in range(loops)]
+        # The processor time when all had one, and when the first ended.
+        used: dict[str, float] = {}
 
         def read(loop: int) -> None:
             with NumpyDataset(
@@ -206,7 +210,12 @@ def served(
                     for arrays in dataset:
                         now = time.monotonic()
                         taken[loop].append((now, len(arrays["image"])))
-                        if all(taken) and now >= max(own[0][0] for own in taken) + seconds:
+                        if not all(taken):
+                            continue
+                        if not used:
+                            used.setdefault("began", _used(pid))
+                        if now >= max(own[0][0] for own in taken) + seconds:
+                            used.setdefault("ended", _used(pid))
                             return
 
         threads = [threading.Thread(target=read, args=(n,)) for n in range(loops)]
@@ -216,11 +225,20 @@ def served(
             thread.join()
         # While all run: from the first batch of the last to the last batch of the first to end.
         began, ended = max(own[0][0] for own in taken), min(own[-1][0] for own in taken)
-        counted = sum(count for own in taken for now, count in own if began < now <= ended)
-        total = sum(count for own in taken for _, count in own)
-        return counted / (ended - began), total
+        counted = sum(_made(own, ended) - _made(own, began) for own in taken)
+        return counted / (ended - began), (used["ended"] - used["began"]) / counted
 
     return run
+
+
+def _made(own: list[tuple[float, int]], moment: float) -> float:
+    """Return how many images of a loop were made by then: those of a batch one after another.
+
+    Loops of equal shares get their batches at the same time. To count whole batches would leave out
+    one of all loops but one, a tenth of what four loops get in three seconds.
+    """
+    moments, counts = zip(*own, strict=True)
+    return float(np.interp(moment, moments, np.cumsum(counts)))
 
 
 class _Photos:
@@ -254,7 +272,7 @@ def loader(files: list[bytes]) -> Run:
     photos: Any = _Photos(files)
 
     def run(seconds: float) -> tuple[float, float]:
-        count, first, began = 0, 0, 0.0
+        count, first, began, used = 0, 0, 0.0, _used()
         end = time.monotonic() + seconds
         while True:
             batches = torch.utils.data.DataLoader(
@@ -266,7 +284,10 @@ def loader(files: list[bytes]) -> Run:
                 if not began:
                     began, first = now, count
                 elif now >= end:
-                    return (count - first) / (now - began), count
+                    rate = (count - first) / (now - began)
+                    # Processor time of workers counts when they have ended.
+                    del batches
+                    return rate, (_used() - used) / count
 
     return run
 
@@ -294,15 +315,15 @@ def main() -> None:
         unix = folder / "socket"
         listen = f"127.0.0.1:0,unix:{unix}"
         server = stack.enter_context(serving({"photos": url}, listen=listen))
-        address = server.address.split()[0]
+        address, pid = server.address.split()[0], server.process.pid
         ways: dict[str, Run | None] = {
             "decode": decoding(files),
             "bare": bare(files),
             "opencv": opencv(files),
-            "ring": served(f"unix:{unix}", "ring", loops=1),
-            "grpc": served(address, "grpc", loops=1),
-            "ring x4": served(f"unix:{unix}", "ring", loops=4),
-            "grpc x4": served(address, "grpc", loops=4),
+            "ring": served(f"unix:{unix}", "ring", pid, loops=1),
+            "grpc": served(address, "grpc", pid, loops=1),
+            "ring x4": served(f"unix:{unix}", "ring", pid, loops=4),
+            "grpc x4": served(address, "grpc", pid, loops=4),
             "loader": loader(files),
         }
         for name in (each for each in _BESIDE if each in asked):
@@ -310,26 +331,23 @@ def main() -> None:
             ways[name] = served(
                 f"unix:{unix}",
                 "ring",
+                pid,
                 loops=1,
                 steps=_BESIDE[name][1],
                 columns=["image", *columns],
             )
         wanted = asked if options.only else list(ways)
-        pids = dict.fromkeys(ways, server.process.pid)
         if "kept" in wanted or "kept grpc" in wanted:
-            kept, pid = _keeping(stack, url, folder / "keeping", _DECODED_BYTES * len(files))
-            ways |= kept
-            pids |= dict.fromkeys(kept, pid)
+            ways |= _keeping(stack, url, folder / "keeping", _DECODED_BYTES * len(files))
         runs = {name: run for name, run in ways.items() if run is not None and name in wanted}
         rates: dict[str, list[float]] = {name: [] for name in runs}
         costs: dict[str, list[float]] = {name: [] for name in runs}
         for number in range(options.rounds + 1):
             for name, run in runs.items():
-                used = _used(pids[name])
-                rate, count = run(options.seconds if number else 1.0)
+                rate, cost_s = run(options.seconds if number else 1.0)
                 if number:
                     rates[name].append(rate)
-                    costs[name].append((_used(pids[name]) - used) / count * 1e6)
+                    costs[name].append(cost_s * 1e6)
     print(
         f"{platform.machine()}, {allowed_processors()} of {os.cpu_count()} processors, "
         f"{len(files)} files of {sum(map(len, files)) // len(files)} bytes"
@@ -358,10 +376,8 @@ def _ratio(rates: list[float], base: list[float]) -> float:
     return statistics.median(one / other for one, other in zip(rates, base, strict=True))
 
 
-def _keeping(
-    stack: ExitStack, url: str, unix: Path, budget_bytes: int
-) -> tuple[dict[str, Run], int]:
-    """Return loops over a server that has all images decoded, and its process."""
+def _keeping(stack: ExitStack, url: str, unix: Path, budget_bytes: int) -> dict[str, Run]:
+    """Return loops over a server that has all images decoded."""
     server = stack.enter_context(
         serving(
             {"photos": url},
@@ -369,21 +385,23 @@ def _keeping(
             listen=f"127.0.0.1:0,unix:{unix}",
         )
     )
+    pid = server.process.pid
     ways = {
-        "kept": served(f"unix:{unix}", "ring", loops=1),
-        "kept grpc": served(server.address.split()[0], "grpc", loops=1),
+        "kept": served(f"unix:{unix}", "ring", pid, loops=1),
+        "kept grpc": served(server.address.split()[0], "grpc", pid, loops=1),
     }
     began = time.monotonic()
     while time.monotonic() - began < _FILL_S:
         ways["kept"](1.0)
-    return ways, server.process.pid
+    return ways
 
 
-def _used(pid: int) -> float:
+def _used(pid: int | None = None) -> float:
+    """Return the processor time of this process and those that it ended, and of another."""
     mine = resource.getrusage(resource.RUSAGE_SELF)
     children = resource.getrusage(resource.RUSAGE_CHILDREN)
     own = mine.ru_utime + mine.ru_stime + children.ru_utime + children.ru_stime
-    return own + processor_s(pid)
+    return own if pid is None else own + processor_s(pid)
 
 
 if __name__ == "__main__":
