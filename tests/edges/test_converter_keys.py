@@ -411,6 +411,7 @@ OPAQUE: dict[str, Maker] = {
     "MapInArrow": lambda spark: spark.range(3).mapInArrow(_rows, "id long"),
     "LogicalRDD": lambda spark: spark.sparkContext.parallelize([(1,)], 1).toDF("x int"),
     "CurrentDate": lambda spark: spark.range(3).where("current_date() > '2020-01-01'"),
+    "today": _sql("select to_date('today') x"),
     "Uuid": lambda spark: spark.sql("select uuid() x"),
     "cached": lambda spark: spark.range(77).cache(),
     "CallMethodViaReflection": _sql("select reflect('java.lang.Math', 'random') x"),

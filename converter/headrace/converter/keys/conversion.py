@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from headrace.converter.keys.encoding import Node, digest
 from headrace.converter.keys.files import Files, changed_file, settle
-from headrace.converter.keys.java import class_of, items_of
+from headrace.converter.keys.java import class_of, items_of, jvm_of
 from headrace.converter.keys.plan import Plan
 from headrace.converter.keys.settings import parallelism_of, settings_of, unknown_extensions
 from headrace.converter.spark.job import context_of
@@ -105,6 +105,8 @@ def _facts(df: DataFrame) -> tuple[Plan | None, object, list[str]]:
     if _is_cached(df):
         unknown.append("it reads data that Spark has cached, which may be older than the files")
     analysed = df._jdf.queryExecution().analyzed()  # noqa: SLF001 - Spark's only way to a plan
+    if _says_now(df, analysed):
+        unknown.append("it has a text such as 'today', which means another time at each run")
     return Plan(df), (settings_of(df.sparkSession), analysed), unknown
 
 
@@ -118,6 +120,14 @@ def _is_cached(df: DataFrame) -> bool:
     plans = [plan, *items_of(plan.subqueriesAll())]
     leaves = (leaf for part in plans for leaf in items_of(part.collectLeaves()))
     return any(class_of(leaf).endswith(".InMemoryRelation") for leaf in leaves)
+
+
+def _says_now(df: DataFrame, analysed: Any) -> bool:
+    """Return whether Spark would replace a text by the current time."""
+    rules = jvm_of(df.sparkSession).org.apache.spark.sql.catalyst.optimizer
+    plans = (analysed, *items_of(analysed.subqueriesAll()))
+    ready = [rules.ReplaceExpressions.apply(plan) for plan in plans]
+    return any(not rules.SpecialDatetimeValues.apply(plan).fastEquals(plan) for plan in ready)
 
 
 def _words(names: Sequence[str]) -> str:
