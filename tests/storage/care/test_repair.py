@@ -187,10 +187,11 @@ def _converted(url: str, job: str, numbers: range, *, partition: int = 0) -> Non
     )
 
 
-def test_shards_of_two_conversions_are_not_mixed(tmp_path: Path) -> None:
+@pytest.mark.parametrize("partition", [0, 1])
+def test_shards_of_two_conversions_are_not_mixed(tmp_path: Path, partition: int) -> None:
     """Where names alone tell of two jobs, the caller must say which, in which order."""
     _converted(str(tmp_path), "aaaaaaaa0001", range(5, 9))
-    _converted(str(tmp_path), "bbbbbbbb0001", range(5))
+    _converted(str(tmp_path), "bbbbbbbb0001", range(5), partition=partition)
     store = open_store(str(tmp_path))
 
     with pytest.raises(BadArgumentError, match=r"1 of job aaaaaaaa, 1 of job bbbbbbbb.*--shards"):

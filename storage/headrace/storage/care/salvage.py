@@ -188,11 +188,12 @@ def _check_one_conversion(names: Sequence[str], url: str) -> None:
         if parts is None:
             continue
         partition, _, job, attempt = parts.groups()
-        if attempts.setdefault(partition, job + attempt) != job + attempt:
+        mine = job + attempt
+        if attempts.setdefault("", job) != job or attempts.setdefault(partition, mine) != mine:
             raise BadArgumentError(
                 f"no manifest in {url} can be read, and the shards come from several conversions "
                 f"or attempts ({_counts(names)}); name those that belong to the dataset, in its "
-                f"order, with --shards '*-{attempts[partition]}.arrow' and so on",
+                f"order, with --shards '*-{mine}.arrow' and so on",
                 field="shards",
             )
 
