@@ -1,9 +1,9 @@
 """Verify stored blocks and write them into the arena, in compiled loops.
 
-A block of the usual kind is not compressed, has no nulls, and its texts are ASCII. One call
-verifies all such blocks of a run, and another writes each of them, both without Python's lock.
-Decoding with Arrow and writing with NumPy takes dozens of calls, whose code the processor's caches
-do not keep from one block to the next (measured: docs/decisions/how-fast-cold-reads-are.md).
+A block of the usual kind has no nulls, and is compressed with LZ4 or not at all. One call verifies
+and expands all such blocks of a run, and another writes them, both without Python's lock. Decoding
+with Arrow and writing with NumPy takes dozens of calls, whose code the processor's caches do not
+keep from one block to the next (measured: docs/decisions/how-fast-cold-reads-are.md).
 
 Any other block, even a damaged one, is decoded by `headrace.server.cache.decode`.
 """
@@ -11,6 +11,7 @@ Any other block, even a damaged one, is decoded by `headrace.server.cache.decode
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from types import ModuleType
 
 import numpy as np
@@ -29,26 +30,64 @@ _FIXED, _LISTS, _RAGGED, _TEXT = range(4)
 _MOST_PARTS = 4096
 
 
-class StoredBlock:
-    """A stored block that was verified, to be written into the arena.
+class StoredRun:
+    """Blocks that were verified together, to be written into the arena.
 
-    Attributes:
-        size: Bytes that it takes there.
+    Args:
+        form: The form of the blocks.
+        stored: What was read.
+        expanded: What was compressed.
+        places: ``(blocks, 6) int64``: see ``stored.h``.
     """
 
-    __slots__ = ("_content", "_form", "_place", "size")
+    __slots__ = ("_contents", "_form", "_places")
 
     def __init__(
-        self, form: StoredForm, content: NDArray[np.uint8], place: NDArray[np.int64], size: int
+        self,
+        form: StoredForm,
+        stored: NDArray[np.uint8],
+        expanded: NDArray[np.uint8],
+        places: NDArray[np.int64],
     ) -> None:
         self._form = form
-        self._content = content
-        self._place = place
-        self.size = size
+        self._contents = stored, expanded
+        self._places = places
+
+    def write(
+        self, memory: Memory, rows: Sequence[int], extents: Sequence[tuple[int, int]]
+    ) -> list[tuple[int, ...]]:
+        """Write blocks as `DecodedBlock.write` does.
+
+        Args:
+            memory: The arena.
+            rows: Which of the blocks.
+            extents: Where each of them starts, and its size.
+
+        Returns:
+            The bases of the parts of each.
+        """
+        starts, sizes = np.array(extents, np.int64).T.copy()
+        return self._form.write(self._contents, self._places[rows], memory, starts, sizes)
+
+
+@dataclass(slots=True)
+class StoredBlock:
+    """A stored block that was verified.
+
+    Attributes:
+        run: It and others that were verified with it.
+        row: Which of these it is.
+        size: Bytes that it takes in the arena.
+    """
+
+    run: StoredRun
+    row: int
+    size: int
 
     def write(self, memory: Memory, start: int) -> tuple[int, ...]:
         """Write the block as `DecodedBlock.write` does."""
-        return self._form.write(self._content, self._place, memory, start, self.size)
+        (bases,) = self.run.write(memory, [self.row], [(start, self.size)])
+        return bases
 
 
 class StoredForm:
@@ -80,42 +119,52 @@ class StoredForm:
         start = places[0].offset
         table = np.array(
             [
-                (place.offset - start, place.stored_bytes, place.sample_count, place.checksum)
+                (
+                    place.offset - start,
+                    place.stored_bytes,
+                    place.sample_count,
+                    place.raw_bytes,
+                    place.checksum,
+                    0,
+                )
                 for place in places
             ],
             np.uint64,
         ).view(np.int64)
         found = np.empty(len(places), np.int64)
-        self._loops.check_blocks(stored, table, self._columns, self._parts, *self._counts, found)
+        expanded = self._loops.check_blocks(
+            stored, table, self._columns, self._parts, *self._counts, found
+        )
+        run = StoredRun(self, stored, np.frombuffer(expanded, np.uint8), table)
         return [
             None
             if ragged_bytes < 0
-            else StoredBlock(self, stored, row, self._layout.size(place.sample_count, ragged_bytes))
-            for place, row, ragged_bytes in zip(places, table, found.tolist(), strict=True)
+            else StoredBlock(run, row, self._layout.size(place.sample_count, ragged_bytes))
+            for row, (place, ragged_bytes) in enumerate(zip(places, found.tolist(), strict=True))
         ]
 
     def write(
         self,
-        content: NDArray[np.uint8],
-        place: NDArray[np.int64],
+        contents: tuple[NDArray[np.uint8], NDArray[np.uint8]],
+        places: NDArray[np.int64],
         memory: Memory,
-        start: int,
-        size: int,
-    ) -> tuple[int, ...]:
-        """Write a verified block to ``[start, start + size)``; return the base of each part."""
-        bases = np.empty(len(self._parts), np.int64)
-        self._loops.write_block(
-            content,
-            place,
+        starts: NDArray[np.int64],
+        sizes: NDArray[np.int64],
+    ) -> list[tuple[int, ...]]:
+        """Write verified blocks, as `StoredRun.write` does."""
+        bases = np.empty((len(places), len(self._parts)), np.int64)
+        self._loops.write_blocks(
+            *contents,
+            places,
             self._columns,
             self._parts,
             *self._counts,
             memory.array,
-            start,
-            size,
+            starts,
+            sizes,
             bases,
         )
-        return tuple(bases.tolist())
+        return [tuple(each) for each in bases.tolist()]
 
 
 def stored_form(schema: pa.Schema | None, layout: BlockLayout) -> StoredForm | None:

@@ -148,24 +148,31 @@ static PyObject *py_find_bases(GIVEN) {
 }
 
 static PyObject *py_check_blocks(GIVEN) {
-    TAKE("check_blocks", "bmmmnnL");
-    bool is_right;
+    TAKE("check_blocks", "bMmmnnL");
+    int64_t expanded;
     Py_BEGIN_ALLOW_THREADS;
-    is_right = check_blocks(of);
+    expanded = check_blocks(of);
     Py_END_ALLOW_THREADS;
-    if (!is_right)
+    if (expanded < 0)
         return refuse(&taken, "check_blocks: the columns do not fit the parts");
-    return end_with(&taken, Py_NewRef(Py_None));
+    PyObject *content = PyBytes_FromStringAndSize(NULL, expanded);
+    if (content == NULL || !expanded)
+        return end_with(&taken, content);
+    const array to = {PyBytes_AsString(content), expanded, {expanded}};
+    Py_BEGIN_ALLOW_THREADS;
+    expand_blocks(of, &to);
+    Py_END_ALLOW_THREADS;
+    return end_with(&taken, content);
 }
 
-static PyObject *py_write_block(GIVEN) {
-    TAKE("write_block", "blmmnnBnnL");
+static PyObject *py_write_blocks(GIVEN) {
+    TAKE("write_blocks", "bbmmmnnBllM");
     bool is_right;
     Py_BEGIN_ALLOW_THREADS;
-    is_right = write_block(of);
+    is_right = write_blocks(of);
     Py_END_ALLOW_THREADS;
     if (!is_right)
-        return refuse(&taken, "write_block: the block does not fit into its place in the arena");
+        return refuse(&taken, "write_blocks: a block does not fit into its place in the arena");
     return end_with(&taken, Py_NewRef(Py_None));
 }
 
@@ -443,7 +450,7 @@ static PyMethodDef METHODS[] = {
     METHOD(unpin),
     METHOD(walk),
     METHOD(write_batches),
-    METHOD(write_block),
+    METHOD(write_blocks),
     METHOD(write_rows),
     METHOD(xxh3),
     {NULL, NULL, 0, NULL}};

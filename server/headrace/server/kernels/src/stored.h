@@ -1,7 +1,7 @@
-/* Verify stored blocks and write them into the arena.
+/* Verify stored blocks, expand compressed ones, and write them into the arena.
  *
- * This supports only the usual kind of block: an Arrow message that is not compressed, without
- * nulls, with ASCII texts. Any other block, and a damaged one, is only reported as such; then
+ * This supports only the usual kinds of blocks: Arrow messages without nulls, uncompressed or
+ * compressed with LZ4. Any other block, and a damaged one, is only reported as such; then
  * headrace.storage.shard.block decodes it, or refuses it with a reason.
  *
  * Source: Message.fbs and the page "Serialization and Interprocess Communication" of the Arrow
@@ -14,10 +14,20 @@
 #include "arrays.h"
 #include "gather.h"
 #include "hash.h"
+#include "lz4.h"
 
 /* A block as its manifest describes it: its start in the bytes that were read, its bytes, its
- * samples, its checksum. */
-enum { STORED_AT, STORED_BYTES, STORED_SAMPLES, STORED_HASH, STORED_PLACE };
+ * samples, their raw bytes, its checksum. If it was compressed, also its expanded bytes; it then
+ * starts in these instead. */
+enum {
+    STORED_AT,
+    STORED_BYTES,
+    STORED_SAMPLES,
+    STORED_RAW,
+    STORED_HASH,
+    STORED_EXPANDED,
+    STORED_PLACE
+};
 
 /* A column: its kind; the numbers of its first node and of its buffers of offsets and values; the
  * bytes of a row, or of an element if rows differ; the elements of a list; its part of the block;
@@ -41,6 +51,7 @@ enum { STORED_ROW_BYTES, STORED_IS_ALIGNED, STORED_PART };
 
 #define MESSAGE_HEAD 8
 #define RECORD_BATCH 3
+#define PREFIX 8 /* of a compressed buffer: its expanded bytes, or -1 if it is stored as is */
 #define PAIR 16
 #define SPAN 16
 #define NON_ASCII UINT64_C(0x8080808080808080)
@@ -57,11 +68,16 @@ typedef struct {
     int64_t fields_bytes;
 } table;
 
-/* The buffers of a record batch, as pairs of offset and length, and the body with them. */
+/* The buffers of a record batch, as pairs of offset and length, and the body with them.
+ *
+ * If they are compressed, also where the message states the bytes of the body and the codec; else
+ * 0. */
 typedef struct {
     const uint8_t *nodes;
     const uint8_t *buffers;
     piece body;
+    int64_t body_bytes_at;
+    int64_t codec_at;
 } batch;
 
 static bool is_inside(const piece *in, int64_t at, int64_t size) {
@@ -114,7 +130,7 @@ static const uint8_t *pairs_at(const piece *in, const table *of, int field, int6
     return in->data + start + 4;
 }
 
-/* Find the uncompressed record batch with given numbers of samples, nodes and buffers. */
+/* Find the record batch with given numbers of samples, nodes and buffers. */
 static bool find_batch(const piece *message, int64_t samples, int64_t nodes, int64_t buffers,
                        batch *found) {
     if (message->size < MESSAGE_HEAD || half_long_at(message->data) != -1)
@@ -137,9 +153,20 @@ static bool find_batch(const piece *message, int64_t samples, int64_t nodes, int
         found->body.size > message->size - MESSAGE_HEAD - metadata_bytes)
         return false;
     const int64_t rows = field_at(&metadata, &of, 0, 8);
-    if (rows < 0 || long_at(metadata.data + rows) != samples ||
-        field_at(&metadata, &of, 3, 1) >= 0)
+    if (rows < 0 || long_at(metadata.data + rows) != samples)
         return false;
+    const int64_t compression = field_at(&metadata, &of, 3, 4);
+    found->body_bytes_at = found->codec_at = 0;
+    if (compression >= 0) {
+        table how;
+        if (!find_table(&metadata, led_to(&metadata, compression), &how))
+            return false;
+        const int64_t codec = field_at(&metadata, &how, 0, 1);
+        if (codec >= 0 && metadata.data[codec]) /* 0, the default, is LZ4 */
+            return false;
+        found->body_bytes_at = MESSAGE_HEAD + bytes;
+        found->codec_at = MESSAGE_HEAD + of.fields + 4 + 2 * 3;
+    }
     found->nodes = pairs_at(&metadata, &of, 1, nodes);
     found->buffers = pairs_at(&metadata, &of, 2, buffers);
     return found->nodes != NULL && found->buffers != NULL;
@@ -166,6 +193,59 @@ static piece buffer_of(const batch *of, int64_t number) {
     return (piece){of->body.data + long_at(pair), long_at(pair + 8)};
 }
 
+/* Return the bytes that a message has without compression; -1 if its buffers state more than
+ * `most_bytes`. */
+static int64_t expanded_bytes(const piece *message, const batch *of, int64_t buffers,
+                              int64_t most_bytes) {
+    int64_t size = of->body.data - message->data;
+    for (int64_t i = 0; i < buffers; i++) {
+        const piece from = buffer_of(of, i);
+        if (!from.size)
+            continue;
+        int64_t stated = from.size < PREFIX ? -2 : long_at(from.data);
+        stated = stated == -1 ? from.size - PREFIX : stated;
+        if (stated < 0 || stated > most_bytes)
+            return -1;
+        most_bytes -= stated;
+        size += (stated + 7) / 8 * 8;
+    }
+    return size;
+}
+
+static void put_long(uint8_t *to, int64_t value) {
+    for (int i = 0; i < 8; i++)
+        to[i] = (uint8_t)((uint64_t)value >> 8 * i);
+}
+
+/* Write a message as it would be without compression; the caller checks the result. */
+static bool expand(const piece *message, const batch *of, int64_t buffers, uint8_t *to,
+                   int64_t to_size) {
+    const int64_t head = of->body.data - message->data;
+    uint8_t *pairs = to + (of->buffers - message->data);
+    memcpy(to, message->data, (size_t)head);
+    int64_t end = 0;
+    for (int64_t i = 0; i < buffers; i++) {
+        const piece from = buffer_of(of, i);
+        int64_t size = 0;
+        if (from.size) {
+            const int64_t stated = long_at(from.data);
+            size = stated == -1 ? from.size - PREFIX : stated;
+            if (size > to_size - head - end)
+                return false;
+            if (stated == -1)
+                memcpy(to + head + end, from.data + PREFIX, (size_t)size);
+            else if (!expand_frame(from.data + PREFIX, from.size - PREFIX, to + head + end, size))
+                return false;
+        }
+        put_long(pairs + PAIR * i, end);
+        put_long(pairs + PAIR * i + 8, size);
+        end += (size + 7) / 8 * 8;
+    }
+    put_long(to + of->body_bytes_at, end);
+    to[of->codec_at] = to[of->codec_at + 1] = 0;
+    return true;
+}
+
 static bool is_ascii(const uint8_t *from, int64_t size) {
     uint64_t seen = 0;
     int64_t at = 0;
@@ -176,7 +256,42 @@ static bool is_ascii(const uint8_t *from, int64_t size) {
     return !(seen & NON_ASCII);
 }
 
-/* Return whether offsets rise up to `most`, each by `items` unless that is negative. */
+/* Return whether a text is UTF-8, and so is each of its rows. */
+static bool is_utf8(const uint8_t *from, int64_t size, const uint8_t *offsets, int64_t rows) {
+    if (is_ascii(from, size))
+        return true;
+    int64_t at = 0;
+    while (at < size) {
+        if (at + 8 <= size && !(word_at(from + at) & NON_ASCII)) {
+            at += 8;
+            continue;
+        }
+        const uint8_t lead = from[at++];
+        if (lead < 0x80)
+            continue;
+        const int64_t more = lead < 0xE0 ? 1 : lead < 0xF0 ? 2 : 3;
+        if (lead < 0xC2 || lead > 0xF4 || more > size - at)
+            return false;
+        /* Refuses overlong forms, surrogates, and codes beyond the last one. */
+        const uint8_t low = lead == 0xE0 ? 0xA0 : lead == 0xF0 ? 0x90 : 0x80;
+        const uint8_t high = lead == 0xED ? 0x9F : lead == 0xF4 ? 0x8F : 0xBF;
+        if (from[at] < low || from[at] > high)
+            return false;
+        for (int64_t i = 1; i < more; i++)
+            if ((from[at + i] & 0xC0) != 0x80)
+                return false;
+        at += more;
+    }
+    const int64_t first = half_long_at(offsets);
+    for (int64_t row = 0; row < rows; row++) {
+        const int64_t start = half_long_at(offsets + 4 * row) - first;
+        if (start < size && (from[start] & 0xC0) == 0x80)
+            return false;
+    }
+    return true;
+}
+
+/* Return whether offsets rise, by `items` each unless that is negative, up to `most`. */
 static bool are_edges(const uint8_t *offsets, int64_t rows, int64_t items, int64_t most_elements) {
     int64_t before = half_long_at(offsets);
     bool is_right = before >= 0;
@@ -241,32 +356,28 @@ static bool are_columns(const array *columns, const array *parts, int64_t nodes,
     return true;
 }
 
-static bool find_block(const array *stored, const int64_t *place, int64_t nodes, int64_t buffers,
-                       batch *found) {
+static bool find_block(const array *in, const int64_t *place, int64_t nodes, int64_t buffers,
+                       piece *message, batch *found) {
     const int64_t at = place[STORED_AT], size = place[STORED_BYTES];
     if (place[STORED_SAMPLES] < 1 || place[STORED_SAMPLES] > INT32_MAX - 1 || at < 0 || size < 0 ||
-        at > stored->size - size)
+        at > in->size - size)
         return false;
-    const piece message = {bytes_of(stored) + at, size};
-    return find_batch(&message, place[STORED_SAMPLES], nodes, buffers, found) &&
+    *message = (piece){bytes_of(in) + at, size};
+    return find_batch(message, place[STORED_SAMPLES], nodes, buffers, found) &&
            are_plain(found, nodes, buffers);
 }
 
-/* Return the bytes of ragged values if a block matches its manifest, else -1. */
-static int64_t check_block(const array *stored, const int64_t *place, const array *columns,
-                           int64_t nodes, int64_t buffers) {
-    batch found;
-    if (place[STORED_BYTES] < SHORTEST || !find_block(stored, place, nodes, buffers, &found) ||
-        hash_of(bytes_of(stored) + place[STORED_AT], place[STORED_BYTES]) !=
-            (uint64_t)place[STORED_HASH])
-        return -1;
+/* Return the bytes of ragged values of a block; -1 if a column is damaged or unusual. */
+static int64_t check_columns(const batch *found, const int64_t *place, const array *columns) {
     int64_t ragged_bytes = 0;
     for (int64_t i = 0; i < columns->shape[0]; i++) {
         const int64_t *of = ints_of(columns) + i * COLUMN_FIELDS;
         piece values;
-        if (!find_column(&found, of, place[STORED_SAMPLES], &values))
+        if (!find_column(found, of, place[STORED_SAMPLES], &values))
             return -1;
-        if (of[COLUMN_KIND] == TEXT_ROWS && !is_ascii(values.data, values.size))
+        if (of[COLUMN_KIND] == TEXT_ROWS &&
+            !is_utf8(values.data, values.size, buffer_of(found, of[COLUMN_OFFSETS]).data,
+                     place[STORED_SAMPLES]))
             return -1;
         if (of[COLUMN_KIND] >= RAGGED_ROWS)
             ragged_bytes += values.size;
@@ -274,7 +385,44 @@ static int64_t check_block(const array *stored, const int64_t *place, const arra
     return ragged_bytes;
 }
 
-/* Copy values of fixed size into their rows. */
+/* Return the bytes of ragged values if a block matches its manifest, else -1; of a compressed one,
+ * only note its expanded bytes. */
+static int64_t check_block(const array *stored, int64_t *place, const array *columns, int64_t nodes,
+                           int64_t buffers) {
+    piece message;
+    batch found;
+    if (place[STORED_BYTES] < SHORTEST ||
+        !find_block(stored, place, nodes, buffers, &message, &found) ||
+        hash_of(message.data, message.size) != (uint64_t)place[STORED_HASH])
+        return -1;
+    if (!found.codec_at)
+        return check_columns(&found, place, columns);
+    /* Raw bytes count some values differently, and no padding, as in headrace.storage.shard.block.
+     */
+    const int64_t most_bytes =
+        2 * place[STORED_RAW] + (place[STORED_SAMPLES] / 8 + 1024) * buffers;
+    place[STORED_EXPANDED] = most(0, expanded_bytes(&message, &found, buffers, most_bytes));
+    return -1;
+}
+
+/* Expand a block to `[at, at + STORED_EXPANDED)`, and check it as `check_block` does. */
+static int64_t check_expanded(const array *stored, int64_t *place, const array *columns,
+                              int64_t nodes, int64_t buffers, const array *to, int64_t at) {
+    piece message;
+    batch found;
+    if (!find_block(stored, place, nodes, buffers, &message, &found) ||
+        !expand(&message, &found, buffers, bytes_to(to) + at, place[STORED_EXPANDED]))
+        return -1;
+    place[STORED_AT] = at;
+    place[STORED_BYTES] = place[STORED_EXPANDED];
+    if (!find_block(to, place, nodes, buffers, &message, &found) || found.codec_at)
+        return -1;
+    return check_columns(&found, place, columns);
+}
+
+#define MOST_PARTS 4096
+
+/* Copy values of fixed size to where each row has its own. */
 static void write_fixed(uint8_t *rows, int64_t row_bytes, const uint8_t *values, int64_t bytes,
                         int64_t samples) {
     if (row_bytes == bytes) {
@@ -303,32 +451,26 @@ static void write_spans(uint8_t *rows, int64_t row_bytes, const uint8_t *offsets
     }
 }
 
-#define MOST_PARTS 4096
-
 /* Write a checked block to `[start, start + size)` of the arena, and the base of each part; false
  * if it does not fit there. */
-static bool write_block(const argument *of) {
-    const array *stored = &of[0].array, *columns = &of[2].array, *parts = &of[3].array;
-    const array *arena = &of[6].array, *bases = &of[9].array;
-    const int64_t *place = ints_of(&of[1].array), nodes = of[4].number, buffers = of[5].number;
-    const int64_t start = of[7].number, size = of[8].number;
+static bool write_block(const array *in, const int64_t *place, const array *columns,
+                        const array *parts, int64_t nodes, int64_t buffers, const array *arena,
+                        int64_t start, int64_t size, int64_t *bases) {
+    piece message;
     batch found;
-    if (of[1].array.size != STORED_PLACE || !are_columns(columns, parts, nodes, buffers) ||
-        bases->size != parts->shape[0] || start < 0 || size < 0 || start > arena->size - size ||
-        !find_block(stored, place, nodes, buffers, &found))
+    if (start < 0 || size < 0 || start > arena->size - size ||
+        !find_block(in, place, nodes, buffers, &message, &found) || found.codec_at)
         return false;
     const int64_t samples = place[STORED_SAMPLES];
     int64_t end = start;
     int64_t starts[MOST_PARTS];
-    if (parts->shape[0] > MOST_PARTS)
-        return false;
     for (int64_t i = 0; i < parts->shape[0]; i++) {
         const int64_t row_bytes = ints_of(parts)[i * STORED_PART + STORED_ROW_BYTES];
         const bool is_aligned = ints_of(parts)[i * STORED_PART + STORED_IS_ALIGNED];
         if (is_aligned && row_bytes)
             end += (row_bytes - end % row_bytes) % row_bytes;
         starts[i] = end;
-        ints_of(bases)[i] = !row_bytes ? 0 : is_aligned ? end / row_bytes : end;
+        bases[i] = !row_bytes ? 0 : is_aligned ? end / row_bytes : end;
         end += row_bytes * samples;
         if (end > start + size)
             return false;
@@ -361,17 +503,55 @@ static bool write_block(const argument *of) {
     return true;
 }
 
-/* Check blocks, and write the bytes of their ragged values, or -1. */
-static bool check_blocks(const argument *of) {
+/* Write checked blocks, each to its extent; false if one does not fit there. */
+static bool write_blocks(const argument *of) {
+    const array *places = &of[2].array, *columns = &of[3].array, *parts = &of[4].array;
+    const array *starts = &of[8].array, *sizes = &of[9].array, *bases = &of[10].array;
+    const int64_t count = places->shape[0], nodes = of[5].number, buffers = of[6].number;
+    if (places->shape[1] != STORED_PLACE || starts->size < count || sizes->size < count ||
+        bases->shape[0] < count || bases->shape[1] != parts->shape[0] ||
+        parts->shape[0] > MOST_PARTS || !are_columns(columns, parts, nodes, buffers))
+        return false;
+    for (int64_t i = 0; i < count; i++) {
+        const int64_t *place = ints_of(places) + i * STORED_PLACE;
+        if (!write_block(&of[place[STORED_EXPANDED] ? 1 : 0].array, place, columns, parts, nodes,
+                         buffers, &of[7].array, ints_of(starts)[i], ints_of(sizes)[i],
+                         ints_of(bases) + i * bases->shape[1]))
+            return false;
+    }
+    return true;
+}
+
+/* Check blocks, and write the bytes of their ragged values, or -1. Return the expanded bytes of all
+ * compressed ones; -1 if the arguments do not fit together. */
+static int64_t check_blocks(const argument *of) {
     const array *stored = &of[0].array, *places = &of[1].array, *columns = &of[2].array;
     const array *found = &of[6].array;
     if (places->shape[1] != STORED_PLACE || found->size < places->shape[0] ||
         !are_columns(columns, &of[3].array, of[4].number, of[5].number))
-        return false;
-    for (int64_t i = 0; i < places->shape[0]; i++)
-        ints_of(found)[i] = check_block(stored, ints_of(places) + i * STORED_PLACE, columns,
-                                        of[4].number, of[5].number);
-    return true;
+        return -1;
+    int64_t expanded = 0;
+    for (int64_t i = 0; i < places->shape[0]; i++) {
+        int64_t *place = ints_of(places) + i * STORED_PLACE;
+        place[STORED_EXPANDED] = 0;
+        ints_of(found)[i] = check_block(stored, place, columns, of[4].number, of[5].number);
+        expanded += place[STORED_EXPANDED];
+    }
+    return expanded;
+}
+
+/* Expand the blocks that `check_blocks` found compressed, and check them. */
+static void expand_blocks(const argument *of, const array *to) {
+    const array *stored = &of[0].array, *places = &of[1].array, *columns = &of[2].array;
+    int64_t at = 0;
+    for (int64_t i = 0; i < places->shape[0]; i++) {
+        int64_t *place = ints_of(places) + i * STORED_PLACE;
+        if (!place[STORED_EXPANDED])
+            continue;
+        ints_of(&of[6].array)[i] =
+            check_expanded(stored, place, columns, of[4].number, of[5].number, to, at);
+        at += place[STORED_EXPANDED];
+    }
 }
 
 #endif
