@@ -84,7 +84,9 @@ def add_source(cache: BlockCache, store: CountingStore) -> Source:
 
 
 def demand(cache: BlockCache, source: Source, blocks: list[int], waiter: Waiter) -> list[int]:
-    """Wait for blocks and return the first value of each, as the arena has it."""
+    """Wait for blocks and return the first value of each, a number, as the arena has it."""
+    layout = source.layout
+    at = layout.fields[0].offset
     values: dict[int, int] = {}
     missing = set(blocks)
     with cache.demand(source, np.array(blocks), waiter):
@@ -92,8 +94,9 @@ def demand(cache: BlockCache, source: Source, blocks: list[int], waiter: Waiter)
             arrived = cache.arrivals(source, waiter, timeout_s=60)
             assert arrived.size
             rows = cache.rows(source, arrived, np.zeros_like(arrived))
-            out = np.empty((arrived.size, 8), np.uint8)
+            out = np.empty((arrived.size, layout.parts[0].row_bytes), np.uint8)
             rows.packed(out)
-            values.update(zip(arrived.tolist(), out.view(np.int64)[:, 0].tolist(), strict=True))
+            firsts = out[:, at : at + 8].copy().view(np.int64)[:, 0]
+            values.update(zip(arrived.tolist(), firsts.tolist(), strict=True))
             missing -= set(arrived.tolist())
     return [values[block] for block in blocks]

@@ -26,7 +26,7 @@ from headrace.storage.dataset.block_stream import stream_blocks
 from headrace.storage.dataset.coalesced_reads import (
     MAX_RANGE_BYTES,
     ReadBlock,
-    VerifiedBlock,
+    VerifiedBlocks,
     Verify,
 )
 from headrace.storage.dataset.commit import Mode, check_mode, commit_dataset
@@ -139,7 +139,7 @@ __all__ = [
     "Tokenizer",
     "Trial",
     "Unfinished",
-    "VerifiedBlock",
+    "VerifiedBlocks",
     "Verify",
     "Version",
     "check_blocks",

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 
 from headrace.errors import ObjectNotFoundError, ShardCorruptError
-from headrace.storage import BlockPlace, Dataset, ReadBlock, VerifiedBlock, Verify, open_dataset
+from headrace.storage import BlockPlace, Dataset, ReadBlock, VerifiedBlocks, Verify, open_dataset
 from headrace.storage.dataset.coalesced_reads import BlockAccess, ranges_of
 from support.shards import numbered_batch, write_shards_of
 
@@ -32,7 +32,7 @@ class _Reads:
 
     def read_verified(
         self, blocks: list[int], verify: Verify[int]
-    ) -> list[ReadBlock | VerifiedBlock[int]]:
+    ) -> list[ReadBlock | VerifiedBlocks[int]]:
         """Read as `Dataset.read_verified`."""
         access = BlockAccess(self._read, self.dataset._decoded, self._read_alone)
         return list(access.read_verified(map(self.dataset.block_place, blocks), verify))
@@ -151,17 +151,19 @@ def test_a_range_that_cannot_be_read_is_the_error_of_its_blocks(
 
 
 def test_blocks_that_are_verified_are_not_decoded(dataset: Dataset) -> None:
-    """What a caller makes of a block comes in its place; the others come decoded."""
+    """What a caller makes of blocks comes first and together; the others come decoded."""
     reads = _Reads(dataset)
 
     found = reads.read_verified(
         [1, 2, 3], lambda _, places: [place.block % 2 or None for place in places]
     )
 
-    assert [VerifiedBlock, ReadBlock, VerifiedBlock] == [type(read) for read in found]
-    assert [1, 2, 3] == [read.block for read in found]
-    assert isinstance(found[1], ReadBlock)
-    assert _samples(found[1])
+    verified, decoded = found
+    assert isinstance(verified, VerifiedBlocks)
+    assert {1: 1, 3: 1} == verified.contents
+    assert isinstance(decoded, ReadBlock)
+    assert 2 == decoded.block
+    assert _samples(decoded)
     assert 1 == len(reads.ranges)
 
 

@@ -19,9 +19,8 @@ If the code differs, the code is wrong.
 
 from __future__ import annotations
 
-import itertools
 import threading
-from collections.abc import Callable, Hashable, Iterator
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from typing import Protocol
@@ -365,14 +364,18 @@ class BlockCache:
         with self._lock:
             if source.removed:
                 return blocks[:0]
-            slots = source.slot_of[blocks]
-            self._slots.asked[slots[slots > ABSENT]] = self._slots.ranking
-            wanted = blocks[slots <= ABSENT]
-            for block, together in zip(wanted.tolist(), _neighbours(wanted), strict=True):
-                self._flights.ask(source, block, waiter, together=together)
-            missing: NDArray[np.int64] = blocks[slots == ABSENT]
-            self._fetchers[source.store].wake(missing.size, urgent=False)
-        return missing
+            # Few blocks: lists take less time than as many calls of NumPy.
+            slots = source.slot_of[blocks].tolist()
+            self._slots.asked[[slot for slot in slots if slot > ABSENT]] = self._slots.ranking
+            found = list(zip(blocks.tolist(), slots, strict=True))
+            reads = 0
+            for together in _neighbours([block for block, slot in found if slot <= ABSENT]):
+                for block in together:
+                    self._flights.ask(source, block, waiter, together=together)
+                reads += -(-len(together) // source.run_blocks)
+            missing = [block for block, slot in found if slot == ABSENT]
+            self._fetchers[source.store].wake(min(reads, len(missing)), urgent=False)
+        return np.array(missing, np.int64)
 
     def prefetch_joined(
         self, joined: JoinedSources, blocks: NDArray[np.int64], waiter: Waiter
@@ -466,11 +469,13 @@ class BlockCache:
             self._room.freed.notify_all()
 
 
-def _neighbours(blocks: NDArray[np.int64]) -> Iterator[range]:
-    """Yield the ranges of adjacent blocks, in rising order."""
-    for own in np.split(blocks, np.flatnonzero(np.diff(blocks) != 1) + 1):
-        if own.size:
-            yield from itertools.repeat(range(int(own[0]), int(own[-1]) + 1), own.size)
+def _neighbours(blocks: Sequence[int]) -> Iterator[range]:
+    """Yield the ranges of adjacent blocks, given in rising order."""
+    start = 0
+    for end, block in enumerate(blocks, 1):
+        if end == len(blocks) or blocks[end] != block + 1:
+            yield range(blocks[start], block + 1)
+            start = end
 
 
 def _check_served(source: Source) -> None:

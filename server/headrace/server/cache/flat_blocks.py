@@ -16,7 +16,7 @@ from headrace.server.cache.fetch.block_runs import (
     run_blocks,
 )
 from headrace.server.layout.flatten_columns import lower_field
-from headrace.storage import OpenDataset, ReadBlock, VerifiedBlock, Verify
+from headrace.storage import OpenDataset, ReadBlock, VerifiedBlocks, Verify
 
 _T = TypeVar("_T")
 
@@ -65,7 +65,7 @@ class FlatBlocks:
 
     def read_verified(
         self, blocks: Sequence[int], verify: Verify[_T]
-    ) -> Iterator[ReadBlock | VerifiedBlock[_T]]:
+    ) -> Iterator[ReadBlock | VerifiedBlocks[_T]]:
         """Read blocks as `read_run` does, but decode only those that ``verify`` does not take."""
         assert self._verifying is not None
         return self._verifying.read_verified(blocks, verify)

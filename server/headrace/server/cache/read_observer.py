@@ -17,7 +17,7 @@ from headrace.server.cache.fetch.block_runs import (
     read_run,
     run_blocks,
 )
-from headrace.storage import ReadBlock, VerifiedBlock, Verify
+from headrace.storage import ReadBlock, VerifiedBlocks, Verify
 
 _T = TypeVar("_T")
 _Read = TypeVar("_Read")
@@ -67,7 +67,7 @@ class WatchedBlocks:
 
     def read_verified(
         self, blocks: Sequence[int], verify: Verify[_T]
-    ) -> Iterator[ReadBlock | VerifiedBlock[_T]]:
+    ) -> Iterator[ReadBlock | VerifiedBlocks[_T]]:
         """Read blocks as `read_run` does, but decode only those that ``verify`` does not take."""
         assert self._verifying is not None
         return self._watched(self._verifying.read_verified(blocks, verify))
@@ -83,7 +83,7 @@ class WatchedBlocks:
         try:
             for read in reads:
                 seconds += time.monotonic() - began
-                count += 1
+                count += len(read.contents) if isinstance(read, VerifiedBlocks) else 1
                 if isinstance(read, ReadBlock) and isinstance(read.content, HeadraceError):
                     reason = reason or read.content.reason
                 yield read

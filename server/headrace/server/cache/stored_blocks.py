@@ -84,11 +84,6 @@ class StoredBlock:
     row: int
     size: int
 
-    def write(self, memory: Memory, start: int) -> tuple[int, ...]:
-        """Write the block as `DecodedBlock.write` does."""
-        (bases,) = self.run.write(memory, [self.row], [(start, self.size)])
-        return bases
-
 
 class StoredForm:
     """How the blocks of a dataset are stored, and how they lie in the arena.

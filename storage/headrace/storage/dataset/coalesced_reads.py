@@ -17,7 +17,7 @@ If the code differs, the code is wrong.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Generic, TypeAlias, TypeVar
 
@@ -58,16 +58,14 @@ class ReadBlock:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class VerifiedBlock(Generic[_T]):
-    """The result of `Verify` for one block.
+class VerifiedBlocks(Generic[_T]):
+    """The results of `Verify` for blocks of one range.
 
     Attributes:
-        block: The ordinal of the block.
-        content: The result.
+        contents: The results, by the ordinal of the block.
     """
 
-    block: int
-    content: _T
+    contents: Mapping[int, _T]
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,18 +92,28 @@ class BlockAccess:
 
     def read_verified(
         self, places: Iterable[BlockPlace], verify: Verify[_T]
-    ) -> Iterator[ReadBlock | VerifiedBlock[_T]]:
-        """Read blocks as `read_run` does, but decode only those that ``verify`` does not take."""
+    ) -> Iterator[ReadBlock | VerifiedBlocks[_T]]:
+        """Read blocks as `read_run` does, but decode only those that ``verify`` does not take.
+
+        The others of a range come first, together.
+        """
         for together in ranges_of(places):
             try:
                 content = self._content(together)
             except HeadraceError as error:
                 yield from (ReadBlock(place.block, error) for place in together)
                 continue
+            verified: dict[int, _T] = {}
+            others: list[BlockPlace] = []
             for place, found in zip(together, verify(content, together), strict=True):
-                if found is not None:
-                    yield VerifiedBlock(place.block, found)
-                elif len(together) == 1:
+                if found is None:
+                    others.append(place)
+                else:
+                    verified[place.block] = found
+            if verified:
+                yield VerifiedBlocks(verified)
+            for place in others:
+                if len(together) == 1:
                     yield self._decoded_alone(content, place)
                 else:
                     yield self._decoded(memoryview(content), place, together[0].offset)

@@ -18,7 +18,7 @@ from headrace.storage.dataset.coalesced_reads import (
     MAX_RANGE_BYTES,
     BlockAccess,
     ReadBlock,
-    VerifiedBlock,
+    VerifiedBlocks,
     Verify,
 )
 from headrace.storage.dataset.manifest import Manifest
@@ -222,7 +222,7 @@ class Dataset:
 
     def read_verified(
         self, blocks: Sequence[int], verify: Verify[_T]
-    ) -> Iterator[ReadBlock | VerifiedBlock[_T]]:
+    ) -> Iterator[ReadBlock | VerifiedBlocks[_T]]:
         """Read blocks as `read_run` does, but decode only those that ``verify`` does not take.
 
         Raises:

@@ -14,7 +14,7 @@ from urllib.parse import urlsplit
 import pyarrow as pa
 
 from headrace.errors import HeadraceError
-from headrace.storage import ReadBlock, VerifiedBlock, Verify
+from headrace.storage import ReadBlock, VerifiedBlocks, Verify
 
 _T = TypeVar("_T")
 
@@ -47,7 +47,7 @@ class VerifyingReader(RunReader, Protocol):
 
     def read_verified(
         self, blocks: Sequence[int], verify: Verify[_T]
-    ) -> Iterator[ReadBlock | VerifiedBlock[_T]]:
+    ) -> Iterator[ReadBlock | VerifiedBlocks[_T]]:
         """Read blocks as `read_run` does, but decode only those that ``verify`` does not take."""
 
 

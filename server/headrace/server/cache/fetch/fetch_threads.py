@@ -3,7 +3,7 @@
 Contract of a fetch:
 
 1. Success: the block is in the cache, pinned once for each stream that waits for it, before
-   anything can evict it.
+   anything can evict it. Blocks that are verified together land together, as far as there is room.
 2. Failure: the streams that wait for the block get the error, even if it is a bug. The failure is
    not kept.
 3. Removal: a block whose dataset was removed meanwhile is discarded.
@@ -29,8 +29,6 @@ from dataclasses import dataclass, field
 from typing import Protocol, TypeAlias, cast
 from urllib.parse import urlsplit
 
-import pyarrow as pa
-
 from headrace.errors import HeadraceError, InternalError, StoreUnavailableError
 from headrace.server.cache.decode import DecodedBlock
 from headrace.server.cache.fetch.block_runs import VerifyingReader, read_run
@@ -38,9 +36,10 @@ from headrace.server.cache.fetch.concurrency import Concurrency
 from headrace.server.cache.fetch.fetch_queue import Flight, Flights
 from headrace.server.cache.fetch.slow_reads import SlowReads
 from headrace.server.cache.memory.allocation import Room
+from headrace.server.cache.memory.arena import Memory
 from headrace.server.cache.source import ABSENT, Source
 from headrace.server.cache.stored_blocks import StoredBlock
-from headrace.storage import ReadBlock, VerifiedBlock
+from headrace.storage import ReadBlock, VerifiedBlocks
 from headrace.storage.store.retry import hearing_failures
 
 _log = logging.getLogger(__name__)
@@ -49,7 +48,7 @@ _log = logging.getLogger(__name__)
 _LOOK_S = 0.01
 
 
-_Content: TypeAlias = "pa.RecordBatch | StoredBlock | HeadraceError"
+_Landing: TypeAlias = "Sequence[tuple[Flight, StoredBlock | DecodedBlock]]"
 
 
 class HeldObserver(Protocol):
@@ -176,7 +175,7 @@ class Fetchers:
         """Wake threads for new flights; the caller holds the lock.
 
         Args:
-            count: Number of new flights.
+            count: The number of threads that new flights are enough for.
             urgent: Whether streams wait for them.
         """
         most = self._thread_count if urgent else self._concurrency.limit
@@ -272,7 +271,7 @@ class Fetchers:
         try:
             with hearing_failures(self._heard):
                 for found in _read(read.flights[0].source, list(left)):
-                    landed = self._end(left.pop(found.block), found.content)
+                    landed = self._end(found, left)
                     size += landed
                     is_whole &= landed > 0
         except Exception as error:  # noqa: BLE001 - a bug must reach the streams that wait, as a value
@@ -314,45 +313,66 @@ class Fetchers:
             self._work.notify(1)
         return 2 * _LOOK_S
 
-    def _end(self, flight: Flight, content: _Content) -> int:
-        """End a flight; return the bytes that arrived, 0 if it failed."""
+    def _end(self, found: ReadBlock | VerifiedBlocks[StoredBlock], left: dict[int, Flight]) -> int:
+        """End the flights of what was read; return the bytes that arrived, 0 if it failed."""
+        if isinstance(found, VerifiedBlocks):
+            verified = [(left.pop(block), each) for block, each in found.contents.items()]
+            return self._landed(verified)
+        flight, content = left.pop(found.block), found.content
         if isinstance(content, HeadraceError):
             self._crash(flight, content)
             return 0
         try:
-            return self._land(flight, content)
+            decoded = DecodedBlock(flight.source.layout, content)
         except Exception as error:  # noqa: BLE001 - as above
             self._crash(flight, error)
             return 0
+        return self._landed([(flight, decoded)])
 
-    def _land(self, flight: Flight, content: pa.RecordBatch | StoredBlock) -> int:
-        block = (
-            content
-            if isinstance(content, StoredBlock)
-            else DecodedBlock(flight.source.layout, content)
-        )
-        with self._lock:
-            if flight.is_over:
-                return block.size
-            start = self._room.take(block.size)
+    def _landed(self, landing: _Landing) -> int:
+        """Land blocks of one read; return the bytes that arrived, 0 if one failed."""
+        size = sum([block.size for _, block in landing])
         try:
-            bases = block.write(self._room.memory, start)
+            while landing:
+                landing = self._land(landing)
+        except Exception as error:  # noqa: BLE001 - as above
+            for flight, _ in landing:
+                self._crash(flight, error)
+            return 0
+        return size
+
+    def _land(self, landing: _Landing) -> _Landing:
+        """Land as many blocks as there is room for after the first; return the others."""
+        with self._lock:
+            landing = [each for each in landing if not each[0].is_over]
+            if not landing:
+                return landing
+            sizes = [block.size for _, block in landing]
+            starts = [self._room.take(sizes[0])]
+            starts += self._room.take_more(sizes[1:])
+        extents = list(zip(starts, sizes, strict=False))
+        try:
+            written = _written(landing[: len(starts)], self._room.memory, extents)
         except BaseException:
             with self._lock:
-                self._room.give_back(start, block.size)
+                for start, size in extents:
+                    self._room.give_back(start, size)
             raise
         with self._lock:
-            if flight.is_over or flight.source.removed:
-                self._room.give_back(start, block.size)
-                if not flight.is_over:
-                    self._flights.land(flight, ABSENT)
-                return block.size
-            slot = self._room.settle(flight, start, block.size, bases=bases)
-            self._flights.land(flight, slot)
-            for waiter in flight.demands:
-                waiter.deliver(flight.block)
+            for (flight, _), (start, size), bases in zip(landing, extents, written, strict=False):
+                self._settle(flight, start, size, bases)
         self._observer.held(used_bytes=self._room.used_bytes, block_count=self._room.slots.count)
-        return block.size
+        return landing[len(starts) :]
+
+    def _settle(self, flight: Flight, start: int, size: int, bases: tuple[int, ...]) -> None:
+        if flight.is_over or flight.source.removed:
+            self._room.give_back(start, size)
+            if not flight.is_over:
+                self._flights.land(flight, ABSENT)
+            return
+        self._flights.land(flight, self._room.settle(flight, start, size, bases=bases))
+        for waiter in flight.demands:
+            waiter.deliver(flight.block)
 
     def _crash(self, flight: Flight, error: Exception) -> None:
         if not isinstance(error, HeadraceError):
@@ -367,9 +387,21 @@ class Fetchers:
             self._room.freed.notify_all()
 
 
+def _written(
+    landing: _Landing, memory: Memory, extents: Sequence[tuple[int, int]]
+) -> list[tuple[int, ...]]:
+    """Write blocks of one read to their extents; return the bases of each."""
+    blocks = [block for _, block in landing]
+    first = blocks[0]
+    if isinstance(first, DecodedBlock):
+        return [first.write(memory, extents[0][0])]
+    rows = [block.row for block in blocks if isinstance(block, StoredBlock)]
+    return first.run.write(memory, rows, extents)
+
+
 def _read(
     source: Source, blocks: Sequence[int]
-) -> Iterator[ReadBlock] | Iterator[ReadBlock | VerifiedBlock[StoredBlock]]:
+) -> Iterator[ReadBlock] | Iterator[ReadBlock | VerifiedBlocks[StoredBlock]]:
     if source.stored is None:
         return read_run(source.reader, blocks)
     reader = cast("VerifyingReader", source.reader)  # since its blocks have a stored form

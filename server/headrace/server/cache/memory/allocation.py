@@ -17,7 +17,7 @@ from __future__ import annotations
 import math
 import threading
 import time
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 
 import numpy as np
 
@@ -132,6 +132,31 @@ class Room:
             self._is_taking = False
             self._line.notify()
         self._landing += 1
+        return start
+
+    def take_more(self, lengths: Sequence[int]) -> list[int]:
+        """Take extents as far as there is room now; return where they start.
+
+        Whoever takes several at a time may not wait for the second while it holds the first: all
+        might wait for each other.
+        """
+        starts: list[int] = []
+        for length in lengths:
+            start = self._take_now(length)
+            if start is None:
+                break
+            self._landing += 1
+            starts.append(start)
+        return starts
+
+    def _take_now(self, length: int) -> int | None:
+        if self._is_taking or length > self._extents.size:
+            return None
+        while (start := self._free_extent(length)) is None:
+            victim = self._victims.take(self._streams, sparing=True)
+            if victim is None:
+                return None
+            self.evict(victim)
         return start
 
     def _take_next(self, length: int, began: float) -> int:

@@ -1,0 +1,69 @@
+"""Claims about blocks that are verified together: they land together, in a cache of any size."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from headrace.server.cache.block_cache import BlockCache
+from headrace.server.layout.block_layout import block_layout
+from headrace.server.layout.wire_columns import split_schema
+from headrace.server.telemetry.metrics import Metrics
+from headrace.storage import Dataset, ShardWriter, commit_dataset, open_dataset, open_store
+from support.blocks import demand
+from support.loops import compiled_loops
+
+_ROWS = 80_000
+
+
+@pytest.fixture(scope="module", params=["none", "lz4"])
+def dataset(
+    tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest
+) -> Iterator[Dataset]:
+    """A dataset whose rows hold their own number; every fifth block or so holds a null."""
+    compiled_loops()
+    folder = tmp_path_factory.mktemp("landing")
+    store = open_store(str(folder))
+    schema = pa.schema([pa.field("x", pa.int64(), nullable=False), pa.field("y", pa.int64())])
+    x = np.arange(_ROWS)
+    table = pa.table([pa.array(x), pa.array(x, mask=x % 10_000 == 0)], schema=schema)
+    with ShardWriter(
+        store, "00000.arrow", schema=schema, compression=request.param, block_bytes=32_000
+    ) as writer:
+        writer.append(table.to_batches()[0])
+        entry = writer.close()
+    commit_dataset(store, schema, [entry])
+    store.close()
+    with open_dataset(str(folder)) as opened:
+        assert isinstance(opened, Dataset)
+        yield opened
+
+
+@pytest.mark.parametrize("blocks", [1.5, 3.5, 100.0])
+def test_each_block_lands_whatever_there_is_room_for(dataset: Dataset, blocks: float) -> None:
+    """Every block has its own values, verified or decoded, and all memory is accounted for."""
+    layout = block_layout(split_schema(dataset.schema)[0])
+    count = dataset.block_count
+    size = int(blocks * layout.size(dataset.block_place(0).sample_count, 0))
+    cache = BlockCache(size, fetch_threads=2, observer=Metrics())
+    try:
+        source = cache.add_source(dataset, layout, block_count=count)
+        assert source.stored is not None
+        source.run_blocks = 8
+        waiter = cache.waiter()
+        wanted = list(range(count))
+        cache.prefetch(source, np.array(wanted), waiter)
+
+        firsts = dataset.block_first_samples(np.array(wanted)).tolist()
+        assert firsts == demand(cache, source, wanted, waiter)
+        assert 0 == int(cache._slots.pins.sum())
+        assert 0 == cache._room._landing
+        if blocks > count:
+            assert count == cache._slots.count
+        held = cache._slots.length[cache._slots.source >= 0]
+        assert cache.used_bytes == int((held + -held % 64).sum())
+    finally:
+        cache.close()
