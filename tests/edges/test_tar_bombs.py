@@ -73,12 +73,12 @@ _BOMBS: dict[str, tuple[Callable[[Path], object], type[HeadraceError], str]] = {
     "4 a name of a megabyte": (
         _bytes(_pax(_path_record(1_000_000)) + _MEMBER),
         ConfigurationError,
-        "a name of 1000004 characters",
+        "has 1000004 characters",
     ),
     "5 pax records of 2 MiB": (
         _bytes(_pax(b"x" * (2 << 20)) + _MEMBER),
         ShardCorruptError,
-        "a name of 2097152 bytes",
+        "a name has 2097152 bytes",
     ),
     "6 a pax record longer than a number": (
         _bytes(_pax(b"9" * 400 + b" path=x\n") + _MEMBER),

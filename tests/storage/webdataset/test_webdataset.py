@@ -309,7 +309,7 @@ _HOSTILE: dict[str, tuple[bytes, type[HeadraceError], str]] = {
     "12 a name of 2 MiB": (
         _header(kind=b"L", size=b"10000000") + bytes(1 << 21),
         ShardCorruptError,
-        "a name of",
+        "a name has",
     ),
     "13 a pax record without an end": (_pax(b"99 path=x\n") + _MEMBER, ShardCorruptError, "pax"),
     "14 a pax record of no length": (_pax(b"0 path=x\n") + _MEMBER, ShardCorruptError, "pax"),
