@@ -20,7 +20,7 @@ def _parts_of(size: int, part_bytes: int) -> tuple[CompiledParts, Parts]:
     target = Parts()
     target.hash_to = np.zeros(8, np.uint8)
     target.parts = [
-        np.zeros(min(part_bytes, size - begin), np.uint8) for begin in range(0, size, part_bytes)
+        np.zeros(min(part_bytes, size - start), np.uint8) for start in range(0, size, part_bytes)
     ]
     return CompiledParts(compiled_loops(), target, size), target
 
@@ -42,15 +42,15 @@ def test_spans_and_hash_are_those_of_the_whole(
     rng = np.random.default_rng(before)
     memory = rng.integers(0, 256, 100_000, dtype=np.uint8)
     sizes = np.array(lengths, np.int64)
-    begins = rng.integers(0, memory.size - sizes + 1)
-    spans = [memory[begin : begin + size] for begin, size in zip(begins, sizes, strict=True)]
+    starts = rng.integers(0, memory.size - sizes + 1)
+    spans = [memory[start : start + size] for start, size in zip(starts, sizes, strict=True)]
     wanted = np.concatenate([memory[:before], *spans, memory[:after]])
     middle = before + int(sizes.sum())
     wanted = np.resize(wanted, max(wanted.size, part_bytes + 1))
     payload, target = _parts_of(wanted.size, part_bytes)
 
     payload.put(0, wanted[:before])
-    payload.put_spans(before, memory, begins, sizes)
+    payload.put_spans(before, memory, starts, sizes)
     payload.put(middle, wanted[middle:])
     payload.end()
 
@@ -59,17 +59,17 @@ def test_spans_and_hash_are_those_of_the_whole(
 
 
 @pytest.mark.parametrize(
-    ("begin", "length"),
+    ("start", "length"),
     [(-1, 10), (0, -1), (9_990, 11), ((1 << 63) - 5, 10), (0, 8_193), (0, 1 << 62)],
     ids=["before", "negative", "behind", "past-all-numbers", "too-long", "far-too-long"],
 )
-def test_tables_that_lie_are_refused(begin: int, length: int) -> None:
+def test_tables_that_lie_are_refused(start: int, length: int) -> None:
     """What points outside of the memory, or is more than there is room for, is not copied."""
     memory = np.ones(10_000, np.uint8)
     payload, target = _parts_of(8 * _KIB, 2 * _KIB)
 
     with pytest.raises(InternalError, match="restart the server"):
-        payload.put_spans(0, memory, np.array([begin]), np.array([length]))
+        payload.put_spans(0, memory, np.array([start]), np.array([length]))
 
     assert not any(part.any() for part in target.parts)
 

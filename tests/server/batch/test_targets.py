@@ -29,11 +29,11 @@ def test_frames_are_what_protobuf_writes(size: int, limit: int, cuts: list[int])
     (target,) = places.find()
     out = payload_out(target)
     edges = sorted({0, size, *(cut for cut in cuts if cut < size)})
-    for begin, end in itertools.pairwise(edges):
-        if begin % 2:
-            out.put(begin, content[begin:end])
+    for start, end in itertools.pairwise(edges):
+        if start % 2:
+            out.put(start, content[start:end])
         else:
-            out.take(begin, end - begin)[:] = content[begin:end]
+            out.take(start, end - start)[:] = content[start:end]
     out.end()
     finished = places.finish()
     found = [message for message, _ in finished]
@@ -78,8 +78,8 @@ def test_rows_may_be_written_in_any_order(  # noqa: PLR0917 - one for each numbe
     out.put(0, content[:before])
     rows = out.take_rows(before, count, row_bytes)
     for row in data.draw(st.permutations(range(count))):
-        begin = before + row * row_bytes
-        rows[row][:] = content[begin : begin + row_bytes]
+        start = before + row * row_bytes
+        rows[row][:] = content[start : start + row_bytes]
     out.put(size - after, content[size - after :])
     out.end()
 

@@ -110,13 +110,13 @@ def _check_passes(rows: list[dict[str, Any]], documents: _Documents, row_counts:
     for index, name in enumerate(documents):
         own = [row for row in rows if row["headrace.sample_id"][0] == index]
         count = row_counts[index]
-        for begin in range(0, len(own) - count + 1, count):
+        for start in range(0, len(own) - count + 1, count):
             done: dict[int, set[int]] = {}
-            for row in own[begin : begin + count]:
+            for row in own[start : start + count]:
                 check_row(row, _OPTIONS, documents[name], done)
             wanted = {at: len(each) + 1 for at, each in enumerate(documents[name])}
             assert {at: len(places) for at, places in done.items()} == wanted
-            ids = [int(row["headrace.sample_id"][1]) for row in own[begin : begin + count]]
+            ids = [int(row["headrace.sample_id"][1]) for row in own[start : start + count]]
             assert sorted(ids) == list(range(count))
 
 

@@ -178,7 +178,7 @@ def test_accumulated_batches_are_even_together(channel: grpc.Channel) -> None:
     def cost(batch: ReadBatch) -> int:
         rows = cast("list[list[int]]", batch.values["tokens.boundaries"])
         return sum(
-            sum((end - begin) ** 2 for begin, end in itertools.pairwise(row)) for row in rows
+            sum((end - start) ** 2 for start, end in itertools.pairwise(row)) for row in rows
         )
 
     def worst(ranks: list[list[ReadBatch]]) -> float:

@@ -205,9 +205,9 @@ def _check_passes(corpora: _Corpora, dataset: int, rows: list[_Row]) -> None:
         for at, total in enumerate(totals.tolist(), first)
         if total and at not in corpora.skips
     }
-    for begin in range(0, len(rows) - row_count + 1, row_count):
+    for start in range(0, len(rows) - row_count + 1, row_count):
         held: dict[int, int] = {}
-        for piece in sorted(piece for _, own in rows[begin : begin + row_count] for piece in own):
+        for piece in sorted(piece for _, own in rows[start : start + row_count] for piece in own):
             document, at, size = piece[:3]
             assert held.get(document, 0) == at
             held[document] = at + size
@@ -259,6 +259,6 @@ def _rows_of(found: Found) -> list[_Row]:
     numbers = np.column_stack([found.sample_ids, found.table]).tolist()
     edges = itertools.pairwise([0, *np.cumsum(found.counts).tolist()])
     return [
-        (row_id, [tuple(piece) for piece in numbers[begin:end]])
-        for row_id, (begin, end) in zip(found.item_ids.tolist(), edges, strict=True)
+        (row_id, [tuple(piece) for piece in numbers[start:end]])
+        for row_id, (start, end) in zip(found.item_ids.tolist(), edges, strict=True)
     ]

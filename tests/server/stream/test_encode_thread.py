@@ -181,7 +181,7 @@ def test_messages_change_hands_between_two_of_them() -> None:
     assert not _ahead_threads()
     # At most two are made ahead, so at the end of each fifty the change is over.
     assert ([False] * 5 + [True] * 5) * 6 == [
-        maker for begin in range(0, 600, 50) for maker in makers[begin + 40 : begin + 45]
+        maker for start in range(0, 600, 50) for maker in makers[start + 40 : start + 45]
     ]
 
 

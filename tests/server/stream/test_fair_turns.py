@@ -135,8 +135,8 @@ def test_callers_have_equal_time_not_equally_many_turns() -> None:
     large.end(0.0)
     _join(threads)
 
-    begins = order[:20]
-    assert 15 <= begins.count("small") <= 16
+    starts = order[:20]
+    assert 15 <= starts.count("small") <= 16
 
 
 def test_a_caller_that_was_away_does_not_catch_up() -> None:

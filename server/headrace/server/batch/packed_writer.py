@@ -373,10 +373,10 @@ def check_labels(
     for piece, (first, size, total, _) in enumerate(places.table.tolist()):
         # Documents are stored without marks.
         low, high = first + 1 - has_bos, min(first + size - has_bos, total - packed.marks)
-        begin, end = (int(starts[piece]) + at * dtype.itemsize for at in (low, high))
-        if not 0 <= begin <= end <= memory.array.size:
+        start, end = (int(starts[piece]) + at * dtype.itemsize for at in (low, high))
+        if not 0 <= start <= end <= memory.array.size:
             continue
-        tokens = memory.array[begin:end].view(dtype)
+        tokens = memory.array[start:end].view(dtype)
         wrong = tokens[(tokens < _LABELS.min) | (tokens > _LABELS.max)]
         if wrong.size:
             raise _not_a_label(places, piece, int(wrong[0]), packed, title)

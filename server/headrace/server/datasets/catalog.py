@@ -108,9 +108,9 @@ class Catalog:
             )
         datasets = self._datasets
         known = [name for name in sorted(datasets) if caller.may_read(name)]
-        begin = bisect.bisect_right(known, _decode_page_token(token)) if token else 0
-        names = known[begin : begin + (size or _DEFAULT_PAGE_SIZE)]
-        is_last = begin + len(names) == len(known)
+        start = bisect.bisect_right(known, _decode_page_token(token)) if token else 0
+        names = known[start : start + (size or _DEFAULT_PAGE_SIZE)]
+        is_last = start + len(names) == len(known)
         return pb.ListDatasetsResponse(
             datasets=[datasets[name].to_proto() for name in names],
             next_page_token="" if is_last else _encode_page_token(names[-1]),
