@@ -4,9 +4,9 @@ Contract:
 
 1. Before anything is written, the length of each document is compared with the length that its row
    was packed with. A mismatch is an error that names the sample.
-2. If labels are wanted, each token that becomes one is held to what they can hold. A larger one is
-   an error that names its sample.
-3. Places of a row without a document are filled, and each run of them is a segment.
+2. If labels are requested, each token that becomes one must fit into it; a larger token is an error
+   that names its sample.
+3. Places of a row without a document are filled; each run of them is a segment.
 4. Compiled loops and NumPy make the same batches, from samples in pinned blocks or from copies.
 
 If the code differs, the code is wrong.
@@ -357,17 +357,17 @@ def check_labels(
     *,
     title: Title,
 ) -> None:
-    """Hold the tokens that become labels, those that follow another one, to the bounds of int32.
+    """Refuse tokens that become labels, all but the first of a piece, if int32 cannot hold them.
 
     Args:
         places: The pieces.
         packed: The columns of rows.
         starts: ``(pieces,) int64``: where the document of each piece starts in memory, in bytes.
-        memory: What the starts point into; documents beside it are left out.
+        memory: The memory of the starts; documents outside it are not checked.
         title: Names the document of a piece.
 
     Raises:
-        StepFailedError: A token is beyond the bounds.
+        StepFailedError: A token does not fit.
     """
     dtype, has_bos = packed.sources[0].dtype, packed.bos is not None
     for piece, (first, size, total, _) in enumerate(places.table.tolist()):
@@ -421,7 +421,7 @@ def _segments(places: Pieces, length: int) -> _Segments:
 def _labels(documents: NDArray[np.generic], segments: _Segments) -> NDArray[np.int32]:
     """Return the next element in the document for each element: ``(elements,) int32``.
 
-    `check_labels` has held them to what an int32 holds.
+    `check_labels` has checked that int32 can hold them.
     """
     labels = np.empty(documents.size, np.int32)
     np.copyto(labels[:-1], documents[1:], casting="unsafe")

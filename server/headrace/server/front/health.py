@@ -48,7 +48,7 @@ class Health:
             if self._is_ending:
                 return
             self._statuses[service] = status
-        self._tell(service)
+        self._notify(service)
 
     def enter_graceful_shutdown(self) -> None:
         """Report all services as not serving, and ignore later changes."""
@@ -56,7 +56,7 @@ class Health:
             self._is_ending = True
             self._statuses = dict.fromkeys(self._statuses, _NOT_SERVING)
         for service in list(self._statuses):
-            self._tell(service)
+            self._notify(service)
 
     def watch(self, watcher: _Watcher) -> None:
         """Notify a watcher of every change.
@@ -77,7 +77,7 @@ class Health:
         with self._lock:
             self._watchers.discard(watcher)
 
-    def _tell(self, service: str) -> None:
+    def _notify(self, service: str) -> None:
         with self._lock:
             watchers = [one for one in self._watchers if one.service == service]
         # Not under the lock, which the serving thread takes for every call of Watch.

@@ -39,10 +39,10 @@ GRPC_OPTIONS = (
     # call as gone a moment before it is cleaned up. So the limit is far above what one client
     # opens, even a burst of 1,500 streams, and far below the 20,000 resets possible in 0.1 s.
     ("grpc.max_concurrent_streams", 2048),
-    # Calls of one method that wait to be looked at, including reset ones. One takes Python's server
-    # 0.1 to 0.4 ms, and about 50 KiB until then. gRPC ends further calls with CANCELLED, by default
-    # from 1,000 on. A client that resets 2,048 calls on one connection after another fills this
-    # until it is shut out (`Gate`); with 65,536 it took 3 GB.
+    # Calls of one method that gRPC holds until the server takes them, including reset ones. Taking
+    # one needs 0.1 to 0.4 ms; until then it occupies about 50 KiB. gRPC ends further calls with
+    # CANCELLED, by default from 1,000 on. A client that resets 2,048 calls on one connection after
+    # another fills this until it is shut out (`Gate`); with 65,536 it took 3 GB.
     ("grpc.server.max_pending_requests", 1 << 13),
     ("grpc.server.max_pending_requests_hard_limit", 1 << 13),
 )

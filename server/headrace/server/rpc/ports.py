@@ -1,7 +1,7 @@
-"""Find a port that is free at every address of a name, or learn that it is in use.
+"""Find a port that is free at every address of a name, or find out that it is in use.
 
-gRPC listens at all addresses of a name such as ``localhost``, and is content if it gets one of
-them. Where another server has the port at the others, some clients would reach that server.
+gRPC listens at all addresses of a name such as ``localhost``, and succeeds if it gets one of them.
+If another server has the port at the others, some clients would reach that server.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any
 Place = tuple[socket.AddressFamily, tuple[Any, ...]]
 """A family of addresses, and an address with a port, as `socket.socket.bind` takes it."""
 
-# Of finding a port that is free at several addresses; arbitrary.
+# To find a port that is free at several addresses; arbitrary.
 _ATTEMPTS = 16
 
 _LOCALHOST = ("127.0.0.1", "::1")
@@ -45,7 +45,7 @@ def free_places(host: str, port: int) -> list[Place]:
 
 
 def _addresses(host: str) -> list[Place]:
-    # gRPC takes both of localhost's, whatever the hosts file says.
+    # gRPC uses both addresses of localhost, whatever the hosts file says.
     names = _LOCALHOST if host == "localhost" else (host,)
     found = {
         (family, place)

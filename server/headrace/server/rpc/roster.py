@@ -76,7 +76,7 @@ class Roster:
         self._streams = streams
         self._health = health
         self._places = places
-        self._store_health = StoreHealth(self._tell_store)
+        self._store_health = StoreHealth(self._report_store)
         self._observers = (*observers, self._store_health)
         self._served: dict[str, DatasetConfig] = {}
         self._changing = threading.Lock()
@@ -94,7 +94,7 @@ class Roster:
     def tell_health(self) -> None:
         """Report all datasets as serving."""
         for name in self._catalog.names:
-            self._tell(name, _Status.SERVING)
+            self._set_health(name, _Status.SERVING)
 
     def change_to(self, wanted: Mapping[str, DatasetConfig]) -> list[str]:
         """Serve these datasets and no others.
@@ -157,13 +157,13 @@ class Roster:
                 extra=event(dataset=name, reason=error.reason, old_one_stays=kept),
             )
             if not kept:
-                self._tell(name, _Status.NOT_SERVING)
+                self._set_health(name, _Status.NOT_SERVING)
             return None
 
     def _replace(self, served: ServedDataset, config: DatasetConfig) -> list[ServedDataset]:
         before = self._catalog.put(served)
         self._served[served.name] = config
-        self._tell(served.name, _Status.SERVING)
+        self._set_health(served.name, _Status.SERVING)
         self._store_health.forget(served.name)
         _log.info(
             "dataset served",
@@ -182,7 +182,7 @@ class Roster:
         del self._served[name]
         gone = self._catalog.take(name)
         self._store_health.forget(name)
-        self._tell(name, _Status.SERVICE_UNKNOWN)
+        self._set_health(name, _Status.SERVICE_UNKNOWN)
         _log.info("dataset removed", extra=event(dataset=name))
         self._streams.end_dataset(gone.retirement, partial(_removed, name))
         return gone
@@ -194,16 +194,16 @@ class Roster:
             self._streams.wait_dataset(served.retirement, deadline)
             served.dispose(self._cache)
 
-    def _tell_store(self, name: str, is_healthy: bool) -> None:  # noqa: FBT001 - it is the news
+    def _report_store(self, name: str, is_healthy: bool) -> None:  # noqa: FBT001 - it is the news
         if name not in self._served:
             return
         if is_healthy:
             _log.info("store answers again", extra=event(dataset=name))
         else:
             _log.error("store does not answer", extra=event(dataset=name))
-        self._tell(name, _Status.SERVING if is_healthy else _Status.NOT_SERVING)
+        self._set_health(name, _Status.SERVING if is_healthy else _Status.NOT_SERVING)
 
-    def _tell(self, name: str, status: health_pb2.HealthCheckResponse.ServingStatus) -> None:
+    def _set_health(self, name: str, status: health_pb2.HealthCheckResponse.ServingStatus) -> None:
         if not self._config.tokens:
             self._health.set(name, status)
 

@@ -68,7 +68,7 @@ class _Job:
 
 
 class _Clock:
-    """What each of several contenders has used, in seconds: who has used the least goes first."""
+    """The seconds that each of several contenders has used; the one with the fewest goes first."""
 
     def __init__(self) -> None:
         self.used_s: dict[Hashable, float] = {}

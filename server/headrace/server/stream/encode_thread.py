@@ -102,7 +102,7 @@ class Ahead:
         with closing(self._stream.messages()) as messages:
             while not self._is_over:
                 if self._is_worth_it():
-                    yield from self._made_beside(messages)
+                    yield from self._made_by_thread(messages)
                 else:
                     yield from self._made_here(messages)
 
@@ -118,7 +118,9 @@ class Ahead:
                 return
         self._is_over = True
 
-    def _made_beside(self, messages: Generator[bytes, None, None]) -> Generator[bytes, None, None]:
+    def _made_by_thread(
+        self, messages: Generator[bytes, None, None]
+    ) -> Generator[bytes, None, None]:
         thread = threading.Thread(
             target=self._run, args=(messages,), name="headrace-ahead", daemon=True
         )
