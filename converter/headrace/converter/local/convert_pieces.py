@@ -25,7 +25,7 @@ import pyarrow as pa
 from headrace.converter.local.shuffle import ShuffledPieces
 from headrace.converter.local.sortedness import Sortedness
 from headrace.converter.local.spill_file import free_space, spill_folder_of
-from headrace.converter.local.threads import watch
+from headrace.converter.local.threads import run_each
 from headrace.converter.plan.plan import WantedConversion, plan_samples
 from headrace.converter.progress.progress import Progress
 from headrace.converter.samples.function import FunctionPlan
@@ -220,12 +220,8 @@ def _run(task: ShardTask, tally: _Tally, count: int, threads: int) -> list[Mappi
         tally.end_piece()
         return rows
 
-    pool = ThreadPoolExecutor(threads, thread_name_prefix="headrace-convert")
-    running = [pool.submit(convert, piece) for piece in range(count)]
-    try:
-        watch(running, tally.tell)
-    finally:
-        stop.set()
-        pool.shutdown(cancel_futures=True)
+    made = run_each(
+        convert, count, threads=threads, name="headrace-convert", stop=stop, tell=tally.tell
+    )
     tally.tell()
-    return [row for future in running for row in future.result()]
+    return [row for rows in made for row in rows]

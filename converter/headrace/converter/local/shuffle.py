@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from typing import Self
 
 import numpy as np
@@ -24,7 +23,7 @@ import pyarrow as pa
 
 from headrace.converter.local.buckets import ID_COLUMN, KEY_BITS, Bucket, Keys, Scatter
 from headrace.converter.local.spill_file import SpillFile
-from headrace.converter.local.threads import watch
+from headrace.converter.local.threads import run_each
 from headrace.converter.sources.pieces import SourcePieces
 
 MEMORY_BYTES = 512 << 20
@@ -114,13 +113,14 @@ class ShuffledPieces:
             with lock:
                 read_pieces += 1
 
-        pool = ThreadPoolExecutor(self._threads, thread_name_prefix="headrace-shuffle")
-        running = [pool.submit(read, piece) for piece in range(self._pieces.count)]
-        try:
-            watch(running, lambda: tell(read_pieces, read_bytes, file.size))
-        finally:
-            stop.set()
-            pool.shutdown(cancel_futures=True)
+        run_each(
+            read,
+            self._pieces.count,
+            threads=self._threads,
+            name="headrace-shuffle",
+            stop=stop,
+            tell=lambda: tell(read_pieces, read_bytes, file.size),
+        )
         scatter.flush()
         tell(read_pieces, read_bytes, file.size)
         self._buckets = scatter.buckets
