@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from contextlib import closing
 
 import numpy as np
 import pytest
@@ -16,7 +17,10 @@ from headrace.errors import (
 from headrace.server.cache.block_cache import BlockCache
 from headrace.server.cache.memory.slot_table import SlotTable
 from headrace.server.cache.source import Source
-from support.blocks import BLOCK_BYTES, CountingStore, cache_of, demand
+from headrace.server.telemetry.metrics import Metrics
+from support.blocks import BLOCK_BYTES, CountingStore, add_source, cache_of, demand
+from support.no_threads import few_threads
+from support.waiting import until
 
 
 def test_a_block_is_fetched_once_for_all() -> None:
@@ -241,3 +245,16 @@ def test_the_table_of_slots_grows() -> None:
     assert 1000 == len({*slots} - {0})
     assert [slots[0]] == table.unpinned().tolist()
     assert 1000 == table.bytes_of(0)
+
+
+def test_threads_end_if_not_all_of_them_can_be_started() -> None:
+    """Those that were started for a store do not stay; the next attempt starts all of them."""
+    cache = BlockCache(1 << 20, fetch_threads=8, observer=Metrics())
+    before = set(threading.enumerate())
+    with closing(cache):
+        with few_threads(2), pytest.raises(RuntimeError, match="thread"):
+            add_source(cache, CountingStore())
+        assert until(lambda: not set(threading.enumerate()) - before)
+
+        source = add_source(cache, CountingStore())
+        assert [5] == demand(cache, source, [5], cache.waiter())

@@ -124,7 +124,7 @@ class Fetchers:
     """The fetching threads of one store.
 
     Args:
-        lock: The cache's lock.
+        lock: The cache's lock, which the caller holds.
         flights: The blocks to fetch; used under the lock.
         room: The memory for blocks; used under the lock.
         under_way: The memory that running reads of all stores hold.
@@ -168,8 +168,12 @@ class Fetchers:
         self._threads.append(
             threading.Thread(target=self._watch_reads, name="headrace-fetch-watch", daemon=True)
         )
-        for thread in self._threads:
-            thread.start()
+        try:
+            for thread in self._threads:
+                thread.start()
+        except RuntimeError:
+            self.stop()
+            raise
 
     def wake(self, count: int, *, urgent: bool) -> None:
         """Wake threads for new flights; the caller holds the lock.
