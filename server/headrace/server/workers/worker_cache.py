@@ -68,9 +68,6 @@ from headrace.server.workers.messages import (
 # How often the future reads of streams are written (arbitrary: a few batches).
 _DESK_PERIOD_S = 0.05
 
-# The supervisor opens datasets as a server does; its stores give up long before this.
-_OPEN_TIMEOUT_S = 600.0
-
 
 class _WorkerWaiter(Waiter):
     """A stream of this worker.
@@ -168,7 +165,7 @@ class WorkerCache:
             self._check_lost()
             self._opening[request] = opened
         self.send(OpenSource(request, *origin))
-        index, shared = opened.result(_OPEN_TIMEOUT_S)
+        index, shared = opened.result()
         tables = SourceTables(
             shared.map_read_only(), block_count=block_count, part_count=len(layout.parts)
         )
