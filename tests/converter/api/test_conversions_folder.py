@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 from headrace.converter.api.conversions_folder import ConversionCache, ConversionRecord
@@ -70,3 +71,16 @@ def test_what_is_being_converted_again_is_not_removed(tmp_path: Path) -> None:
 
     assert cache.read(_KEY) is None
     assert not (tmp_path / _KEY).exists()
+
+
+def test_a_removal_that_stalls_spares_what_is_converted_meanwhile(tmp_path: Path) -> None:
+    """It has listed the old files when another driver claims the key and converts again."""
+    cache = _expired(tmp_path)
+    listed = cache._files(_KEY)
+    cache.claim(_KEY, 3.0)
+    _write(tmp_path, "headrace.json", "shards/b.arrow")
+    os.utime(tmp_path / _KEY / "headrace.json", ns=(1, 1))  # a coarse clock may not have moved
+    cache._remove_files(_KEY, listed)
+
+    left = sorted(path.name for path in (tmp_path / _KEY).rglob("*") if path.is_file())
+    assert [".headrace.lock", "b.arrow", "headrace.json"] == left

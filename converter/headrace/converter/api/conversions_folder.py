@@ -8,7 +8,8 @@ Contract:
    files of the list, and then the record. If it fails midway, the expired record stays, and the
    next `ConversionCache.remove_expired` goes on.
 3. Who converts under a key that has a record claims it first. A removal that finds the claim gives
-   up; one that has marked the record before deletes no file that is written after the claim.
+   up; one that has marked the record before deletes no file that is written after the claim: of
+   all names only that of the pointer is used again, so its file must be the one that was listed.
 
 If the code differs, the code is wrong.
 """
@@ -25,12 +26,12 @@ from pathlib import Path
 from typing import TypeAlias
 
 from headrace.errors import HeadraceError, ObjectNotFoundError
-from headrace.storage import Store, StoreOptions, Unfinished, open_store
+from headrace.storage import ObjectEntry, Store, StoreOptions, Unfinished, open_store
 
 _RECORD = re.compile(r"conversions/([0-9a-f]{32})\.json")
 _POINTER = "headrace.json"
 _LOCK = ".headrace.lock"  # of a local store
-_Files: TypeAlias = tuple[list[str], list[Unfinished]]
+_Files: TypeAlias = tuple[ObjectEntry | None, list[str], list[Unfinished]]
 _CLAIM_S = 7 * 86400.0
 """Seconds after which a claim is left by a driver that has died: longer than any conversion."""
 
@@ -118,12 +119,14 @@ class ConversionCache:
 
     def _files(self, key: str) -> _Files:
         with contextlib.closing(self._open(self.url_of(key))) as store:
-            return list(store.list()), list(store.list_unfinished())
+            names = [name for name in store.list() if name != _POINTER]
+            return store.entry(_POINTER), names, list(store.list_unfinished())
 
     def _remove_files(self, key: str, files: _Files) -> None:
-        names, unfinished = files
+        pointer, names, unfinished = files
         with contextlib.closing(self._open(self.url_of(key))) as store:
-            store.delete(_POINTER)  # from now on it is no dataset, and never an incomplete one
+            if store.entry(_POINTER) == pointer:
+                store.delete(_POINTER)  # from now on it is no dataset, never an incomplete one
             for name in names:
                 store.delete(name)
             for upload in unfinished:
