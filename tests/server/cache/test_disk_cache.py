@@ -9,7 +9,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 
 import grpc
@@ -18,11 +18,15 @@ import pytest
 
 from headrace.errors import ConfigurationError
 from headrace.server import ServerConfig, start_server
+from headrace.server.cache.block_cache import BlockCache
 from headrace.server.cache.disk.disk_cache import DiskCache
+from headrace.server.datasets.served_dataset import ServedDataset
 from headrace.server.telemetry.metrics import Metrics
+from headrace.storage import open_dataset
 from headrace.v1 import shard_service_pb2 as pb
 from support.datasets import small_table, write_dataset
 from support.no_descriptors import no_descriptors
+from support.no_threads import no_threads
 from support.running import RICH_SAMPLES, Running, running
 from support.served import read
 
@@ -230,6 +234,22 @@ def test_a_block_that_cannot_be_read_for_a_moment_still_counts(tmp_path: Path) -
 
         assert _PAGE == disk.used_bytes == _pages(tmp_path) * _PAGE
         assert b"one" == disk.get(_NAME, 1)
+
+
+def test_a_dataset_that_cannot_be_opened_owns_no_part(rich_url: str, tmp_path: Path) -> None:
+    """As when no thread can be started for its store: others may use all of the folder."""
+    disk = DiskCache(tmp_path, budget_bytes=1 << 20, observer=Metrics())
+    cache = BlockCache(1 << 20, fetch_threads=1, observer=Metrics(), disk=disk)
+    with closing(cache), open_dataset(rich_url) as dataset:
+        with no_threads(), pytest.raises(RuntimeError, match="thread"):
+            ServedDataset("rich", dataset, cache=cache, max_batch_bytes=1 << 20)
+        refused = [shelf.servings for shelf in disk._shelves._shelves.values()]
+        served = ServedDataset("rich", dataset, cache=cache, max_batch_bytes=1 << 20)
+        opened = [shelf.servings for shelf in disk._shelves._shelves.values()]
+        cache.remove_source(served.source)
+        removed = [shelf.servings for shelf in disk._shelves._shelves.values()]
+
+    assert ([], [1], [0]) == (refused, opened, removed)
 
 
 def test_a_restarted_server_reads_no_store(rich_url: str, tmp_path: Path) -> None:

@@ -20,7 +20,7 @@ If the code differs, the code is wrong.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Hashable, Iterator, Sequence
+from collections.abc import Hashable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from typing import Protocol
@@ -151,7 +151,7 @@ class BlockCache:
         layout: BlockLayout,
         *,
         block_count: int,
-        on_removed: Callable[[], None] | None = None,
+        fingerprint: str = "",
         tables: SourceTables | None = None,
         origin: tuple[str, DatasetConfig, str] | None = None,
         store: str = "",
@@ -162,7 +162,7 @@ class BlockCache:
             reader: Fetches the blocks.
             layout: The layout of decoded blocks.
             block_count: Number of blocks.
-            on_removed: Called once when `remove_source` has finished.
+            fingerprint: The dataset's fingerprint, if its blocks are kept in the folder.
             tables: Tables for the places of blocks, which workers share; None for new ones.
             origin: The name, configuration and fingerprint of the dataset, for the cache of a
                 worker, which does not read blocks itself.
@@ -175,7 +175,6 @@ class BlockCache:
                 reader,
                 layout,
                 block_count,
-                on_removed=on_removed,
                 tables=tables,
                 run_blocks=run_blocks(reader, self._under_way.run_bytes),
                 store=store,
@@ -191,6 +190,9 @@ class BlockCache:
                     observer=self._observer,
                     store=store,
                 )
+            # Last, because only `remove_source` undoes it.
+            if self.disk is not None and fingerprint:
+                source.on_removed = self.disk.open(fingerprint, block_count=block_count)
             self._source_count += 1
             self._sources[source.index] = source
         return source

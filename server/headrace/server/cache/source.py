@@ -62,7 +62,6 @@ class Source:
         layout: BlockLayout,
         block_count: int,
         *,
-        on_removed: Callable[[], None] | None = None,
         tables: SourceTables | None = None,
         run_blocks: int = 1,
         store: str = "",
@@ -75,7 +74,7 @@ class Source:
         self.layout = layout
         self.stored: StoredForm | None = stored_form(block_schema(reader), layout)
         self.removed = False
-        self.on_removed = on_removed
+        self.on_removed: Callable[[], None] | None = None
         # The slot of each block; 0 if it is not cached, -1 if it is being fetched. Fresh zeros cost
         # nothing until they are touched, so this stays small even for many blocks.
         self.slot_of = np.zeros(block_count, np.int32) if tables is None else tables.slot_of

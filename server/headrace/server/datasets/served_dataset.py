@@ -265,7 +265,7 @@ class ServedDataset:
             ),
             block_layout(columns),
             block_count=dataset.block_count,
-            on_removed=None if cache.disk is None else cache.disk.releaser(dataset.fingerprint),
+            fingerprint=dataset.fingerprint,
             origin=None if config is None else (name, config, dataset.fingerprint),
             store=store_of(dataset.url),
         )

@@ -118,7 +118,7 @@ class SharedSources:
                 ),
                 layout,
                 block_count=dataset.block_count,
-                on_removed=None if disk is None else disk.releaser(dataset.fingerprint),
+                fingerprint=dataset.fingerprint,
                 tables=places,
                 store=store_of(dataset.url),
             )

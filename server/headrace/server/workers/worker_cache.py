@@ -147,7 +147,7 @@ class WorkerCache:
         layout: BlockLayout,
         *,
         block_count: int,
-        on_removed: Callable[[], None] | None = None,
+        fingerprint: str = "",
         origin: tuple[str, DatasetConfig, str] | None = None,
         store: str = "",
     ) -> Source:
@@ -157,7 +157,7 @@ class WorkerCache:
             DrainingError: The supervisor has ended.
             HeadraceError: The supervisor cannot open it.
         """
-        del store
+        del fingerprint, store
         assert origin is not None, "a worker opens its datasets from their settings"
         opened: Future[tuple[int, Shared]] = Future()
         request = next(self._numbers)
@@ -170,7 +170,7 @@ class WorkerCache:
             shared.map_read_only(), block_count=block_count, part_count=len(layout.parts)
         )
         shared.close()
-        source = Source(index, reader, layout, block_count, on_removed=on_removed, tables=tables)
+        source = Source(index, reader, layout, block_count, tables=tables)
         source.growth = self._growth
         return source
 

@@ -40,7 +40,6 @@ class DiskBlocks:
         self._fingerprint = dataset.fingerprint
         self._stored: _Stored = dataset if isinstance(dataset, _Stored) else _Encoded(dataset)
         self._disk = disk
-        disk.open(dataset.fingerprint, block_count=dataset.block_count)
 
     def read_block(self, block: int) -> pa.RecordBatch:
         """Read one block from the folder, or fetch it and store it there."""

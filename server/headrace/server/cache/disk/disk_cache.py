@@ -94,13 +94,14 @@ class DiskCache:
         """Bytes of the files."""
         return self._shelves.used
 
-    def open(self, fingerprint: str, *, block_count: int) -> None:
-        """Start to serve a dataset, which then owns a part of the folder."""
+    def open(self, fingerprint: str, *, block_count: int) -> Callable[[], None]:
+        """Start to serve a dataset, which then owns a part of the folder.
+
+        Returns:
+            A function that undoes this; blocks of datasets that are not served are deleted first.
+        """
         with self._lock:
             self._shelves.open(fingerprint, block_count)
-
-    def releaser(self, fingerprint: str) -> Callable[[], None]:
-        """Return a function that undoes one `open`; unserved blocks are deleted first."""
 
         def release() -> None:
             with self._lock:
