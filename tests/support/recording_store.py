@@ -21,8 +21,8 @@ CUT = 1206
 CUT_ERROR = 1403
 """In place of a status: 403, and a body in chunks that breaks off."""
 
-TRICKLE = 2206
-"""In place of a status: 206, and a body of 40 bytes, one every 0.2 s."""
+TRICKLE = 2000
+"""Added to a status: a body of 40 bytes, one every 0.2 s."""
 
 
 class _Recording(BaseHTTPRequestHandler):
@@ -40,8 +40,8 @@ class _Recording(BaseHTTPRequestHandler):
         if status == CUT_ERROR:
             self._refuse_in_part()
             return
-        if status == TRICKLE:
-            self._trickle()
+        if status > TRICKLE:
+            self._trickle(status - TRICKLE)
             return
         body = b"hello" if status in {200, 206} else b""
         self.send_response(206 if status == CUT else status)
@@ -57,8 +57,8 @@ class _Recording(BaseHTTPRequestHandler):
         self.wfile.write(b"100\r\n<Error>")
         self.close_connection = True
 
-    def _trickle(self) -> None:
-        self.send_response(206)
+    def _trickle(self, status: int) -> None:
+        self.send_response(status)
         self.send_header("Content-Length", "40")
         self.end_headers()
         with suppress(OSError):

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from time import gmtime, strftime
@@ -269,15 +269,33 @@ def test_of_a_whole_object_the_range_is_taken(
     assert 12 == len(server.requests)
 
 
+@pytest.mark.parametrize("status", [206, 403])
 @pytest.mark.parametrize("earlier", [0, 1])
 def test_a_body_that_trickles_is_given_up(
-    server: RecordingStore, proxied: dict[str, str], earlier: int
+    server: RecordingStore, proxied: dict[str, str], earlier: int, status: int
 ) -> None:
     """In the first read and in a later one: each byte comes in time, and all would take 8 s."""
     store = server.store(**proxied, read_timeout_s=0.5)
     for _ in range(earlier):
         store.read("y")
-    server.statuses.extend([TRICKLE] * 4)
+    server.statuses.extend([TRICKLE + status] * 4)
 
-    with pytest.raises(StoreUnavailableError, match="gave up after 4 attempts"):
+    with pytest.raises(StoreUnavailableError, match=r"Read timeout.*gave up after 4 attempts"):
         store.read("y")
+
+
+@pytest.mark.parametrize("status", [200, 403])
+@pytest.mark.parametrize("asked", ["list", "read_versioned"])
+def test_whatever_boto3_reads_itself_and_trickles_is_given_up(
+    server: RecordingStore, asked: str, status: int
+) -> None:
+    """Listings, whole objects and their refusals."""
+    store = server.store(**_KEYS, read_timeout_s=0.5, write_timeout_s=0.5)
+    server.statuses.extend([TRICKLE + status] * 4)
+    ask: dict[str, Callable[[], object]] = {
+        "list": lambda: list(store.list()),
+        "read_versioned": lambda: store.read_versioned("y"),
+    }
+
+    with pytest.raises(StoreUnavailableError, match=r"Read timeout.*gave up after 4 attempts"):
+        ask[asked]()

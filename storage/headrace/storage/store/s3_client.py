@@ -165,6 +165,7 @@ def _settings(session: Session, options: StoreOptions) -> SessionSettings:
         or True,
         connect_timeout_s=options.connect_timeout_s,
         read_timeout_s=options.read_timeout_s,
+        write_timeout_s=options.write_timeout_s,
         max_connections=options.max_connections,
     )
 

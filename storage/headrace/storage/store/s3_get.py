@@ -17,9 +17,10 @@ Contract:
 5. If the store is reached without proxies, later requests of known length use our own connections
    (`headrace.storage.store.s3_wire`), as long as the answers are of the kind that is supported
    there.
-6. Requests of boto3 use our sessions too, so that none waits longer than ``read_timeout_s`` for a
-   silent store: boto3 has only one timeout for all operations. A body that arrives slowly may take
-   that time and its length at `MIN_BYTES_PER_S`.
+6. GETs of boto3 use our sessions too, so that a read waits no longer than ``read_timeout_s`` for a
+   silent store, and a listing no longer than ``write_timeout_s``: boto3 has only one timeout for
+   all operations. A body that arrives slowly may take that time and its length at
+   `MIN_BYTES_PER_S`.
 7. If a store or a proxy ignores ranges and sends the whole object, it is read up to the end of the
    range, and the rest of it is cut off.
 
@@ -28,6 +29,7 @@ If the code differs, the code is wrong.
 
 from __future__ import annotations
 
+import io
 import re
 import threading
 import time
@@ -38,25 +40,26 @@ from http import HTTPStatus
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
-from botocore.awsrequest import AWSPreparedRequest
+from botocore.awsrequest import AWSPreparedRequest, AWSResponse
 from botocore.exceptions import ClientError, IncompleteReadError, ReadTimeoutError
 from botocore.httpsession import URLLib3Session, get_cert_path
 from botocore.utils import get_environ_proxies, percent_encode
+from urllib3.response import HTTPResponse
 
 from headrace.storage.store.s3_connection import IS_SUPPORTED, MIN_BYTES_PER_S, tls_context
 from headrace.storage.store.s3_wire import OtherAnswerError, Wire
 from headrace.storage.store.sigv4 import SigningKeys, SigningScope, signed_get_headers
 
 if TYPE_CHECKING:
-    from botocore.awsrequest import AWSResponse
     from mypy_boto3_s3 import S3Client
 
 _KEY_SAFE = "/~"
 _CREDENTIAL = re.compile(r"AWS4-HMAC-SHA256 Credential=[^/]+/\d{8}/([^/]+)/([^/]+)/aws4_request,")
 _ERROR_CODE = re.compile(rb"<Code>([A-Za-z0-9.]{1,100})</Code>")
-_MAX_ERROR_BYTES = 65536
+_ERROR_PART = "bytes=0-65535"
 _SIGNED_ANEW = {"x-amz-content-sha256", "x-amz-date", "x-amz-security-token"}
-_SERVED = {HTTPStatus.OK, HTTPStatus.PARTIAL_CONTENT}
+_WHOLE, _PARTIAL = HTTPStatus.OK, HTTPStatus.PARTIAL_CONTENT
+_SERVED = {_WHOLE, _PARTIAL}
 _PART_BYTES = 256 << 10
 _PORTS = {"http": 80, "https": 443}
 _OTHER_REGION = {
@@ -86,13 +89,15 @@ class SessionSettings:
     Attributes:
         verify: A file of certificates, or `True` for those that botocore trusts by default.
         connect_timeout_s: Longest wait for a connection.
-        read_timeout_s: Longest silence of the store.
+        read_timeout_s: Longest silence of the store while an object is read.
+        write_timeout_s: Longest silence during any other request.
         max_connections: The most connections to keep open.
     """
 
     verify: str | bool
     connect_timeout_s: float
     read_timeout_s: float
+    write_timeout_s: float
     max_connections: int
 
 
@@ -117,9 +122,9 @@ class S3Gets:
         self._settings = settings
         self._sent = threading.local()  # the handler below runs in the thread of the request
         self._template: _Template | None = None
-        self._sessions: dict[str, URLLib3Session] = {}
+        self._sessions: dict[tuple[str, float], URLLib3Session] = {}
         client.meta.events.register(
-            "before-send.s3.GetObject",
+            "before-send.s3",
             self._send,  # type: ignore[arg-type] # the stubs only know handlers that return None
         )
 
@@ -167,24 +172,37 @@ class S3Gets:
         request: AWSPreparedRequest | None = getattr(self._sent, "request", None)
         if request is not None and self._template is None:
             self._sent.request = None
-            session = self._session(request.url)
+            session = self._session(request.url, self._settings.read_timeout_s)
             self._template = _template_of(
                 request, percent_encode(key, safe=_KEY_SAFE), session, self._settings
             )
         return Answer(content, answer.get("ETag", ""))
 
-    def _send(self, request: AWSPreparedRequest, **_: object) -> AWSResponse:
-        """Send the request in place of boto3, and keep it as the template."""
-        self._sent.request = request
-        return self._session(request.url).send(request)
+    def _send(self, request: AWSPreparedRequest, **_: object) -> AWSResponse | None:
+        """Send a GET in place of boto3, and keep that of an object as the template."""
+        if request.method != "GET":
+            return None
+        timeout_s = self._settings.write_timeout_s
+        if request.stream_output:
+            timeout_s = self._settings.read_timeout_s
+            self._sent.request = request
+        request.stream_output = True
+        answer = self._session(request.url, timeout_s).send(request)
+        if "Range" in request.headers and answer.status_code in _SERVED:
+            return answer  # `_learn` reads it
+        with closing(answer.raw):
+            content = _content(answer.raw, _PARTIAL, "bytes=0-", timeout_s=timeout_s)
+        whole = HTTPResponse(io.BytesIO(content), preload_content=False)
+        return AWSResponse(answer.url, answer.status_code, answer.raw.headers, whole)
 
-    def _session(self, url: str) -> URLLib3Session:
+    def _session(self, url: str, timeout_s: float) -> URLLib3Session:
         parts = urlsplit(url)
-        place = f"{parts.scheme}://{parts.netloc}"
+        place = (f"{parts.scheme}://{parts.netloc}", timeout_s)
         session = self._sessions.get(place)
         if session is None:
             # Two threads may both make one, but a session without connections costs nothing.
-            session = self._sessions.setdefault(place, _session_for(url, self._settings))
+            made = _session_for(url, self._settings, timeout_s)
+            session = self._sessions.setdefault(place, made)
         return session
 
 
@@ -215,7 +233,7 @@ class _Template:
                 if reply.status not in _SERVED:
                     raise _error_of(reply.status, reply.content)
                 whole = reply.content
-                content = _cut(whole, wanted) if reply.status == HTTPStatus.OK else whole
+                content = _cut(whole, wanted) if reply.status == _WHOLE else whole
                 return Answer(content, reply.headers.get("etag", ""))
         return self._ask(url, headers, wanted)
 
@@ -225,7 +243,8 @@ class _Template:
         with closing(answer.raw):
             status = int(answer.status_code)
             if status not in _SERVED:
-                raise _error_of(status, answer.raw.read(_MAX_ERROR_BYTES))
+                error = _content(answer.raw, _WHOLE, _ERROR_PART, timeout_s=self.read_timeout_s)
+                raise _error_of(status, error)
             content = _content(answer.raw, status, wanted, timeout_s=self.read_timeout_s)
             return Answer(content, answer.headers.get("etag", ""))
 
@@ -237,7 +256,7 @@ def _content(raw: Any, status: int, wanted: str, *, timeout_s: float) -> bytes:
         ReadTimeoutError: The body arrives too slowly.
         IncompleteReadError: It is cut off.
     """
-    is_whole = status == HTTPStatus.OK
+    is_whole = status == _WHOLE
     first, length = _first_of(wanted), _bytes_of(wanted)
     most = first + length if is_whole and length else None
     read = getattr(raw, "read1", raw.read)  # urllib3 before 2.1 has no read1
@@ -272,11 +291,11 @@ def _bytes_of(wanted: str) -> int:
     return int(last) - int(first) + 1 if last else 0
 
 
-def _session_for(url: str, settings: SessionSettings) -> URLLib3Session:
+def _session_for(url: str, settings: SessionSettings, timeout_s: float) -> URLLib3Session:
     return URLLib3Session(
         verify=settings.verify,  # type: ignore[arg-type] # the stubs do not know file names
         proxies=get_environ_proxies(url),
-        timeout=(settings.connect_timeout_s, settings.read_timeout_s),  # type: ignore[arg-type] # as above
+        timeout=(settings.connect_timeout_s, timeout_s),  # type: ignore[arg-type] # as above
         max_pool_connections=settings.max_connections,
     )
 
