@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from urllib.parse import quote
 
+import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -24,6 +25,7 @@ from headrace.page.settings import PageSettings
 from support.datasets import small_table, write_dataset
 from support.page_samples import FILES, NAME, SCRIPT, TURNED, hostile_table
 from support.paged import Paged, paged, write_tokens
+from support.waiting import until
 
 
 @pytest.fixture(scope="module")
@@ -502,6 +504,29 @@ def test_34_a_browser_that_goes_away_leaves_no_trace_in_the_log(
 
     assert 200 == hostile.ask("/").status
     assert [] == [line for line in caplog.records if line.levelname in {"ERROR", "CRITICAL"}]
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("target", ["/d/red/file/0/0", "/static/page.css"])
+def test_35_a_browser_that_reads_nothing_is_cut_off(tmp_path: Path, target: str) -> None:
+    """Neither one large answer nor thousands of small ones hold a connection for ever."""
+    table = pa.table({"sound": pa.array([b"OggS" + bytes(8 << 20)], pa.binary())})
+    write_dataset(str(tmp_path), table, shard_samples=[1])
+    request = f"GET {target} HTTP/1.1\r\nHost: localhost\r\n\r\n".encode()
+    with paged({"red": str(tmp_path)}, request_s=0.2) as page:
+        assert 200 == page.ask(target).status
+        with socket.create_connection(page.address, timeout=30) as plain:
+            plain.sendall(request * (4000 if "static" in target else 1))
+
+            assert until(lambda: _connection_count(page) == 1)
+            assert until(lambda: not _connection_count(page))
+
+
+def _connection_count(page: Paged) -> int:
+    """Return how many connections the page itself holds open."""
+    _, *sockets = map(str.split, Path("/proc/net/tcp").read_text().splitlines())
+    port = f":{page.address[1]:04X}"
+    return sum(fields[1].endswith(port) and fields[3] == "01" for fields in sockets)
 
 
 _HALF_A_FORM = (

@@ -1,4 +1,4 @@
-"""Close connections that do not send a request in time."""
+"""Close connections that do not send a request, or do not read an answer, in time."""
 
 from __future__ import annotations
 
@@ -7,9 +7,11 @@ from typing import Any
 
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
+from headrace.page.guard.middleware import DEADLINE_S
+
 
 class PageProtocol(H11Protocol):
-    """HTTP/1.1 of uvicorn, which closes connections without a complete request.
+    """HTTP/1.1 of uvicorn, which closes connections without a complete request or a reader.
 
     Args:
         request_s: The most seconds for a request's line and headers.
@@ -41,5 +43,8 @@ class PageProtocol(H11Protocol):
 
     def _cut_if_silent(self) -> None:
         is_answering = self.cycle is not None and not self.cycle.response_complete
-        if not is_answering and not self.transport.is_closing():
+        if is_answering or self.transport.is_closing():
+            # uvicorn waits for ever until a browser has read what was written.
+            self._asked = self.loop.call_later(DEADLINE_S, self.transport.abort)
+        else:
             self.transport.abort()
