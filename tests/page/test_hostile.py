@@ -529,6 +529,17 @@ def _connection_count(page: Paged) -> int:
     return sum(fields[1].endswith(port) and fields[3] == "01" for fields in sockets)
 
 
+def test_36_no_address_writes_to_the_terminal_of_whoever_reads_the_log(
+    hostile: Paged, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Control characters are spelled out."""
+    with caplog.at_level("INFO", logger="headrace"):
+        assert 404 == hostile.ask("/d/none%1b%5b31m").status
+
+    assert "none\\x1b[31m" in caplog.text
+    assert "\x1b" not in caplog.text
+
+
 _HALF_A_FORM = (
     b"POST /run HTTP/1.1\r\nHost: localhost\r\n"
     b"Content-Type: application/x-www-form-urlencoded\r\nContent-Length: 100\r\n\r\none="

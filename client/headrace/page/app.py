@@ -104,10 +104,10 @@ def _judged(view: View, ask: Ask) -> Response:
         return view(ask)
     except HeadraceError as error:
         status = _STATUS.get(error.code, _FAULT)
-        _log.info("%s: %s", ask.target[:200], error.message)
+        _log.info("%r: %s", ask.target[:200], error.message)
         return _problem(ask, status, ask.site.told(error).message)
     except Exception:  # noqa: BLE001 - the boundary of a view: no trace reaches a browser
-        _log.exception("%s failed", ask.target[:200])
+        _log.exception("%r failed", ask.target[:200])
         return _problem(ask, _FAULT, "This is a bug of headrace. The page's log says more.")
 
 
