@@ -540,6 +540,24 @@ def test_36_no_address_writes_to_the_terminal_of_whoever_reads_the_log(
     assert "\x1b" not in caplog.text
 
 
+@pytest.mark.parametrize(
+    ("headers", "status"),
+    [
+        ({"sec-fetch-site": "cross-site", "sec-fetch-dest": "image"}, 403),
+        ({"sec-fetch-site": "same-site", "sec-fetch-dest": "iframe"}, 403),
+        ({"origin": "https://evil.example"}, 403),
+        ({"sec-fetch-site": "cross-site", "sec-fetch-dest": "document"}, 200),
+        ({"sec-fetch-site": "same-origin", "sec-fetch-dest": "image"}, 200),
+        ({"sec-fetch-site": "none", "sec-fetch-dest": "document"}, 200),
+    ],
+)
+def test_37_another_site_may_link_here_but_load_nothing(
+    hostile: Paged, headers: dict[str, str], status: int
+) -> None:
+    """Else it could let a visitor's browser run filters over all the visitor's data."""
+    assert status == hostile.ask("/d/hostile/samples", headers=headers).status
+
+
 _HALF_A_FORM = (
     b"POST /run HTTP/1.1\r\nHost: localhost\r\n"
     b"Content-Type: application/x-www-form-urlencoded\r\nContent-Length: 100\r\n\r\none="

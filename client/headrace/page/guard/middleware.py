@@ -2,7 +2,8 @@
 
 1. The host is one of the page's, the method is GET, HEAD or POST, and the target and the body are
     short.
-2. A POST must come from this page, if the browser says where it comes from.
+2. A request must come from this page, if the browser says where it comes from; only links may be
+   followed from elsewhere. So no other site can let a browser run filters over its user's data.
 3. A request is answered within `DEADLINE_S`, or its connection is cut.
 4. Every answer has the headers of `HEADERS`; one that shows a file has those of `FILE_POLICY`.
 """
@@ -122,8 +123,9 @@ def _refusal(scope: Scope, names: Collection[str]) -> tuple[int, str] | None:
         )
     if scope["method"] not in {"GET", "HEAD", "POST"}:
         return 405, "This page answers only GET, HEAD and POST.\n"
-    if scope["method"] == "POST" and not _is_ours(headers, hosts[0]):
-        return 403, "Forms from other sites are not accepted.\n"
+    is_link = scope["method"] != "POST" and headers.get("sec-fetch-dest") == "document"
+    if not is_link and not _is_ours(headers, hosts[0]):
+        return 403, "Other sites may link to this page, but not load or send anything else.\n"
     return _too_long(scope, headers)
 
 
@@ -139,7 +141,7 @@ def _too_long(scope: Scope, headers: Headers) -> tuple[int, str] | None:
 
 
 def _is_ours(headers: Headers, host: str) -> bool:
-    """Return whether a form was sent from this page, as far as the browser says."""
+    """Return whether a request was sent from this page, as far as the browser says."""
     site, origin = headers.get("sec-fetch-site", "none"), headers.get("origin")
     return site in {"none", "same-origin"} and (origin is None or is_own_origin(origin, host))
 
