@@ -40,7 +40,7 @@ _MESSAGES = 2  # the start of the stream, and its first batch
 # What works out later steps does so before the first batch goes out, or after: as it happens.
 _ASIDE = ("telemetry.", "settings.", "plan.steps_ahead")
 # They work for all calls, and go on after this one.
-_OTHER_THREADS = ("headrace-calls", "headrace-fetch", "headrace-alarms", "headrace-waiting")
+_OTHER_THREADS = ("headrace-calls", "headrace-fetch", "headrace-waiting")
 
 
 class _ServerTrace:

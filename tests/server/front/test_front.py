@@ -310,7 +310,7 @@ def test_a_call_that_cannot_be_given_up_keeps_no_other_waiting(
             if not for_room:
                 given_up.set()
 
-    waiting = Waiting(most=2, timeout_s=0.0, also=done.set)
+    waiting = Waiting(most=2, timeout_s=0.0, also=[done.set])
     waiting.add(_Broken())
     waiting.start()
     assert done.wait(TIMEOUT_S)

@@ -89,9 +89,6 @@ class _GoneCall:
         self.at_end.append(callback)
         return True
 
-    def callers_changed(self) -> int:
-        return 0
-
     def cancel(self) -> None:
         pass
 

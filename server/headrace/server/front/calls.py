@@ -273,10 +273,6 @@ class Call:
         """Cut the call."""
         self._wire.cancel()
 
-    def callers_changed(self) -> int:
-        """Return how often the callers file has changed so far."""
-        return self._desk.access.changes()
-
     def known_caller(self) -> Caller:
         """Return the caller according to the current callers file.
 
@@ -439,21 +435,16 @@ class Streaming(Generic[_Request]):
             raise
 
     def _respond(self, call: Call, request: bytes, place: ExitStack) -> None:
+        send = self.sender(call)
         # Closed however the call ends, and the place is free before the client learns the end.
-        with closing(cast("Any", _until_end(self._answer(call, request), place))) as messages:
-            send = self.sender(call)
+        with (
+            place,
+            closing(cast("Any", self.messages(call.parsed(request, self.kind), call))) as messages,
+        ):
             for message in messages:
                 if not send(message):
                     return
-            call.answer(None)
-
-    def _answer(self, call: Call, request: bytes) -> Iterator[bytes]:
-        yield from self.messages(call.parsed(request, self.kind), call)
-
-
-def _until_end(messages: Iterator[bytes], place: ExitStack) -> Iterator[bytes]:
-    with place:
-        yield from messages
+        call.answer(None)
 
 
 def _submit(pool: Pool, work: Callable[[], None], call: Call, request_bytes: int) -> None:

@@ -17,7 +17,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
 _LOOK_S = 0.25
@@ -38,7 +38,7 @@ class Waiting:
     Args:
         most: The most waiting calls.
         timeout_s: How long a call may wait.
-        also: Called four times a second, in the same thread.
+        also: Functions to call four times a second, in the same thread.
         now: Returns monotonic seconds.
 
     Attributes:
@@ -50,7 +50,7 @@ class Waiting:
         *,
         most: int,
         timeout_s: float,
-        also: Callable[[], None] = lambda: None,
+        also: Sequence[Callable[[], None]] = (),
         now: Callable[[], float] = time.monotonic,
     ) -> None:
         self._most = most
@@ -108,8 +108,8 @@ class Waiting:
 
     def _look(self) -> None:
         while not self._over.wait(_LOOK_S):
-            for work in (self.give_up_late, self._also):
+            for work in (self.give_up_late, *self._also):
                 try:
                     work()
                 except Exception:  # noqa: BLE001 - the other calls must be given up all the same
-                    _log.exception("waiting calls were not looked at; this is a bug of headrace")
+                    _log.exception("calls were not looked at; this is a bug of headrace")

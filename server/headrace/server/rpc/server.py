@@ -94,7 +94,9 @@ class Server:
         self._floods = Floods()
         self._gate = Gate()
         self._waiting = Waiting(
-            most=MOST_WAITING, timeout_s=config.request_timeout_s, also=self._floods.clear_old
+            most=MOST_WAITING,
+            timeout_s=config.request_timeout_s,
+            also=(self._floods.clear_old, lambda: self._streams.look(access.changes())),
         )
         self._rings = Rings(config, metrics)
         self._service = ShardService(

@@ -6,7 +6,7 @@ import logging
 import os
 import random
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, closing, contextmanager
+from contextlib import AbstractContextManager, closing
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -16,7 +16,6 @@ from headrace.errors import (
     HeadraceError,
     InternalError,
     PayloadLimitError,
-    RebalanceError,
     UnauthenticatedError,
 )
 from headrace.server.access.callers import Caller
@@ -33,7 +32,6 @@ from headrace.server.front.pools import CallPools
 from headrace.server.images.pixel_cache import PixelCache
 from headrace.server.ring.outlet import RingMessages, RingOutlet
 from headrace.server.ring.rings import Rings, RingWish
-from headrace.server.rpc.timers import Alarm, Alarms, CallEnd, Repeated
 from headrace.server.settings.server_config import ServerConfig
 from headrace.server.settings.transform_config import transform_configs
 from headrace.server.shares import Budget, Share
@@ -45,7 +43,7 @@ from headrace.server.stream.encode_thread import Ahead, Messages
 from headrace.server.stream.explain import explain
 from headrace.server.stream.fair_turns import SendTurns, StreamTurns, Turns
 from headrace.server.stream.find_samples import find_samples
-from headrace.server.stream.open_streams import OpenStreams
+from headrace.server.stream.open_streams import OpenStream, OpenStreams
 from headrace.server.stream.stream_setup import (
     Contents,
     batch_contents,
@@ -70,9 +68,6 @@ _LIFETIME_JITTER = 0.2
 # shuffle of small samples needs 17 of 18.5 parts at a time and fetches one more; prefetching beyond
 # that would evict blocks that are still needed.
 _PREFETCH_SHARE = 20
-
-# How often each open stream checks whether callers have changed, in seconds; it stats one file.
-ACCESS_CHECK_S = 0.5
 
 _PROCESSORS = os.cpu_count() or 1
 
@@ -119,7 +114,6 @@ class ShardService:
         rings: Rings,
         tracing: Tracing | None = None,
     ) -> None:
-        self._alarms = Alarms()
         self._budget = Budget(config.payload_bytes, trim=give_freed_memory_back)
         metrics.watch_memory(self._budget)
         self._config = config
@@ -156,7 +150,6 @@ class ShardService:
         self._filters.close()
         self._transforms.close()
         self._rows.close()
-        self._alarms.close()
 
     def methods(self) -> dict[str, Method]:
         """Return the RPCs by their full names."""
@@ -254,11 +247,12 @@ class ShardService:
             return
         served = self._find(request, call.caller, wait_s=_STREAM_WAIT_S)
         found = contents(served)
-        end = CallEnd(self._alarms, call.cancel)
-        with closing(self._share(call.caller, found, end)) as share:
+        with (
+            self._streams.opened(call.cancel, lambda: self._lost(call, request)) as registered,
+            closing(self._share(call.caller, found, registered)) as share,
+        ):
             rank = _rank(request)
-            owners = frozenset(map(self._catalog.owner_of, names_of(request)))
-            opened = _Opened(found, served, call.caller, call.peer, rank, share, end, owners)
+            opened = _Opened(found, served, call.caller, call.peer, rank, share, registered)
             if wish is None:
                 yield from self._stream(opened, call)
             else:
@@ -281,18 +275,16 @@ class ShardService:
     ) -> Iterator[bytes]:
         served, name = opened.served, opened.caller.name
         tally = StreamTally(self._metrics, served.name, opened.rank, opened.about)
-        limits = self._limits(served)
         stream = BatchStream(
             opened.contents,
             dataset=served.name,
             blocks=served.blocks(self._cache),
-            limits=limits,
+            limits=self._limits(served),
             observer=tally,
             outlet=outlet,
             turns=StreamTurns(self._turns.of(name), self._step_turns.of(name), self._rows),
             share=opened.share,
         )
-        opened.end.stream = stream
         reason, text = "CANCELLED", ""
         tally.begin()
         _log.log(opened.level, "stream opened", extra=event(**opened.fields))
@@ -301,9 +293,8 @@ class ShardService:
                 # Its messages may never be read: the client may be gone by now.
                 closing(stream),
                 self._needs.held(opened.contents.need, dataset=served.name),
-                self._streams.track(stream, served.retirements),
-                self._bounded(opened, call, limits.lifetime_s),
             ):
+                self._streams.begin(opened.registered, stream, served.retirements)
                 running = RingMessages(stream, outlet) if outlet else self._running(stream, opened)
                 if not call.on_end(running.cancel):
                     return
@@ -321,22 +312,15 @@ class ShardService:
             if self._tracing is not None:
                 self._tracing.streamed(ended, call.metadata, seconds=tally.seconds, reason=reason)
 
-    @contextmanager
-    def _bounded(self, opened: _Opened, call: Call, lifetime_s: float) -> Iterator[None]:
-        """End a stream at the end of its lifetime, or when its caller loses access.
-
-        A stream checks its lifetime between two batches. This is for streams that never get there
-        because their clients do not read.
-        """
-        told = Repeated(self._alarms, ACCESS_CHECK_S, opened.checked(call))
-        alarms: list[Alarm | Repeated] = [told]
-        if lifetime_s:
-            alarms.append(self._alarms.after(lifetime_s, lambda: opened.end.end(_worn_error())))
+    def _lost(self, call: Call, request: Request) -> HeadraceError | None:
+        """Return why the caller of an open stream may no longer read it; None if it may."""
         try:
-            yield
-        finally:
-            for alarm in alarms:
-                alarm.call_off()
+            caller = call.known_caller()
+        except HeadraceError as error:
+            return error
+        if all(map(caller.may_read, map(self._catalog.owner_of, names_of(request)))):
+            return None
+        return UnauthenticatedError("the caller may no longer read this")
 
     def _running(self, stream: BatchStream, opened: _Opened) -> Messages:
         # A single batch has no successor to make while it is sent.
@@ -352,11 +336,11 @@ class ShardService:
         streams = self._streams
         return streams.count <= _PROCESSORS or streams.are_within_share(caller, _PROCESSORS)
 
-    def _share(self, caller: Caller, contents: Contents, end: CallEnd) -> Share:
+    def _share(self, caller: Caller, contents: Contents, registered: OpenStream) -> Share:
         return Share(
             self._budget,
             caller.name,
-            recall=lambda: end.end(_recalled_error()),
+            recall=lambda: registered.end(_recalled_error()),
             message_bytes=max(contents.max_chunk_bytes, contents.max_group_bytes),
             streams=self._config.max_streams,
         )
@@ -397,27 +381,7 @@ class _Opened:
     peer: str
     rank: int | None
     share: Share
-    end: CallEnd
-    names: frozenset[str]
-
-    def checked(self, call: Call) -> Callable[[], None]:
-        """Return a function that ends the call if its caller has lost access."""
-        seen = call.callers_changed()
-
-        def check() -> None:
-            nonlocal seen
-            if (now := call.callers_changed()) == seen:
-                return
-            seen = now
-            try:
-                caller = call.known_caller()
-            except HeadraceError as error:
-                self.end.end(error)
-                return
-            if not all(map(caller.may_read, self.names)):
-                self.end.end(UnauthenticatedError("the caller may no longer read this"))
-
-        return check
+    registered: OpenStream
 
     @property
     def about(self) -> StreamAbout:
@@ -452,10 +416,6 @@ def _recalled_error() -> PayloadLimitError:
         "this stream used more than its share of the server's memory, which others need; read "
         "faster, use a smaller batch, or ask the operator for more --payload-bytes"
     )
-
-
-def _worn_error() -> RebalanceError:
-    return RebalanceError("this stream has reached its age limit; reconnect to continue")
 
 
 def _rank(request: Message) -> int | None:

@@ -25,6 +25,7 @@ If the code differs, the code is wrong.
 
 from __future__ import annotations
 
+import math
 import time
 from collections import deque
 from collections.abc import Callable, Generator, Iterator
@@ -134,6 +135,7 @@ class BatchStream:
 
     Attributes:
         batch_bytes: Payload bytes of the latest batches that were made together.
+        expires_at: The monotonic time at which the client is asked to reconnect.
     """
 
     def __init__(
@@ -162,6 +164,7 @@ class BatchStream:
         self._ending: HeadraceError | _CancelledError | None = None
         self._is_closed = False
         self.batch_bytes = 0
+        self.expires_at = time.monotonic() + (limits.lifetime_s or math.inf)
         self._stepped = (
             None
             if contents.pipeline is None
@@ -236,7 +239,6 @@ class BatchStream:
         self._outlet.wake()
 
     def _epochs(self) -> Iterator[bytes]:
-        expires = time.monotonic() + self._limits.lifetime_s
         # Chosen once: every call counts where batches are small.
         take = self.plan if self._stepped is None else partial(self._take, self._stepped)
         while (taken := take()) is not None:
@@ -244,10 +246,8 @@ class BatchStream:
                 yield self._framed(pb.ReadBatchesResponse(epoch_end=self._epoch_end(taken)))
                 continue
             while taken:
-                if self._limits.lifetime_s and time.monotonic() >= expires:
-                    raise RebalanceError(
-                        "this stream has reached its age limit; reconnect to continue"
-                    )
+                if time.monotonic() >= self.expires_at:
+                    raise worn_error()
                 if self._stepped is None or not self._stepped.is_ahead:
                     self._outlet.wait()
                 self.check_ending()
@@ -472,3 +472,8 @@ class BatchStream:
         frame = message_frame(response)
         self._share.note(len(frame))
         return frame
+
+
+def worn_error() -> RebalanceError:
+    """Return the error of a stream that has reached its age limit."""
+    return RebalanceError("this stream has reached its age limit; reconnect to continue")

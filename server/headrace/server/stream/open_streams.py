@@ -1,21 +1,94 @@
-"""The open streams of a server: their limits, and how all of them are ended."""
+"""The open streams of a server: their limits, and how they are ended.
+
+Contract:
+
+1. A stream that must end gets an error between two batches.
+2. A stream whose time is over, whose caller has lost access or whose memory others need is cut
+   `GRACE_S` later if it has not ended by then, because its client does not read.
+3. `OpenStreams.look` finds these streams; it is called a few times a second.
+
+If the code differs, the code is wrong.
+"""
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from typing import Protocol
 
 from headrace.errors import DrainingError, HeadraceError, RebalanceError, StreamLimitError
 from headrace.server.access.callers import ANYBODY, Caller
 from headrace.server.datasets.served_dataset import Retirement
-from headrace.server.stream.batch_stream import BatchStream
+from headrace.server.stream.batch_stream import worn_error
 
 # How long a worker with more streams than others refuses new ones (arbitrary): a few attempts of
 # clients that it has sent away, but short for clients that can reach no other worker.
 _REFUSAL_S = 1.0
+
+# How long a stream may take to end when it is told to (arbitrary: a few messages to a client that
+# reads, and less than the two seconds within which it must have ended).
+GRACE_S = 1.0
+
+
+class Stream(Protocol):
+    """A stream of batches.
+
+    Attributes:
+        expires_at: The monotonic time at which it ends.
+    """
+
+    expires_at: float
+
+    def interrupt(self, error: HeadraceError) -> None:
+        """End with an error, between two batches."""
+
+
+class OpenStream:
+    """One stream from its request to its end, for those that may end it; `OpenStreams` makes it.
+
+    Args:
+        cancel: Ends the call by force.
+        lost: Returns why the caller may no longer read this; None if it may.
+
+    Attributes:
+        stream: The stream; None while it is set up.
+        retirements: The retirements of all datasets that it reads.
+    """
+
+    def __init__(
+        self, cancel: Callable[[], object], lost: Callable[[], HeadraceError | None]
+    ) -> None:
+        self._cancel = cancel
+        self._lost = lost
+        self._cut_at = math.inf
+        # Its caller was identified before it was opened.
+        self._access_changes = -1
+        self.stream: Stream | None = None
+        self.retirements: tuple[Retirement, ...] = ()
+
+    def interrupt(self, error: HeadraceError) -> None:
+        """End the stream with an error, between two batches."""
+        if self.stream is not None:
+            self.stream.interrupt(error)
+
+    def end(self, error: HeadraceError) -> None:
+        """End the stream within about `GRACE_S`: with an error, or by force."""
+        self.interrupt(error)
+        self._cut_at = min(self._cut_at, time.monotonic() + GRACE_S)
+
+    def look(self, now: float, *, access_changes: int) -> None:
+        """End the stream if it must end, and cut it if it has not ended in time."""
+        is_new, self._access_changes = access_changes != self._access_changes, access_changes
+        if now >= self._cut_at:
+            self._cancel()
+        elif self.stream is not None and now >= self.stream.expires_at:
+            self.end(worn_error())
+        elif is_new and (error := self._lost()) is not None:
+            self.end(error)
 
 
 class OpenStreams:
@@ -33,7 +106,8 @@ class OpenStreams:
         self._admitted = 0
         self._admitted_of: Counter[tuple[str, str]] = Counter()
         self._callers = 0
-        self._streams: dict[BatchStream, tuple[Retirement, ...]] = {}
+        # In the order in which they were opened.
+        self._open: dict[OpenStream, None] = {}
         self._calls = 0
         self._draining = False
         self._refuses_until = 0.0
@@ -83,10 +157,25 @@ class OpenStreams:
                         del self._admitted_of[key]
 
     @contextmanager
-    def track(self, stream: BatchStream, retirements: Iterable[Retirement]) -> Iterator[None]:
-        """Register a stream while it is open, so that `drain` and `end_dataset` can end it.
+    def opened(
+        self, cancel: Callable[[], object], lost: Callable[[], HeadraceError | None]
+    ) -> Iterator[OpenStream]:
+        """Register a stream while the context lasts; its arguments are those of `OpenStream`."""
+        opened = OpenStream(cancel, lost)
+        with self._changed:
+            self._open[opened] = None
+        try:
+            yield opened
+        finally:
+            with self._changed:
+                del self._open[opened]
+                self._changed.notify_all()
+
+    def begin(self, opened: OpenStream, stream: Stream, retirements: Iterable[Retirement]) -> None:
+        """Let a stream send batches, until `drain` or `end_dataset` ends it.
 
         Args:
+            opened: Where it is registered.
             stream: The stream.
             retirements: The retirements of all datasets that it reads.
 
@@ -100,13 +189,19 @@ class OpenStreams:
             for one in read:
                 if one.why is not None:
                     raise one.why()
-            self._streams[stream] = read
-        try:
-            yield
-        finally:
-            with self._changed:
-                del self._streams[stream]
-                self._changed.notify_all()
+            opened.stream, opened.retirements = stream, read
+
+    def look(self, access_changes: int) -> None:
+        """End the streams that must end by now; call it a few times a second.
+
+        Args:
+            access_changes: How often the callers and their rights have changed.
+        """
+        with self._changed:
+            streams = list(self._open)
+        now = time.monotonic()
+        for stream in streams:
+            stream.look(now, access_changes=access_changes)
 
     def send_away(self, count: int) -> None:
         """End some streams between two batches, and refuse new ones for a moment.
@@ -115,7 +210,7 @@ class OpenStreams:
         """
         with self._changed:
             self._refuses_until = time.monotonic() + _REFUSAL_S
-            streams = list(self._streams)[:count]
+            streams = [stream for stream in self._open if stream.stream is not None][:count]
         for stream in streams:
             stream.interrupt(_busy_error())
 
@@ -123,7 +218,7 @@ class OpenStreams:
         """Refuse new streams of a dataset, and end open ones between two batches."""
         with self._changed:
             retirement.why = why
-            streams = [stream for stream, read in self._streams.items() if retirement in read]
+            streams = [stream for stream in self._open if retirement in stream.retirements]
         for stream in streams:
             stream.interrupt(why())
 
@@ -131,7 +226,7 @@ class OpenStreams:
         """Wait until no stream of a dataset is open; return whether this met ``deadline``."""
         with self._changed:
             return self._changed.wait_for(
-                lambda: all(retirement not in read for read in self._streams.values()),
+                lambda: all(retirement not in stream.retirements for stream in self._open),
                 max(0.0, deadline - time.monotonic()),
             )
 
@@ -150,7 +245,7 @@ class OpenStreams:
         """Refuse new streams, and end open ones between two batches."""
         with self._changed:
             self._draining = True
-            streams = list(self._streams)
+            streams = list(self._open)
         for stream in streams:
             stream.interrupt(_draining_error())
 
