@@ -24,7 +24,7 @@ from headrace.order.packing import Packing, Pieces, group_row_count, pack_group,
 from headrace.server.batch.compiled_rows import CompiledRows
 from headrace.server.batch.packed_writer import PackedWriter
 from headrace.server.cache.memory.arena import Memory
-from headrace.server.layout.block_layout import Projection, block_layout, projection_of
+from headrace.server.layout.block_layout import Projection, block_layout
 from headrace.server.layout.packed_columns import PackedColumns, packed_columns
 from headrace.server.layout.wire_columns import WireColumn, wire_column
 from support.loops import compiled_loops
@@ -113,9 +113,9 @@ def _case(
         fill=options["fill"],
     )  # fmt: skip
     wanted = [packed.columns[each] for each in chosen]
-    projection = projection_of(
-        block_layout(own), ["t", *("w" for each in wanted if each.name == "w")]
-    )
+    layout = block_layout(own)
+    names = ["t", *("w" for each in wanted if each.name == "w")]
+    projection = Projection(layout, tuple(layout.by_name[name] for name in names))
     packing = Packing(options["length"], options["cut"], packed.marks)
     documents = np.array(lengths, np.int64)
     count = group_row_count(documents, packing)

@@ -25,7 +25,7 @@ from headrace.server.cache.decode import DecodedBlock
 from headrace.server.cache.gather import Rows, StagedRows, gather_spans
 from headrace.server.cache.memory.arena import Memory, map_memory
 from headrace.server.cache.source import BlockRows
-from headrace.server.layout.block_layout import TAKE_BYTES, BlockLayout, block_layout, projection_of
+from headrace.server.layout.block_layout import TAKE_BYTES, BlockLayout, Projection, block_layout
 from headrace.server.layout.wire_columns import split_schema, wire_column
 from headrace.v1 import shard_service_pb2 as pb
 from support.loops import compiled_loops
@@ -140,7 +140,7 @@ def test_any_table_arrives_as_it_was(
     blocks = (ids >= cut).astype(np.int64)
     offsets = ids - cut * blocks
     names = draw.draw(st.permutations(table.column_names))
-    projection = projection_of(layout, names)
+    projection = Projection(layout, tuple(layout.by_name[name] for name in names))
     columns = [layout.by_name[name].column for name in names]
     by_part = np.ascontiguousarray(np.array(bases, np.int64).T)
     slot_of = np.arange(2, dtype=np.int32)

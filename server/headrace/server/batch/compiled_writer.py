@@ -65,7 +65,8 @@ class CompiledWriter:
                 continue
             if column.item_bytes:
                 part = layout.parts[entry.part]
-                where = (entry.part, part.row_bytes, part.base_unit, entry.offset)
+                base_unit = part.row_bytes if part.aligned else 1
+                where = (entry.part, part.row_bytes, base_unit, entry.offset)
                 fields.append((*where, column.item_bytes, len(buffers)))
             buffers.append((column.item_bytes, 0))
         # Columns of one part come together, so that their rows are looked up once.

@@ -8,7 +8,7 @@ them. So one gather of part 0 finds all narrow values, and each wide column need
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -63,11 +63,6 @@ class BlockPart:
 
     row_bytes: int
     aligned: bool
-
-    @property
-    def base_unit(self) -> int:
-        """The unit of a base, in bytes."""
-        return self.row_bytes if self.aligned else 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,25 +121,20 @@ class Projection:
     Attributes:
         layout: The layout of the blocks.
         fields: The requested columns, in the requested order, without the server's own.
-        packed: Whether any of these columns needs the packed rows.
-        wide_parts: The other parts that these columns need.
     """
 
     layout: BlockLayout
     fields: tuple[Field, ...]
-    packed: bool
-    wide_parts: tuple[int, ...]
 
+    @property
+    def packed(self) -> bool:
+        """Whether any of these columns needs the packed rows."""
+        return any(entry.part == 0 or entry.valid_offset >= 0 for entry in self.fields)
 
-def projection_of(layout: BlockLayout, names: Sequence[str]) -> Projection:
-    """Return the projection to columns with these names."""
-    fields = tuple(layout.by_name[name] for name in names)
-    return Projection(
-        layout,
-        fields,
-        packed=any(entry.part == 0 or entry.valid_offset >= 0 for entry in fields),
-        wide_parts=tuple(entry.part for entry in fields if entry.part),
-    )
+    @property
+    def wide_parts(self) -> tuple[int, ...]:
+        """The other parts that these columns need."""
+        return tuple(entry.part for entry in self.fields if entry.part)
 
 
 def _rounded(row_bytes: int) -> int:

@@ -26,7 +26,7 @@ from headrace.server.batch.packed_writer import PackedWriter
 from headrace.server.cache.gather import spans
 from headrace.server.cache.memory.arena import Memory
 from headrace.server.kernels.loader import LOOPS
-from headrace.server.layout.block_layout import Field, block_layout, projection_of
+from headrace.server.layout.block_layout import Field, Projection, block_layout
 from headrace.server.layout.packed_columns import PackedColumns
 from headrace.server.layout.wire_columns import WireColumn
 from headrace.server.steps.row_pool import Waits, Workers
@@ -61,8 +61,8 @@ class PackTexts:
         self._tokenizer = tokenizer
         self._title, self._shown_ids = title, shown_ids
         layout = block_layout(packed.sources)
-        projection = projection_of(layout, [packed.name])
-        (self._field,) = projection.fields
+        self._field = layout.by_name[packed.name]
+        projection = Projection(layout, (self._field,))
         self._writer = (
             PackedWriter(columns, projection, packed)
             if kernels is None

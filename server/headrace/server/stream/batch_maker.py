@@ -32,7 +32,7 @@ from headrace.server.batch.targets import Finished, Outlet, Places
 from headrace.server.cache.gather import Rows
 from headrace.server.cache.source import BlockRows, Blocks
 from headrace.server.kernels.loader import LOOPS
-from headrace.server.layout.block_layout import projection_of
+from headrace.server.layout.block_layout import Projection
 from headrace.server.layout.wire_columns import refuse_large
 from headrace.server.plan.find_samples import Found
 from headrace.server.plan.packed_rows import FoundRows
@@ -99,8 +99,8 @@ class BatchMaker:
         self._claim = claim
         self._kernels = kernels
         self._most_bytes = min(contents.max_chunk_bytes, max_batch_bytes)
-        names = _gathered(contents)
-        self.projection = projection_of(blocks.layout, names)
+        fields = map(blocks.layout.by_name.__getitem__, _gathered(contents))
+        self.projection = Projection(blocks.layout, tuple(fields))
         self._rows_writer: CompiledRows | PackedWriter | None = None
         self._numpy: NumpyWriter | None = None
         self._compiled: BatchWriter[Rows] | None = None
