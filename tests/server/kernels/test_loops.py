@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from headrace.order import walk_tables
 from headrace.order.packing import best_fit
-from headrace.server.plan.find_samples import distinct_each, search
+from headrace.server.plan.compiled import distinct_each, search
 from headrace.storage import Starts, search_starts
 from support.loops import compiled_loops
 

@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from headrace.server.cache.joined_sources import split_by
-from headrace.server.plan.find_samples import Located, search
+from headrace.server.plan.compiled import Located, search
 from headrace.storage import OpenDataset, Starts
 
 _MAX_STARTS = 1 << 20

@@ -13,8 +13,9 @@ from headrace.order import DealSpec, OrderSpec, Skips, Token
 from headrace.server.cache.block_cache import BlockCache
 from headrace.server.cache.source import Blocks
 from headrace.server.layout.packed_columns import PackedColumns
+from headrace.server.plan.compiled import Locator
 from headrace.server.plan.dealing import Dealer, Ranks
-from headrace.server.plan.find_samples import Finder, Locator
+from headrace.server.plan.find_samples import Finder
 from headrace.server.plan.stream_request import BatchesRequest, Readable
 from headrace.v1 import shard_service_pb2 as pb
 

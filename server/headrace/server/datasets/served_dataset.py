@@ -47,17 +47,11 @@ from headrace.server.datasets.served import Part
 from headrace.server.datasets.served_rows import RowsOf
 from headrace.server.layout.block_layout import block_layout
 from headrace.server.layout.wire_columns import split_schema
+from headrace.server.plan.compiled import Located, walk
 from headrace.server.plan.dealing import Dealer, Dealers, Ranks, sample_costs
-from headrace.server.plan.find_in_steps import StepFinder
-from headrace.server.plan.find_samples import (
-    Finder,
-    Found,
-    KeptFinder,
-    Located,
-    lane_bytes,
-    walk,
-)
+from headrace.server.plan.find_samples import Finder, Found
 from headrace.server.plan.length_buckets import BucketFinder
+from headrace.server.plan.plain_finder import KeptFinder, lane_bytes, step_finder
 from headrace.server.plan.skip_lists import (
     Lists,
     list_message,
@@ -382,7 +376,7 @@ class ServedDataset:
 
     def _new_finder(self, spec: OrderSpec, skips: Skips | None) -> Finder:
         if self.filter is None:
-            return StepFinder(Order(spec, self.table, skips=skips, walk=walk), self.dataset)
+            return step_finder(Order(spec, self.table, skips=skips, walk=walk), self.dataset)
         kept, table = self.filter.kept, self.filter.table
         order = KeptOrder(spec, table, kept, skips=skips, walk=walk)
         return KeptFinder(

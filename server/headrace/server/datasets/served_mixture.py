@@ -32,12 +32,8 @@ from headrace.server.datasets.served import Part
 from headrace.server.datasets.served_dataset import Retirement, ServedDataset
 from headrace.server.layout.block_layout import block_layout
 from headrace.server.plan.dealing import Dealer, Ranks
-from headrace.server.plan.find_samples import (
-    Finder,
-    KeptFinder,
-    PlainFinder,
-    table_bytes,
-)
+from headrace.server.plan.find_samples import Finder
+from headrace.server.plan.plain_finder import KeptFinder, PlainFinder, table_bytes
 from headrace.server.plan.stream_request import BatchesRequest, Readable
 from headrace.v1 import shard_service_pb2 as pb
 

@@ -39,8 +39,9 @@ from headrace.server.datasets.served_mixture import (
 from headrace.server.datasets.served_rows import ServedRows
 from headrace.server.layout.packed_columns import PackedColumns, packed_columns
 from headrace.server.plan.dealing import Dealer, Dealers, Ranks, dealer_of_rows
-from headrace.server.plan.find_samples import Finder, table_bytes
+from headrace.server.plan.find_samples import Finder
 from headrace.server.plan.packed_mixture import PackedMixtureFinder
+from headrace.server.plan.plain_finder import table_bytes
 from headrace.server.plan.stream_request import BatchesRequest, Readable
 from headrace.v1 import shard_service_pb2 as pb
 

@@ -30,8 +30,9 @@ from headrace.server.cache.block_cache import BlockCache
 from headrace.server.cache.source import Blocks
 from headrace.server.datasets.served import Part
 from headrace.server.layout.packed_columns import packed_columns
+from headrace.server.plan.compiled import fit, take, walk
 from headrace.server.plan.dealing import Dealer, Dealers, Ranks, dealer_of_rows
-from headrace.server.plan.find_samples import Finder, fit, take, walk
+from headrace.server.plan.find_samples import Finder
 from headrace.server.plan.packed_rows import PackedFinder
 from headrace.server.plan.stream_request import BatchesRequest, Readable
 from headrace.storage import (

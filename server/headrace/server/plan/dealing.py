@@ -35,7 +35,8 @@ from headrace.order import (
     slices_of,
 )
 from headrace.server.kernels.loader import LOOPS
-from headrace.server.plan.find_samples import Finder, Found, FoundTogether, distinct_each
+from headrace.server.plan.compiled import distinct_each
+from headrace.server.plan.find_samples import Finder, Found, FoundTogether
 from headrace.server.plan.packed_rows import FoundRows, RowsTogether
 
 # Each dealer keeps a few megabytes.

@@ -1,27 +1,59 @@
-"""Find the samples at positions of an order, and their blocks, for several batches."""
+"""Find the samples at positions of an order, and their blocks, for several batches.
+
+A step's permutation, and the places of its runs in blocks, are computed once and kept for all
+streams of the order. After that a batch only costs its own samples, wherever it starts and however
+few of them a rank has.
+
+Contract:
+
+1. The result is that of `PlainFinder`, which is used if there are no kernels, if the order cannot
+   be read by steps, or if its steps are small.
+2. Memory is limited: at most `_MAX_STEPS` steps of `_MAX_PIECES` pieces each are kept, and
+   `_MAX_BYTES` of all except the newest. The order itself keeps no more for this.
+3. Safe for several threads. If two miss the same step, both compute it, and one result is kept.
+
+If the code differs, the code is wrong.
+"""
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Iterator, Sequence
+import threading
+from collections import OrderedDict
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import accumulate, takewhile
 from types import ModuleType
 from typing import NamedTuple, Protocol, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
-from headrace.order import OrderSpec, ShardTable, walk_tables
-from headrace.order.packing import Fitted, PackedGroup, Pieces, best_fit, take_pieces
+from headrace.order import LINE_INVERSES, Order
 from headrace.server.kernels.loader import LOOPS
 from headrace.server.plan.damaged import DamagedSamples
-from headrace.storage import Dataset, Starts, search_starts
+from headrace.server.plan.step_tables import StepTables, step_tables
+from headrace.storage import OpenDataset
 
-# Blocks within this many times the samples are counted, not sorted (6 us and 50 us for 4,096).
-_CLOSE = 8
+# The steps that eight lanes look ahead (`FORESEEN_WINDOWS`), and those they have passed since.
+_MAX_STEPS = 512
+# As much as an order keeps when it is asked for samples. A permutation takes 2 MiB at most.
+_MAX_BYTES = 32 << 20
+# Computing a step takes about 0.8 ms, in which the order finds two thousand samples. A step is
+# about a sixteenth of what is shuffled together. It is computed only if it has that many samples,
+# or enough bytes that the time does not matter. Otherwise, if each sample of a batch of 64 were in
+# another step, the batch would cost as much as two hundred.
+LEAST_STEP, _LEAST_STEP_BYTES, _STEPS_SHUFFLED = 2048, 4 << 20, 16
+# Lanes that change more often within a unit are read through the order (arbitrary).
+_MIN_STRETCH = 64
+
+_NO_IDS = np.empty(0, np.int64)
 
 Range: TypeAlias = tuple[int, int]
 """Positions ``[start, stop)`` of an epoch."""
+
+_Stretch: TypeAlias = tuple[int, int, int]
+"""A lane, and places ``[first, end)`` of it."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -102,40 +134,6 @@ class Found(NamedTuple):
         return Found(self.together, self.begin, last.end, self.touched_begin, last.touched_end)
 
 
-class SampleOrder(Protocol):
-    """The parts of an order that a finder needs."""
-
-    @property
-    def sample_count(self) -> int:
-        """Return the number of samples in an epoch."""
-
-    def sample_ids(self, epoch: int, start: int, stop: int) -> NDArray[np.int64]:
-        """Return the sample ids at the positions ``[start, stop)`` of an epoch."""
-
-    def skipped(self, epoch: int, start: int, stop: int) -> NDArray[np.bool_]:
-        """Return the positions at which a substitute replaces a skipped sample."""
-
-    def substitute(self, epoch: int, damaged: Sequence[int]) -> int:
-        """Return the substitute for the first of damaged samples; the others were tried before."""
-
-    def find_each(self, epoch: int, sample_ids: NDArray[np.int64]) -> list[NDArray[np.int64]]:
-        """Return all positions of given samples in an epoch."""
-
-    def runs_of(self, sample_ids: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Return the first sample of each one's run, and the one after its last."""
-
-
-class Locator(Protocol):
-    """The parts of a dataset that a finder needs."""
-
-    @property
-    def fingerprint(self) -> str:
-        """Return the fingerprint of the dataset's version."""
-
-    def locate(self, sample_ids: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Return the block of each sample and its place in that block."""
-
-
 class Finder(Protocol):
     """Find samples by their positions."""
 
@@ -164,228 +162,236 @@ class Finder(Protocol):
         """Return all blocks of the runs that samples are in, ascending: they are read together."""
 
 
-class PlainFinder:
-    """Find samples with the order, and their blocks with the dataset.
+class DatasetFinder(Finder, Protocol):
+    """Find the samples of one dataset, in which damaged ones are replaced.
 
-    Args:
-        order: The order.
-        locator: The dataset.
-        lane_bytes: Raw bytes of the samples shuffled together in each lane.
+    Attributes:
+        damaged: The damaged samples.
     """
 
-    def __init__(self, order: SampleOrder, locator: Locator, *, lane_bytes: int = 0) -> None:
-        self._order = order
-        self._locator = locator
-        self.fingerprint = locator.fingerprint
-        self.lane_bytes = lane_bytes
-        self.sample_count = order.sample_count
-        self.skipped = order.skipped
-        self.positions = order.find_each
-        self.substitute = order.substitute
-        self.damaged = DamagedSamples()
+    damaged: DamagedSamples
 
     def found(self, sample_ids: NDArray[np.int64]) -> Found:
         """Return samples as one batch."""
-        (found,) = located(sample_ids, [sample_ids.size], self._locator)
-        return found
+
+    def substitute(self, epoch: int, damaged: Sequence[int]) -> int:
+        """Return the substitute for the first of damaged samples; the others were tried before."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class PlacedStep:
+    """A step of the order, and the places of its samples.
+
+    Attributes:
+        epoch: Its epoch.
+        lane: Its lane.
+        start: Its first place in the lane.
+        end: The place after its last.
+        tables: Its samples, as compiled loops find them.
+    """
+
+    epoch: int
+    lane: int
+    start: int
+    end: int
+    tables: StepTables
+
+    @property
+    def blocks(self) -> NDArray[np.int64]:
+        """Return its distinct blocks, ascending."""
+        return self.tables.blocks
+
+    @property
+    def name(self) -> tuple[int, int, int]:
+        """Return the unique key under which it is kept."""
+        return self.epoch, self.lane, self.start
+
+    def holds(self, epoch: int, lane: int, place: int) -> bool:
+        """Return whether a place of a lane is in this step."""
+        return self.start <= place < self.end and self.lane == lane and self.epoch == epoch
+
+    def holds_batch(self, stretches: Sequence[_Stretch]) -> bool:
+        """Return whether a batch of its epoch is a single stretch in this step."""
+        if len(stretches) != 1:
+            return False
+        ((lane, first, end),) = stretches
+        return self.start <= first and end <= self.end and lane == self.lane
+
+    def find(self, stretches: Sequence[_Stretch], kernels: ModuleType) -> list[Found]:
+        """Return the samples of stretches of this step, each a batch."""
+        start, tables = self.start, self.tables
+        places = [(first - start, end - start) for _, first, end in stretches]
+        count = sum(end - first for first, end in places)
+        found = np.empty((3, count), np.int64)
+        touched = np.empty(min(count, len(places) * tables.blocks.size), np.int64)
+        touched_ends = np.empty(len(places), np.int64)
+        kernels.find_dealt(
+            np.array(places, np.int64),
+            tables.whole,
+            tables.tables,
+            tables.width,
+            tables.entries,
+            tables.key,
+            tables.second_key,
+            LINE_INVERSES,
+            tables.pieces,
+            tables.buckets,
+            tables.shift,
+            tables.blocks,
+            found,
+            touched,
+            touched_ends,
+        )
+        ends = accumulate(end - first for first, end in places)
+        sample_ids, blocks, offsets = found
+        together = FoundTogether(sample_ids, blocks, offsets, touched)
+        return together.cut(ends, touched_ends.tolist())
+
+
+class StepFinder:
+    """Find samples by their positions, according to the contract above.
+
+    Args:
+        order: The order.
+        dataset: The dataset.
+        plain: Finds the same samples without steps.
+        least_step: The minimum number of samples of a step to compute, if samples are small.
+    """
+
+    def __init__(
+        self, order: Order, dataset: OpenDataset, plain: DatasetFinder, *, least_step: int
+    ) -> None:
+        self._order = order
+        self._dataset = dataset
+        self._plain = plain
+        self.fingerprint = plain.fingerprint
+        self.sample_count = plain.sample_count
+        self.lane_bytes = plain.lane_bytes
+        self.skipped = plain.skipped
+        self.positions = plain.positions
+        self.substitute = plain.substitute
+        self.damaged, self.found = plain.damaged, plain.found
+        self.blocks_of_runs = plain.blocks_of_runs
+        self.sample_bytes = max(1, dataset.raw_bytes // max(1, dataset.sample_count))
+        step_samples = order.memory_samples // _STEPS_SHUFFLED
+        is_large = (
+            step_samples >= least_step or step_samples * self.sample_bytes >= _LEAST_STEP_BYTES
+        )
+        # If a whole lane is shuffled together, it is a single step, and there is nothing ahead.
+        is_whole = order.memory_samples >= order.lane_length(0)
+        self.has_steps = is_large and not is_whole
+        self.lane_place = order.lane_place
+        self.lane_length = order.lane_length
+        spec = order.spec
+        has_long_stretches = spec.lanes == 1 or spec.unit // spec.lanes >= _MIN_STRETCH
+        self._is_by_step = has_long_stretches and (is_large or is_whole)
+        self._lock = threading.Lock()
+        self._steps: OrderedDict[tuple[int, int, int], PlacedStep] = OrderedDict()
+        self._kept_bytes = 0
+        self._last: PlacedStep | None = None
 
     def find(self, epoch: int, batches: Sequence[Sequence[Range]]) -> list[Found]:
         """Return the samples at the positions of each batch, which may be several ranges."""
-        ranges = joined(itertools.chain.from_iterable(batches))
-        sample_ids = np.concatenate(
-            [np.empty(0, np.int64), *(self._order.sample_ids(epoch, *each) for each in ranges)]
+        kernels = LOOPS
+        if kernels is None or not self._is_by_step:
+            return self._plain.find(epoch, batches)
+        stretches = [self._stretches(batch) for batch in batches]
+        found: list[Found] = []
+        while (at := len(found)) < len(batches):
+            if not stretches[at]:
+                found += FoundTogether(_NO_IDS, _NO_IDS, _NO_IDS, _NO_IDS).cut([0], [0])
+                continue
+            lane, first, _ = stretches[at][0]
+            step = self._step(epoch, lane, first, kernels)
+            if step is None:
+                return found + self._plain.find(epoch, batches[at:])
+            run = list(takewhile(step.holds_batch, stretches[at:]))
+            if run:
+                found += step.find([stretch for (stretch,) in run], kernels)
+            else:
+                found += self._across(epoch, batches[at], stretches[at], kernels)
+        return found
+
+    def step_blocks(self, epoch: int, lane: int, place: int) -> PlacedStep | None:
+        """Return the step with a place of a lane; None if steps are not available now."""
+        kernels = LOOPS
+        if kernels is None or not self._is_by_step:
+            return None
+        return self._kept_step(epoch, lane, place, kernels)
+
+    def whole_runs(self, blocks: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return all blocks of the runs in which blocks start, ascending."""
+        return self.blocks_of_runs(self._dataset.block_first_samples(blocks))
+
+    def _stretches(self, batch: Sequence[Range]) -> list[_Stretch]:
+        cut = self._order.stretches
+        return [part for start, stop in batch for part in cut(start, stop)]
+
+    def _across(
+        self,
+        epoch: int,
+        batch: Sequence[Range],
+        stretches: Sequence[_Stretch],
+        kernels: ModuleType,
+    ) -> list[Found]:
+        """Return the samples of a batch in several steps or several lanes."""
+        parts: list[Found] = []
+        for lane, first, end in stretches:
+            place = first
+            while place < end:
+                step = self._step(epoch, lane, place, kernels)
+                if step is None:
+                    return self._plain.find(epoch, [batch])
+                stop = min(end, step.end)
+                parts += step.find([(lane, place, stop)], kernels)
+                place = stop
+        joined = FoundTogether(
+            np.concatenate([part.sample_ids for part in parts]),
+            np.concatenate([part.blocks for part in parts]),
+            np.concatenate([part.offsets for part in parts]),
+            np.unique(np.concatenate([part.touched for part in parts])),
         )
-        counts = [sum(stop - start for start, stop in batch) for batch in batches]
-        return located(sample_ids, counts, self._locator)
+        return joined.cut([joined.sample_ids.size], [joined.touched.size])
 
-    def blocks_of_runs(self, sample_ids: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return all blocks of the runs that samples are in, ascending: they are read together."""
-        first_ids, ends = self._order.runs_of(sample_ids)
-        firsts, chosen = np.unique(first_ids, return_index=True)
-        begins, _ = self._locator.locate(firsts)
-        lasts, _ = self._locator.locate(ends[chosen] - 1)
-        counts = lasts - begins + 1
-        starts = np.cumsum(counts) - counts
-        return np.unique(np.repeat(begins - starts, counts) + np.arange(counts.sum()))
+    def _step(self, epoch: int, lane: int, place: int, kernels: ModuleType) -> PlacedStep | None:
+        step = self._last
+        if step is None or not step.holds(epoch, lane, place):
+            step = self._last = self._kept_step(epoch, lane, place, kernels)
+        return step
 
+    def _kept_step(
+        self, epoch: int, lane: int, place: int, kernels: ModuleType
+    ) -> PlacedStep | None:
+        with self._lock:
+            # In order of their last use.
+            for step in reversed(self._steps.values()):
+                if step.holds(epoch, lane, place):
+                    self._steps.move_to_end(step.name)
+                    return step
+        placed = self._placed(epoch, lane, place, kernels)
+        if placed is None:
+            # This follows from the order's options, or is rare: then everything is found without
+            # steps.
+            self._is_by_step = False
+            return None
+        with self._lock:
+            self._keep(placed)
+        return placed
 
-class KeptOrders(SampleOrder, Protocol):
-    """The parts of an order of filtered samples that a finder needs."""
+    def _keep(self, placed: PlacedStep) -> None:
+        if (twin := self._steps.pop(placed.name, None)) is not None:
+            self._kept_bytes -= twin.tables.nbytes
+        self._steps[placed.name] = placed
+        self._kept_bytes += placed.tables.nbytes
+        while len(self._steps) > 1 and (
+            len(self._steps) > _MAX_STEPS or self._kept_bytes > _MAX_BYTES
+        ):
+            _, step = self._steps.popitem(last=False)
+            self._kept_bytes -= step.tables.nbytes
 
-    def run_members(self, sample_ids: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return all kept samples of the runs of given samples, ascending."""
-
-
-class KeptFinder(PlainFinder):
-    """A `PlainFinder` of samples that filters keep, which skips blocks without any."""
-
-    def __init__(self, order: KeptOrders, locator: Locator, *, lane_bytes: int) -> None:
-        super().__init__(order, locator, lane_bytes=lane_bytes)
-        self._members = order.run_members
-
-    def blocks_of_runs(self, sample_ids: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return the blocks with kept samples of the runs of given samples, ascending."""
-        blocks, _ = self._locator.locate(self._members(sample_ids))
-        return np.unique(blocks)
-
-
-def lane_bytes(spec: OrderSpec, memory_samples: int, sample_count: int, raw_bytes: int) -> int:
-    """Return the raw bytes of a dataset's samples that are shuffled together in a lane.
-
-    Args:
-        spec: How the dataset is shuffled.
-        memory_samples: The number of samples shuffled together.
-        sample_count: Samples of the dataset.
-        raw_bytes: The raw bytes of these samples.
-    """
-    if not spec.shuffle or not sample_count:
-        return 0
-    return min(memory_samples, -(-sample_count // spec.lanes)) * raw_bytes // sample_count
-
-
-def table_bytes(spec: OrderSpec, table: ShardTable, memory_samples: int) -> int:
-    """Return `lane_bytes` for the samples of a table."""
-    return lane_bytes(spec, memory_samples, table.sample_count, int(table.raw_bytes.sum()))
-
-
-def located(sample_ids: NDArray[np.int64], counts: Sequence[int], locator: Locator) -> list[Found]:
-    """Find the blocks of samples.
-
-    Args:
-        sample_ids: The sample ids of all batches, one after the other.
-        counts: The number of samples of each batch.
-        locator: The dataset.
-    """
-    blocks, offsets = locator.locate(sample_ids)
-    ends = list(itertools.accumulate(counts))
-    touched = distinct_each(blocks, ends, kernels=LOOPS)
-    touched_ends = itertools.accumulate(own.size for own in touched)
-    # There may be no samples at all.
-    together = FoundTogether(sample_ids, blocks, offsets, np.concatenate([*touched, blocks[:0]]))
-    return together.cut(ends, touched_ends)
-
-
-def distinct_each(
-    blocks: NDArray[np.int64], ends: Sequence[int], *, kernels: ModuleType | None
-) -> list[NDArray[np.int64]]:
-    """Return the distinct blocks of each batch, ascending.
-
-    Args:
-        blocks: ``(samples,) int64``: of all batches, one after the other.
-        ends: The end of each batch.
-        kernels: The compiled functions, or None.
-    """
-    if kernels is not None:
-        found, found_ends = np.empty_like(blocks), np.empty(len(ends), np.int64)
-        most = _CLOSE * blocks.size
-        if kernels.distinct(blocks, np.array(ends, np.int64), most, found, found_ends):
-            edges = [0, *found_ends.tolist()]
-            return [found[begin:end] for begin, end in itertools.pairwise(edges)]
-    return [_distinct(blocks[begin:end]) for begin, end in itertools.pairwise([0, *ends])]
-
-
-def joined(ranges: Iterable[Range]) -> Iterator[Range]:
-    """Join adjacent ranges, such as those of successive batches in a world of one rank."""
-    last: Range | None = None
-    for start, stop in ranges:
-        if last is not None and last[1] == start:
-            last = (last[0], stop)
-            continue
-        if last is not None:
-            yield last
-        last = (start, stop)
-    if last is not None:
-        yield last
-
-
-def _distinct(blocks: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Return the distinct blocks, ascending, without sorting if they are close together."""
-    if not blocks.size:
-        return blocks
-    first = int(blocks.min())
-    if int(blocks.max()) - first > _CLOSE * blocks.size:
-        return np.unique(blocks)
-    return np.flatnonzero(np.bincount(blocks - first)) + first
-
-
-# If more spans start in a bucket, a scan takes longer than a binary search.
-_MAX_STEPS = 16
-
-
-def walk(
-    tables: NDArray[np.uint16], width: int, count: int, places: NDArray[np.int64]
-) -> NDArray[np.int64]:
-    """Compute the same as `headrace.order.walk_tables`."""
-    if LOOPS is None:
-        return walk_tables(tables, width, count, places)
-    out = np.empty(places.size, np.int64)
-    LOOPS.walk(tables, width, count, places, out)
-    return out
-
-
-def fit(
-    documents: NDArray[np.int64],
-    starts: NDArray[np.int64],
-    sizes: NDArray[np.int64],
-    limits: tuple[int, int, int],
-) -> Fitted | None:
-    """Compute the same as `headrace.order.packing.best_fit`."""
-    if LOOPS is None:
-        return best_fit(documents, starts, sizes, limits)
-    out = np.empty((documents.size + limits[2], 4), np.int64)
-    count, rows = LOOPS.best_fit(documents, starts, sizes, *limits, out)
-    return None if count < 0 else Fitted(out[:count], rows)
-
-
-def take(
-    groups: Sequence[PackedGroup],
-    which: NDArray[np.int64],
-    rows: NDArray[np.int64],
-    firsts: NDArray[np.int64],
-) -> Pieces:
-    """Compute the same as `headrace.order.packing.take_pieces`."""
-    if LOOPS is None:
-        return take_pieces(groups, which, rows, firsts)
-    tables = np.array([each.memory for each in groups], np.int64).reshape(-1, 4)
-    given = (tables, which, rows)
-    counts = np.empty(rows.size, np.int64)
-    count = LOOPS.count_pieces(*given, counts)
-    sample_ids, table = np.empty(count, np.int64), np.empty((count, 4), np.int64)
-    LOOPS.take_pieces(*given, firsts, sample_ids, table)
-    return Pieces(counts, sample_ids, table)
-
-
-def search(
-    starts: Starts, ordinals: NDArray[np.int64]
-) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Compute the same as `headrace.storage.search_starts`."""
-    if LOOPS is None or starts.buckets.dtype != np.uint16 or starts.steps > _MAX_STEPS:
-        return search_starts(starts, ordinals)
-    spans, offsets = np.empty(ordinals.size, np.int64), np.empty(ordinals.size, np.int64)
-    LOOPS.find_spans(
-        starts.values,
-        starts.buckets,
-        starts.shift,
-        np.ascontiguousarray(ordinals),
-        spans,
-        offsets,
-    )
-    return spans, offsets
-
-
-class Located:
-    """Find samples as their dataset does, but faster if its search can be replaced.
-
-    Args:
-        dataset: Where they lie.
-    """
-
-    def __init__(self, dataset: Locator) -> None:
-        self._dataset = dataset
-        self.fingerprint = dataset.fingerprint
-
-    def locate(self, sample_ids: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Return the block of each sample and its place in that block."""
-        if isinstance(self._dataset, Dataset):
-            return self._dataset.locate(sample_ids, search=search)
-        return self._dataset.locate(sample_ids)
+    def _placed(self, epoch: int, lane: int, place: int, kernels: ModuleType) -> PlacedStep | None:
+        step = self._order.step(epoch, lane, place)
+        tables = None if step is None else step_tables(step, self._dataset, kernels)
+        if step is None or tables is None:
+            return None
+        return PlacedStep(epoch, lane, step.start, step.start + step.count, tables)

@@ -26,7 +26,8 @@ from numpy.typing import NDArray
 
 from headrace.order import Buckets, Window
 from headrace.server.kernels.loader import LOOPS
-from headrace.server.plan.find_samples import Finder, Found, FoundTogether, Range, distinct_each
+from headrace.server.plan.compiled import distinct_each
+from headrace.server.plan.find_samples import Finder, Found, FoundTogether, Range
 
 # Windows have about two megabytes, and ranks need one or two at a time.
 _MAX_BYTES = 16 << 20

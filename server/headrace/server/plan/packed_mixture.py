@@ -22,8 +22,10 @@ from numpy.typing import NDArray
 
 from headrace.order import MixtureOrder, Skips
 from headrace.order.packing import PackedGroup, PackedRows, Pieces, pass_packing_key
-from headrace.server.plan.find_samples import Found, Located, Locator, Range, joined, take
+from headrace.server.plan.compiled import Located, Locator, take
+from headrace.server.plan.find_samples import Found, Range
 from headrace.server.plan.packed_rows import blocks_of_groups, kept_pieces, located_rows
+from headrace.server.plan.plain_finder import joined
 
 
 class PackedMixtureFinder:

@@ -25,16 +25,9 @@ from numpy.typing import NDArray
 from headrace.order import Order, Skips
 from headrace.order.packing import PackedRows, Pieces, packing_key
 from headrace.server.kernels.loader import LOOPS
-from headrace.server.plan.find_samples import (
-    Found,
-    FoundTogether,
-    Located,
-    Locator,
-    Range,
-    distinct_each,
-    joined,
-    lane_bytes,
-)
+from headrace.server.plan.compiled import Located, Locator, distinct_each
+from headrace.server.plan.find_samples import Found, FoundTogether, Range
+from headrace.server.plan.plain_finder import joined, lane_bytes
 
 
 @dataclass(frozen=True, slots=True, eq=False)

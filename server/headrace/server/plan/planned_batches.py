@@ -11,9 +11,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from headrace.order import EpochPlan, RankBatch, Token, TokenEncoder
+from headrace.server.plan.compiled import Locator
 from headrace.server.plan.dealing import Dealer, chosen
-from headrace.server.plan.find_samples import Finder, Found, Locator, Range, located
+from headrace.server.plan.find_samples import Finder, Found, Range
 from headrace.server.plan.partners import Partners, partners_of, positions_of
+from headrace.server.plan.plain_finder import located
 from headrace.server.plan.stream_request import StreamSpec
 from headrace.server.steps.transform_step import transforms_text
 

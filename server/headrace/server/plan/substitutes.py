@@ -18,8 +18,7 @@ from typing import Final
 import numpy as np
 
 from headrace.errors import BadArgumentError, StepFailedError
-from headrace.server.plan.find_in_steps import StepFinder
-from headrace.server.plan.find_samples import PlainFinder
+from headrace.server.plan.find_samples import DatasetFinder
 from headrace.server.plan.planned_batches import PlannedBatch
 
 _log = logging.getLogger(__name__)
@@ -37,7 +36,7 @@ class Substitutes:
         title: The stream's name in the log.
     """
 
-    def __init__(self, finder: PlainFinder | StepFinder, use: bytes, *, title: str) -> None:
+    def __init__(self, finder: DatasetFinder, use: bytes, *, title: str) -> None:
         self._finder = finder
         self._use = use
         self._title = title

@@ -15,9 +15,9 @@ from headrace.server.datasets.served_dataset import ServedDataset
 from headrace.server.layout.packed_columns import PackedColumns
 from headrace.server.layout.wire_columns import WireColumn, refuse_taken_names
 from headrace.server.plan.dealing import Dealer, Ranks
-from headrace.server.plan.find_in_steps import StepFinder
-from headrace.server.plan.find_samples import Finder, PlainFinder
+from headrace.server.plan.find_samples import Finder, StepFinder
 from headrace.server.plan.length_buckets import BucketFinder
+from headrace.server.plan.plain_finder import PlainFinder
 from headrace.server.plan.planned_batches import (
     Planned,
     PlannedBatch,

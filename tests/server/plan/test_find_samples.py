@@ -12,8 +12,8 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from headrace.order import EndMode, EpochPlan, Order, OrderSpec, Skips, table_of
-from headrace.server.plan.find_in_steps import PlacedStep, StepFinder
-from headrace.server.plan.find_samples import Finder, Found, PlainFinder, Range
+from headrace.server.plan.find_samples import Finder, Found, PlacedStep, Range
+from headrace.server.plan.plain_finder import PlainFinder, step_finder
 from headrace.server.plan.planned_batches import ranges_of
 from headrace.server.plan.prefetch_blocks import FORESEEN_WINDOWS
 from headrace.storage import OpenDataset, open_dataset
@@ -97,7 +97,7 @@ def test_steps_hold_what_the_order_says(  # noqa: PLR0917 - as Hypothesis gives 
         if indices:
             batches += map(ranges_of, plan.batches(indices, rank=rank, world_size=7))
 
-    found = StepFinder(order, dataset, least_step=1).find(3, batches)
+    found = step_finder(order, dataset, least_step=1).find(3, batches)
 
     assert _lists(PlainFinder(order, dataset).find(3, batches)) == _lists(found)
 
@@ -105,7 +105,7 @@ def test_steps_hold_what_the_order_says(  # noqa: PLR0917 - as Hypothesis gives 
 def test_any_batch_is_found_whatever_was_read_before(dataset: OpenDataset) -> None:
     """Streams that read one order at many places, epochs and lanes find what each would alone."""
     order = _order(OrderSpec(shuffle_samples=5000, lanes=4, unit=4000), dataset)
-    finder: Finder = StepFinder(order, dataset, least_step=1)
+    finder: Finder = step_finder(order, dataset, least_step=1)
     random = np.random.default_rng(1)
 
     for _ in range(150):
@@ -119,7 +119,7 @@ def test_any_batch_is_found_whatever_was_read_before(dataset: OpenDataset) -> No
 
 def test_a_step_that_was_looked_ahead_at_is_not_worked_out_again(dataset: OpenDataset) -> None:
     """A stream looks at steps one and a half windows of 16 steps early, and at each twice more."""
-    finder = StepFinder(_order(OrderSpec(shuffle_samples=5000), dataset), dataset, least_step=1)
+    finder = step_finder(_order(OrderSpec(shuffle_samples=5000), dataset), dataset, least_step=1)
     step = finder.step_blocks(0, 0, 0)
     seen: list[PlacedStep] = []
     while step is not None and len(seen) < 200:
@@ -140,7 +140,7 @@ def test_small_steps_are_not_worked_out_for_each_batch(
 
     Counted are calls, as in tests/order/test_option_costs.py.
     """
-    finder = StepFinder(_order(OrderSpec(shuffle_samples=shuffle_samples), dataset), dataset)
+    finder = step_finder(_order(OrderSpec(shuffle_samples=shuffle_samples), dataset), dataset)
     calls, count = 0, 128
 
     def note(_frame: FrameType, event: str, _argument: object) -> None:
@@ -167,7 +167,7 @@ def test_a_block_is_read_for_the_last_time_a_window_after_the_first(dataset: Ope
     But for blocks that lie at the border of two runs.
     """
     order = _order(OrderSpec(shuffle_samples=5000, run_bytes=1 << 20), dataset)
-    finder = StepFinder(order, dataset, least_step=1)
+    finder = step_finder(order, dataset, least_step=1)
     first: dict[int, int] = {}
     last: dict[int, int] = {}
     place, end = 0, 100_000
