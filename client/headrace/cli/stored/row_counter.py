@@ -27,7 +27,7 @@ def row_counter() -> Callable[[NDArray[np.int64], RowOptions], int]:
 
 def _fit() -> Fit:
     try:
-        from headrace.server.plan.find_samples import fit  # noqa: PLC0415 - the [server] extra
+        from headrace.server.plan.compiled import fit  # noqa: PLC0415 - the [server] extra
     except ModuleNotFoundError:
         return best_fit
     return fit

@@ -246,7 +246,7 @@ class BatchStream:
                 yield self._framed(pb.ReadBatchesResponse(epoch_end=self._epoch_end(taken)))
                 continue
             while taken:
-                if time.monotonic() >= self.expires_at:
+                if self._limits.lifetime_s and time.monotonic() >= self.expires_at:
                     raise worn_error()
                 if self._stepped is None or not self._stepped.is_ahead:
                     self._outlet.wait()
