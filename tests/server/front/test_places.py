@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from headrace.errors import ServerBusyError
-from headrace.server.front.calls import Streaming
+from headrace.server.front.methods import Streaming
 from headrace.v1 import shard_service_pb2 as pb
 
 

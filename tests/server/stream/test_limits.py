@@ -17,7 +17,8 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 
 from headrace.server.access.callers import ANYBODY
-from headrace.server.front.calls import Call, Streaming
+from headrace.server.front.calls import Call
+from headrace.server.front.methods import Streaming
 from headrace.v1 import shard_service_pb2 as pb
 from server.conftest import StartServer
 from support.command import serving

@@ -9,9 +9,7 @@ Contract:
 2. Request: it must arrive within ``request_timeout_s``, or the call ends with ``REQUEST_MISSING``.
    If more than `MOST_WAITING` calls wait for their requests, the one that has waited longest ends
    with ``SERVER_BUSY``. A request that cannot be parsed ends with ``REQUEST_MALFORMED``.
-3. Work: a thread of the method's pool takes the call; callers take turns at the threads. If too
-   many calls wait for a thread, the call ends with ``SERVER_BUSY``. A stream gets its place before
-   it gets a thread.
+3. Work: a thread of the method's pool takes the call (`headrace.server.front.methods`).
 4. End: answers and failures are sent without waiting. A client that does not read them within
    ``request_timeout_s`` is cut off.
 5. Every failure is one of `headrace.errors`, and is counted. Any other exception is a bug in
@@ -23,11 +21,10 @@ If the code differs, the code is wrong.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack, closing
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, ClassVar, Generic, Protocol, TypeVar, cast
+from typing import Protocol, TypeVar
 
 import grpc
 from google.protobuf.message import DecodeError, Message
@@ -44,7 +41,6 @@ from headrace.server.front.doorkeeper import Doorkeeper
 from headrace.server.front.floods import Floods
 from headrace.server.front.gate import Gate
 from headrace.server.front.hidden_paths import DatasetPlaces
-from headrace.server.front.pools import Pool
 from headrace.server.front.status import Failure, failure_of, internal_failure
 from headrace.server.front.tallied import TalliedLog
 from headrace.server.front.waiting import Waiting
@@ -121,6 +117,12 @@ class Call:
 
     Attributes:
         caller: The caller; `ANYBODY` if there is no access control, or the caller is unknown.
+        peer: The client's address in gRPC's notation.
+        metadata: The metadata of the call.
+        send: See `WireCall.send`.
+        send_soon: See `WireCall.send_soon`.
+        cancel: See `WireCall.cancel`.
+        on_end: See `WireCall.on_end`.
     """
 
     def __init__(self, name: str, method: Method, desk: Desk, wire: WireCall) -> None:
@@ -128,6 +130,9 @@ class Call:
         self._method = method
         self._desk = desk
         self._wire = wire
+        self.peer, self.metadata = wire.peer(), wire.metadata
+        self.send, self.send_soon = wire.send, wire.send_soon
+        self.cancel, self.on_end = wire.cancel, wire.on_end
         self._request_count = 0
         self._is_wanting = True
         self.caller: Caller = ANYBODY
@@ -227,31 +232,9 @@ class Call:
         return self.caller.name or self.host
 
     @property
-    def peer(self) -> str:
-        """The client's address in gRPC's notation."""
-        return self._wire.peer()
-
-    @property
     def host(self) -> str:
         """The client's address without the port; all clients of a unix socket share one."""
-        return host_of(self._wire.peer())
-
-    @property
-    def metadata(self) -> Sequence[tuple[str, str | bytes]]:
-        """The metadata of the call."""
-        return self._wire.metadata
-
-    def send(self, message: bytes) -> bool:
-        """Send a message and wait until it is sent; return whether more may follow."""
-        return self._wire.send(message)
-
-    def send_soon(self, message: bytes, on_sent: Callable[[], None]) -> bool:
-        """Send a message without waiting; the next may follow when ``on_sent`` was called.
-
-        Returns:
-            Whether the client waits for it; if not, ``on_sent`` is never called.
-        """
-        return self._wire.send_soon(message, on_sent)
+        return host_of(self.peer)
 
     def answer(self, message: bytes | None) -> None:
         """End the call without an error, with an optional last message."""
@@ -269,10 +252,6 @@ class Call:
         """End the call with a failure that is not counted here."""
         self._wait_until_taken(self._wire.fail(failure))
 
-    def cancel(self) -> None:
-        """Cut the call."""
-        self._wire.cancel()
-
     def known_caller(self) -> Caller:
         """Return the caller according to the current callers file.
 
@@ -280,12 +259,8 @@ class Call:
             HeadraceError: See `Access.caller`.
         """
         return self._desk.access.caller(
-            self._wire.metadata, lambda: subjects_of(self._wire.auth_context())
+            self.metadata, lambda: subjects_of(self._wire.auth_context())
         )
-
-    def on_end(self, callback: Callable[[], None]) -> bool:
-        """Register a callback for the end of the call; return False if the call has ended."""
-        return self._wire.on_end(callback)
 
     def give_up(self, *, for_room: bool) -> None:
         """End a call that has waited for its client."""
@@ -347,120 +322,6 @@ class Call:
         # The call may have ended before it was added.
         if not self.on_end(self._ended):
             self._ended()
-
-
-@dataclass(frozen=True, slots=True)
-class Pooled(Generic[_Request]):
-    """A method that a thread of a pool answers.
-
-    Attributes:
-        kind: The class of its requests.
-        pool: The pool of threads.
-        answer: Answers a call.
-        is_open: Whether it answers unknown callers.
-    """
-
-    kind: type[_Request]
-    pool: Pool
-    answer: Callable[[_Request, Call], None]
-    is_open: bool = False
-
-    def check(self, call: Call) -> None:
-        """Accept every call."""
-
-    def received(self, call: Call, request: bytes) -> None:
-        """Queue the call for a thread.
-
-        Raises:
-            ServerBusyError: Too many calls wait for a thread.
-        """
-
-        def work() -> None:
-            # The call may have ended while it waited for this thread.
-            if call.is_wanted():
-                call.guarded(lambda: self.answer(call.parsed(request, self.kind), call))
-
-        _submit(self.pool, work, call, len(request))
-
-
-@dataclass(frozen=True, slots=True)
-class Streaming(Generic[_Request]):
-    """A method that a thread answers with messages as long as the stream is open.
-
-    Attributes:
-        kind: The class of its requests.
-        pool: The pool of threads, one for each stream that there may be.
-        refuse: Raises if there is no place for the stream.
-        admit: Holds a place for the stream; raises if there is none.
-        messages: Yields the messages of a call.
-        sender: Returns a function that sends a message of a call, waits until it is sent, and
-            returns whether more may follow.
-        is_open: False: it does not answer unknown callers.
-    """
-
-    kind: type[_Request]
-    pool: Pool
-    refuse: Callable[[Call], None]
-    admit: Callable[[Call], AbstractContextManager[None]]
-    messages: Callable[[_Request, Call], Iterator[bytes]]
-    sender: Callable[[Call], Callable[[bytes], bool]]
-    is_open: ClassVar[bool] = False
-
-    def check(self, call: Call) -> None:
-        """Refuse a call if there is no place for it.
-
-        Raises:
-            HeadraceError: There is no place.
-        """
-        self.refuse(call)
-
-    def received(self, call: Call, request: bytes) -> None:
-        """Take a place and a thread; there is a thread for each place.
-
-        Raises:
-            HeadraceError: There is no place.
-        """
-        place = ExitStack()
-        place.enter_context(self.admit(call))
-
-        def work() -> None:
-            with place:
-                if call.is_active:
-                    call.guarded(lambda: self._respond(call, request, place))
-
-        try:
-            _submit(self.pool, work, call, len(request))
-        except BaseException:
-            place.close()
-            raise
-
-    def _respond(self, call: Call, request: bytes, place: ExitStack) -> None:
-        send = self.sender(call)
-        # Closed however the call ends, and the place is free before the client learns the end.
-        with (
-            place,
-            closing(cast("Any", self.messages(call.parsed(request, self.kind), call))) as messages,
-        ):
-            for message in messages:
-                if not send(message):
-                    return
-        call.answer(None)
-
-
-def _submit(pool: Pool, work: Callable[[], None], call: Call, request_bytes: int) -> None:
-    if not pool.submit(work, caller=call.whose, request_bytes=request_bytes):
-        raise ServerBusyError("too many calls are waiting for a thread; try again")
-
-
-def unary(
-    kind: type[_Request], pool: Pool, answer: Callable[[_Request, Caller], Message]
-) -> Method:
-    """Return a method that answers with one message."""
-
-    def respond(request: _Request, call: Call) -> None:
-        call.answer(answer(request, call.caller).SerializeToString())
-
-    return Pooled(kind, pool, respond)
 
 
 def arrivals_of(methods: Mapping[str, Method], desk: Desk) -> Arrivals:

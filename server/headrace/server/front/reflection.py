@@ -7,7 +7,8 @@ from typing import Any
 
 from grpc_reflection.v1alpha import reflection, reflection_pb2
 
-from headrace.server.front.calls import Call, Method, Pooled
+from headrace.server.front.calls import Call, Method
+from headrace.server.front.methods import Pooled
 from headrace.server.front.pools import Pool
 
 SERVICE = str(reflection.SERVICE_NAME)

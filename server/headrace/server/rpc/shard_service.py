@@ -27,7 +27,8 @@ from headrace.server.datasets.open_mixtures import Mixtures
 from headrace.server.datasets.served import Served
 from headrace.server.datasets.served_dataset import ServedDataset
 from headrace.server.datasets.served_rows import ServedRows
-from headrace.server.front.calls import Call, Method, Streaming, unary
+from headrace.server.front.calls import Call, Method
+from headrace.server.front.methods import Streaming, unary
 from headrace.server.front.pools import CallPools
 from headrace.server.images.pixel_cache import PixelCache
 from headrace.server.ring.outlet import RingMessages, RingOutlet
