@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from support.reading_order import CLIENT
 
-_MOST = 29  # modules of an epoch of one batch
+_MOST = 23  # modules of an epoch of one batch
 
 
 def test_contributing_lists_the_modules_of_a_batch() -> None:

@@ -15,8 +15,8 @@ from headrace.client.feeds.feed import Event
 from headrace.client.options.read_request import ReadOptions
 from headrace.client.options.settings import Backoff, Deadlines, Hedge
 from headrace.client.reader.reader import BatchReader, Place
-from headrace.client.servers.endpoints import Endpoint, FixedEndpoints, fixed_endpoints
-from headrace.client.servers.replicas import seat_of
+from headrace.client.servers.endpoints import Endpoint
+from headrace.client.servers.replicas import FixedEndpoints, fixed_endpoints, seat_of
 from headrace.client.wire.assembler import BatchEvent
 from headrace.errors import (
     CallerError,

@@ -23,8 +23,7 @@ from headrace.client import (
     TlsConfig,
 )
 from headrace.client.options.access import Access
-from headrace.client.servers.endpoints import FixedEndpoints
-from headrace.client.servers.replicas import Seat, replicas_of, seat_of
+from headrace.client.servers.replicas import FixedEndpoints, Seat, replicas_of, seat_of
 from headrace.errors import ServerUnreachableError
 from headrace.order import OrderSpec
 from headrace.server import Server, ServerConfig, start_server

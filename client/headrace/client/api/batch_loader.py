@@ -12,9 +12,9 @@ from torch.utils.data import DataLoader
 
 from headrace.arguments import flag, instance, one_of, whole, whole_or_none
 from headrace.client.api.dataset import RemoteDataset
+from headrace.client.api.epoch_loops import overtaken
 from headrace.client.batch.batch import Batch
 from headrace.client.batch.results import Carried
-from headrace.client.loader.loop_turns import overtaken
 from headrace.client.loader.worker_plan import MOST_WORKERS
 from headrace.client.loader.worker_share import expect_opened
 from headrace.client.state.state import State
@@ -104,7 +104,7 @@ class BatchLoader(DataLoader[Batch]):
             collate_fn=None if is_plain else _as_it_is,
         )
         self._remote = dataset
-        # Makes Accelerate leave this loader alone; `headrace.client.loader.prepared` says why.
+        # Makes Accelerate leave this loader alone; `refuse_prepared` says why.
         self._is_accelerate_prepared = True
 
     def __iter__(self) -> Iterator[Batch]:  # type: ignore[override] # torch says its private class

@@ -29,9 +29,8 @@ from headrace.client.feeds.feed import Event
 from headrace.client.feeds.open_feed import RingFeeds
 from headrace.client.feeds.transport import Landing
 from headrace.client.loader.parent_watch import end_with_main_process
-from headrace.client.loader.prepared import refuse_prepared
 from headrace.client.loader.progress import LoopStart
-from headrace.client.loader.worker_plan import WorkerPart, share_of_worker
+from headrace.client.loader.worker_plan import WorkerPart, refuse_prepared, share_of_worker
 from headrace.client.loader.worker_share import ShareSource, WorkerSide, results_are_opened
 from headrace.client.options.access import Access, access_of, was_forked_after_use
 from headrace.client.options.addresses import addresses_of

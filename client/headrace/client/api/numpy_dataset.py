@@ -26,6 +26,7 @@ from headrace.client.options.arguments import (
     end_mode,
     epoch_limit,
     token_bytes,
+    where_of,
 )
 from headrace.client.options.buckets import buckets_of
 from headrace.client.options.deal import Deal, deal_of
@@ -38,7 +39,6 @@ from headrace.client.options.settings import (
 )
 from headrace.client.options.steps import Step, steps_of
 from headrace.client.options.transport import Transport, transport_of
-from headrace.client.options.where import where_of
 from headrace.client.reader.reader import BatchReader, Place
 from headrace.client.servers.private_server import name_of_source
 from headrace.client.servers.replicas import seat_of

@@ -15,7 +15,6 @@ import grpc
 from headrace.client.feeds.feed import Event
 from headrace.client.feeds.wait_times import HopClock
 from headrace.client.options.settings import DEFAULT_MAX_BATCH_BYTES
-from headrace.client.options.where import wheres_of
 from headrace.client.servers.endpoints import Endpoint
 from headrace.client.servers.status import error_from_call
 from headrace.client.wire.assembler import Allocate, Keep, StreamAssembler
@@ -56,9 +55,7 @@ class WireFeeds:
         keep_freed_memory()
         with endpoint.access.open_channel(endpoint.address) as channel:
             call = encoded_messages(channel, "ReadBatches", request, endpoint.access.metadata())
-            bounds = Bounds(
-                self.max_batch_bytes, request.global_batch_size, wheres_of(request), request.buckets
-            )
+            bounds = Bounds.of(request, self.max_batch_bytes)
             assembler = StreamAssembler(self.allocate, keep=self.keep, bounds=bounds)
             feed = WireFeed(channel, call, assembler, clock, target=endpoint.address)
             with watched(feed, silence_s=self.silence_s):

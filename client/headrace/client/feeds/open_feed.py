@@ -18,7 +18,6 @@ from headrace.client.feeds.ring_memory import RingMemory
 from headrace.client.feeds.transport import Landing
 from headrace.client.feeds.wait_times import HopClock
 from headrace.client.options.transport import Transport
-from headrace.client.options.where import wheres_of
 from headrace.client.servers.endpoints import Endpoint
 from headrace.client.servers.status import is_unknown_call
 from headrace.client.wire.assembler import StreamAssembler
@@ -78,9 +77,7 @@ class RingFeeds:
             check_payload=self._options.check_ring,
         )
         landing = self._landing
-        bounds = Bounds(
-            landing.max_batch_bytes, request.global_batch_size, wheres_of(request), request.buckets
-        )
+        bounds = Bounds.of(request, landing.max_batch_bytes)
         assembler = StreamAssembler(landing.allocate, keep=landing.keep, bounds=bounds)
         with endpoint.access.open_channel(endpoint.address) as channel:
             call = encoded_messages(channel, "AttachRing", wanted, endpoint.access.metadata())

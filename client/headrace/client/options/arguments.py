@@ -13,6 +13,7 @@ from headrace.errors import BadArgumentError
 from headrace.order import EndMode
 
 _MOST_COUNT = 1 << 62
+_EXPRESSION = "an expression such as \"label < 10 and lang = 'en'\", or None"
 
 
 def end_mode(name: str) -> EndMode:
@@ -72,6 +73,15 @@ def dataset_name(dataset: str, *, is_private: bool) -> str:
     if is_private:
         return text("dataset", dataset, wanted="the URL of a dataset, or a folder")
     return text("dataset", dataset, wanted="the dataset's name on the server")
+
+
+def where_of(where: str | None, *, field: str = "where") -> str:
+    """Return the expression that an argument means; empty for None.
+
+    Raises:
+        BadArgumentError: The argument is not a string, or is empty.
+    """
+    return "" if where is None else text(field, where, wanted=_EXPRESSION)
 
 
 def token_bytes(token: bytes | None) -> bytes | None:

@@ -19,8 +19,8 @@ from headrace.arguments import (
     whole,
     whole_or_none,
 )
+from headrace.client.options.arguments import where_of
 from headrace.client.options.skips import SkipArgument, skip_choice
-from headrace.client.options.where import where_of
 from headrace.errors import BadArgumentError
 from headrace.order import (
     Batching,

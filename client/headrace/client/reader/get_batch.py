@@ -7,7 +7,6 @@ import threading
 import grpc
 
 from headrace.client.feeds.grpc_feed import end_call
-from headrace.client.options.where import wheres_of
 from headrace.client.servers.endpoints import Endpoint
 from headrace.client.servers.status import error_from_call
 from headrace.client.wire.assembler import Allocate, BatchEvent, StreamAssembler
@@ -41,9 +40,7 @@ class SingleBatch:
         """
         self._endpoint, self._request = endpoint, request
         self._allocate, self._limit_s = allocate, limit_s
-        self._bounds = Bounds(
-            max_batch_bytes, request.global_batch_size, wheres_of(request), request.buckets
-        )
+        self._bounds = Bounds.of(request, max_batch_bytes)
         self._lock = threading.Lock()
         self._channel: grpc.Channel | None = None
         self._is_cancelled = False

@@ -33,8 +33,8 @@ from headrace.client.options.read_request import ReadOptions
 from headrace.client.options.settings import DEFAULT_MAX_BATCH_BYTES, Backoff, Deadlines, Hedge
 from headrace.client.reader.get_batch import SingleBatch, get_batch_request
 from headrace.client.reader.hedging import HedgeCounts, HedgedFeed, Lateness, hedged
-from headrace.client.servers.endpoints import Endpoint, Endpoints, fixed_endpoints
-from headrace.client.servers.replicas import seat_of
+from headrace.client.servers.endpoints import Endpoint, Endpoints
+from headrace.client.servers.replicas import fixed_endpoints, seat_of
 from headrace.client.servers.retry_policy import Patience
 from headrace.client.servers.wrong_protocol import explained
 from headrace.client.wire.assembler import Allocate, BatchEvent, EpochEndEvent

@@ -25,7 +25,9 @@ from functools import partial
 import grpc
 
 from headrace.client.options.settings import Deadlines
-from headrace.client.servers.endpoints import Endpoint, FixedEndpoints, PrivateEndpoints
+from headrace.client.servers.endpoints import Endpoint
+from headrace.client.servers.private_server import PrivateEndpoints
+from headrace.client.servers.replicas import FixedEndpoints
 from headrace.client.servers.unary import fetch_dataset
 from headrace.errors import HeadraceError
 from headrace.v1 import shard_service_pb2 as pb

@@ -29,10 +29,12 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from headrace.client.options.access import Access
+from headrace.client.servers.endpoints import Endpoint
 from headrace.client.servers.runtime_folder import (
     Rendezvous,
     make_folder,
@@ -166,6 +168,48 @@ class JobServer:
         for name, path in self.tokenizers:
             command += ["--tokenizer", f"{name}={path}"]
         return [*command, "--", *(f"{name}={url}" for name, url in self.sources)]
+
+
+@dataclass(frozen=True, slots=True)
+class PrivateEndpoints:
+    """The private server of this job, which is started on demand."""
+
+    server: JobServer
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The names of its datasets."""
+        urls = ", ".join(url for _, url in self.server.sources)
+        return (f"a private server of {urls}",)
+
+    def choose(self, attempt: int, stop: threading.Event) -> Endpoint:
+        """Return the server; start it if it is not running."""
+        del attempt
+        # Its socket is in a folder that only this user may enter.
+        return Endpoint(self.server.address(stop), Access(), is_private=True)
+
+    def each(self, stop: threading.Event, *, failing_s: float) -> Iterator[Endpoint]:
+        """Yield the server."""
+        del failing_s
+        yield self.choose(0, stop)
+
+    def beside(self, endpoint: Endpoint, stop: threading.Event) -> Endpoint | None:
+        """Return None: there is no other server."""
+        del endpoint, stop
+        return None
+
+    @property
+    def has_others(self) -> bool:
+        """Return True: another one may be started in its place."""
+        return True
+
+    def is_outdated(self, endpoint: Endpoint) -> bool:
+        """Return False: there is no other server."""
+        del endpoint
+        return False
+
+    def close(self) -> None:
+        """Do nothing: the server ends without this."""
 
 
 def private_server(

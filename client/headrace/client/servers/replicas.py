@@ -22,11 +22,13 @@ import os
 import re
 import socket
 import threading
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from hashlib import blake2b
 from queue import Empty, SimpleQueue
 
+from headrace.client.options.access import Access
+from headrace.client.servers.endpoints import Endpoint
 from headrace.client.servers.runtime_folder import launched_job
 
 Lookup = Callable[[str, str], Sequence[str]]
@@ -87,6 +89,66 @@ def seat_of(
     launched = launched_job(os.environ if environment is None else environment)
     text = json.dumps([seed, launched])
     return Seat(rank, int.from_bytes(blake2b(text.encode(), digest_size=4).digest()), lane)
+
+
+@dataclass(frozen=True, slots=True)
+class FixedEndpoints:
+    """Servers with addresses, asked in turn.
+
+    Attributes:
+        addresses: The addresses as the user gave them.
+        access: How to authenticate.
+        seat: Decides which of them, or of their replicas, is asked first.
+        lookup: Looks names up; None for the system's resolver.
+    """
+
+    addresses: tuple[str, ...]
+    access: Access
+    seat: Seat
+    lookup: Lookup | None = None
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The addresses."""
+        return self.addresses
+
+    def choose(self, attempt: int, stop: threading.Event) -> Endpoint:
+        """Return one after another, starting with the seat's choice."""
+        if len(self.addresses) == 1:
+            replicas, authority = replicas_of(self.addresses[0], stop, lookup=self.lookup)
+            if replicas:
+                access = replace(self.access, authority=authority)
+                return Endpoint(self.seat.of_name(replicas)[attempt % len(replicas)], access)
+        listed = self.seat.of_list(self.addresses)
+        return Endpoint(listed[attempt % len(listed)], self.access)
+
+    def each(self, stop: threading.Event, *, failing_s: float) -> Iterator[Endpoint]:
+        """Yield the addresses in their order."""
+        del stop, failing_s
+        return (Endpoint(address, self.access) for address in self.addresses)
+
+    def beside(self, endpoint: Endpoint, stop: threading.Event) -> Endpoint | None:
+        """Return the first choice, or the second if ``endpoint`` is the first."""
+        choices = (self.choose(attempt, stop) for attempt in (0, 1))
+        return next((found for found in choices if found.address != endpoint.address), None)
+
+    @property
+    def has_others(self) -> bool:
+        """Whether there are several addresses, or a name that may stand for several."""
+        return len(self.addresses) > 1 or self.addresses[0].startswith(("dns:", "xds:"))
+
+    def is_outdated(self, endpoint: Endpoint) -> bool:
+        """Return False: no address is better than another."""
+        del endpoint
+        return False
+
+    def close(self) -> None:
+        """Do nothing: there are no calls."""
+
+
+def fixed_endpoints(targets: Sequence[str], access: Access | None, *, seat: Seat) -> FixedEndpoints:
+    """Return servers that are asked in turn, in plain text without ``access``."""
+    return FixedEndpoints(tuple(targets), access or Access(), seat)
 
 
 def replicas_of(

@@ -7,10 +7,10 @@ from collections.abc import Mapping, Sequence
 from headrace.client.options.access import Access
 from headrace.client.options.private import Fallback, PrivateServer
 from headrace.client.options.settings import Deadlines
-from headrace.client.servers.endpoints import Endpoints, PrivateEndpoints, fixed_endpoints
+from headrace.client.servers.endpoints import Endpoints
 from headrace.client.servers.fallback import FallbackEndpoints
-from headrace.client.servers.private_server import private_server
-from headrace.client.servers.replicas import Seat
+from headrace.client.servers.private_server import PrivateEndpoints, private_server
+from headrace.client.servers.replicas import Seat, fixed_endpoints
 from headrace.errors import BadArgumentError
 
 

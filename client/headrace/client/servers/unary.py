@@ -24,8 +24,8 @@ import grpc
 
 from headrace.client.options.access import Access
 from headrace.client.options.settings import Backoff, Deadlines
-from headrace.client.servers.endpoints import Endpoint, Endpoints, fixed_endpoints
-from headrace.client.servers.replicas import Seat
+from headrace.client.servers.endpoints import Endpoint, Endpoints
+from headrace.client.servers.replicas import Seat, fixed_endpoints
 from headrace.client.servers.retry_policy import Patience
 from headrace.client.servers.status import error_from_call
 from headrace.client.servers.wrong_protocol import explained

@@ -8,11 +8,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from headrace.arguments import shown
-from headrace.client.options.arguments import dataset_name
+from headrace.client.options.arguments import dataset_name, where_of
 from headrace.client.options.mixture import Mixture, mixture_from, mixture_of
 from headrace.client.options.skips import SkipArgument, SkipChoice, skip_choice
-from headrace.client.options.where import check_filters, where_of
 from headrace.client.servers.private_server import name_of_source
+from headrace.client.wire.bounds import check_filters
 from headrace.errors import BadArgumentError, TokenMalformedError, TokenSpecChangedError
 from headrace.order import (
     OrderSpec,

@@ -6,17 +6,13 @@ against these bounds first.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from headrace.client.options.settings import DEFAULT_MAX_BATCH_BYTES
-from headrace.client.options.where import check_filters
 from headrace.errors import CallerError, StreamCorruptError
 from headrace.payload import place_buffers
 from headrace.v1 import shard_service_pb2 as pb
-
-_MOST_DIMENSIONS = 32
-"""NumPy's limit for decades; now it is 64."""
-_MOST_ITEM_BYTES = 1 << 40
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +30,12 @@ class Bounds:
     sample_count: int = (1 << 31) - 1
     wheres: tuple[str, ...] = ()
     buckets: int = 0
+
+    @classmethod
+    def of(cls, request: pb.ReadBatchesRequest | pb.GetBatchRequest, payload_bytes: int) -> Bounds:
+        """Return the bounds of the batches that a request asks for."""
+        wheres = _wheres_of(request)
+        return cls(payload_bytes, request.global_batch_size, wheres, request.buckets)
 
     def check_start(self, start: pb.StreamStart) -> None:
         """Refuse a stream whose server ignores filters or buckets.
@@ -82,24 +84,26 @@ class Bounds:
         )
 
 
-def check_item_shape(column: pb.Column, item_bytes: int) -> tuple[int, ...]:
-    """Return the shape of a column's items.
+def check_filters(wanted: Sequence[str], found: Sequence[pb.Dataset]) -> None:
+    """Refuse servers that know no filters, since they would send all samples.
 
     Args:
-        column: The column as received.
-        item_bytes: Bytes of an element.
+        wanted: The expression for each dataset; empty for none.
+        found: The server's descriptions of the datasets.
 
     Raises:
-        StreamCorruptError: No array can have it.
+        CallerError: A filter was asked for, and the server does not confirm it.
     """
-    shape = tuple(column.item_shape)
-    size = item_bytes
-    for length in shape:
-        size *= max(1, length)
-    if len(shape) > _MOST_DIMENSIONS or min(shape, default=0) < 0 or size > _MOST_ITEM_BYTES:
-        raise StreamCorruptError(
-            f"column {column.name[:100]!r} has items of shape {shape[:_MOST_DIMENSIONS]}; expected "
-            f"up to {_MOST_DIMENSIONS} lengths >= 0 and at most {_MOST_ITEM_BYTES} bytes",
-            column=column.name[:100],
-        )
-    return shape
+    for where, dataset in zip(wanted, found, strict=False):
+        if where and not dataset.HasField("filter"):
+            raise CallerError(
+                f"the server ignored the filter requested for {dataset.name!r}: it is older than "
+                "where=; update it, or leave where= out"
+            )
+
+
+def _wheres_of(request: pb.ReadBatchesRequest | pb.GetBatchRequest) -> tuple[str, ...]:
+    """Return the filter of each dataset that a request reads; empty for none."""
+    if request.HasField("mixture"):
+        return tuple(dataset.where for dataset in request.mixture.datasets)
+    return (request.where,)

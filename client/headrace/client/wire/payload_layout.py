@@ -13,7 +13,6 @@ from typing import NamedTuple, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from headrace.client.wire.bounds import check_item_shape
 from headrace.errors import StreamCorruptError
 from headrace.payload import ELEMENT_DTYPES, aligned
 from headrace.v1 import shard_service_pb2 as pb
@@ -22,6 +21,10 @@ _T = TypeVar("_T", bound=np.generic)
 
 _BOOL = np.dtype(np.bool_)
 _OFFSET = np.dtype(np.int64)
+
+_MOST_DIMENSIONS = 32
+"""NumPy's limit for decades; now it is 64."""
+_MOST_ITEM_BYTES = 1 << 40
 
 _KINDS = frozenset(
     {
@@ -231,8 +234,31 @@ def _field(column: pb.Column) -> _Field:
             "the column out with columns=",
             column=column.name,
         )
-    shape = check_item_shape(column, dtype.itemsize)
+    shape = _item_shape(column, dtype.itemsize)
     return _Field(column.name, column.kind, dtype, shape, column.nullable)
+
+
+def _item_shape(column: pb.Column, item_bytes: int) -> tuple[int, ...]:
+    """Return the shape of a column's items.
+
+    Args:
+        column: The column as received.
+        item_bytes: Bytes of an element.
+
+    Raises:
+        StreamCorruptError: No array can have it.
+    """
+    shape = tuple(column.item_shape)
+    size = item_bytes
+    for length in shape:
+        size *= max(1, length)
+    if len(shape) > _MOST_DIMENSIONS or min(shape, default=0) < 0 or size > _MOST_ITEM_BYTES:
+        raise StreamCorruptError(
+            f"column {column.name[:100]!r} has items of shape {shape[:_MOST_DIMENSIONS]}; expected "
+            f"up to {_MOST_DIMENSIONS} lengths >= 0 and at most {_MOST_ITEM_BYTES} bytes",
+            column=column.name[:100],
+        )
+    return shape
 
 
 def _view(field: _Field, cursor: _Cursor, sample_count: int) -> ColumnView:
