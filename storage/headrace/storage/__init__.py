@@ -11,7 +11,8 @@ except ModuleNotFoundError as error:
         name="pyarrow",
     ) from error
 
-from headrace.storage.care.compact import Compaction, CompactOptions, CompactReport, compact
+from headrace.storage.care.compact import CompactOptions, CompactReport, compact
+from headrace.storage.care.compact_shards import Compaction
 from headrace.storage.care.gc import (
     DEFAULT_KEEP,
     DEFAULT_OLDER_THAN_S,
