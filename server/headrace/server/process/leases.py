@@ -30,6 +30,8 @@ import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
+from headrace.server.access.unix_clients import accept
+
 _TICK_S = 0.25
 """How often the processes are checked (arbitrary: short compared with any linger)."""
 
@@ -127,24 +129,13 @@ class Leases:
         ready = self._selector.select(timeout_s)
         for key, _ in ready:
             if key.fileobj is self._listener:
-                self._accept()
+                if (client := accept(self._listener)) is not None:
+                    self._selector.register(client, selectors.EVENT_READ)
+                    self._count += 1
             else:
                 assert isinstance(key.fileobj, socket.socket)
                 self._listen_to(key.fileobj)
         return bool(ready)
-
-    def _accept(self) -> None:
-        try:
-            client, _ = self._listener.accept()
-        except (BlockingIOError, ConnectionAbortedError):
-            return
-        except OSError:
-            # No descriptor is free. The client still waits, so the listener is ready again at once.
-            time.sleep(_TICK_S)
-            return
-        client.setblocking(False)
-        self._selector.register(client, selectors.EVENT_READ)
-        self._count += 1
 
     def _listen_to(self, client: socket.socket) -> None:
         try:

@@ -29,13 +29,12 @@ from pathlib import Path
 
 from headrace.errors import RingUnavailableError
 from headrace.ring import TICKET_BYTES, refusal
+from headrace.server.access.unix_clients import accept
 
 _TICKET_S = 10.0
 # How often silent clients are looked for (arbitrary), and how many there may be.
 _LOOK_S = 1.0
 _MOST_SILENT = 64
-# How long to wait for a free descriptor or memory before the next client is accepted (arbitrary).
-_PAUSE_S = 0.1
 _CREDENTIALS = struct.Struct("3i")
 
 
@@ -151,7 +150,9 @@ class RingDoor:
         while not self._is_closed:
             for key, _ in self._selector.select(_LOOK_S):
                 if key.fileobj is self._listener:
-                    self._accept()
+                    connection = accept(self._listener)
+                    if connection is not None:
+                        self._receive(connection)
                 elif isinstance(key.fileobj, socket.socket):
                     self._hear(key.fileobj)
             now = time.monotonic()
@@ -160,16 +161,7 @@ class RingDoor:
         for left in list(self._silent):
             self._drop(left)
 
-    def _accept(self) -> None:
-        try:
-            connection, _ = self._listener.accept()
-        except (BlockingIOError, ConnectionAbortedError):
-            return
-        except OSError:
-            # The client is still waiting, so the listener would be ready again at once.
-            time.sleep(_PAUSE_S)
-            return
-        connection.setblocking(False)
+    def _receive(self, connection: socket.socket) -> None:
         uid = _uid_of(connection)
         if uid not in self._uids:
             allowed = ", ".join(map(str, sorted(self._uids)))
