@@ -11,6 +11,7 @@ import pyarrow as pa
 
 from headrace.errors import HeadraceError, ShardCorruptError
 from headrace.server.cache.block_cache import BlockCache
+from headrace.server.cache.gather import BlockRows
 from headrace.server.cache.source import Source, Waiter
 from headrace.server.layout.block_layout import block_layout
 from headrace.server.layout.wire_columns import wire_column
@@ -93,7 +94,8 @@ def demand(cache: BlockCache, source: Source, blocks: list[int], waiter: Waiter)
         while missing:
             arrived = cache.arrivals(source, waiter, timeout_s=60)
             assert arrived.size
-            rows = cache.rows(source, arrived, np.zeros_like(arrived))
+            slot_of, bases, first = source.slot_of, source.bases, np.zeros_like(arrived)
+            rows = BlockRows(source.layout, cache.memory, slot_of, bases, arrived, first)
             out = np.empty((arrived.size, layout.parts[0].row_bytes), np.uint8)
             rows.packed(out)
             firsts = out[:, at : at + 8].copy().view(np.int64)[:, 0]

@@ -22,9 +22,8 @@ from headrace.server.batch.compiled_writer import CompiledWriter
 from headrace.server.batch.numpy_writer import NumpyWriter
 from headrace.server.batch.targets import WirePlaces
 from headrace.server.cache.decode import DecodedBlock
-from headrace.server.cache.gather import Rows, StagedRows, gather_spans
+from headrace.server.cache.gather import BlockRows, Rows, StagedRows, gather_spans
 from headrace.server.cache.memory.arena import Memory, map_memory
-from headrace.server.cache.source import BlockRows
 from headrace.server.layout.block_layout import TAKE_BYTES, BlockLayout, Projection, block_layout
 from headrace.server.layout.wire_columns import split_schema, wire_column
 from headrace.v1 import shard_service_pb2 as pb

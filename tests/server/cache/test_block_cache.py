@@ -170,8 +170,8 @@ def test_a_removed_source_leaves_nothing() -> None:
             assert 2 == cache._slots.count
 
         assert 1 == cache._slots.count
-        assert not cache.is_cached(source, np.arange(5)).any()
-        assert cache.is_cached(other, np.array([1])).all()
+        assert not source.is_cached(np.arange(5)).any()
+        assert other.is_cached(np.array([1])).all()
         assert [] == cache.prefetch(source, np.array([1]), waiter).tolist()
         with pytest.raises(RebalanceError, match="reconnect"):
             demand(cache, source, [1], waiter)

@@ -60,7 +60,7 @@ def test_what_is_foreseen_is_kept_before_it_is_asked_for() -> None:
         waiter.plan_batch()
         _read_all(cache, source, list(range(20, 30)), cache.waiter())
 
-        assert cache.is_cached(source, np.array([1])).all()
+        assert source.is_cached(np.array([1])).all()
 
 
 @settings(max_examples=25, deadline=None)
@@ -102,8 +102,8 @@ def test_a_block_asked_for_after_the_ranking_stays() -> None:
         assert [] == cache.prefetch(source, np.array([1, 2]), waiter).tolist()
         demand(cache, source, [100, 101], waiter)
 
-        assert cache.is_cached(source, np.array([1, 2])).all()
-        assert not cache.is_cached(source, np.array([3, 4])).any()
+        assert source.is_cached(np.array([1, 2])).all()
+        assert not source.is_cached(np.array([3, 4])).any()
 
 
 @pytest.mark.timeout(30)
@@ -129,7 +129,7 @@ def test_blocks_that_are_asked_for_while_they_are_ranked_still_go() -> None:
         demand(cache, source, [4], waiter)
 
         assert asked == [True]
-        assert cache.is_cached(source, np.array([4])).all()
+        assert source.is_cached(np.array([4])).all()
 
 
 @pytest.mark.parametrize("announces", [False, True])
@@ -164,7 +164,7 @@ def test_what_a_job_leaves_free_is_anyones() -> None:
             demand(cache, source, list(range(9)), busy)
 
         assert 10 + 3 == len(store.reads)
-        assert cache.is_cached(source, np.array([800])).all()
+        assert source.is_cached(np.array([800])).all()
 
 
 def test_what_is_read_again_and_again_holds_nobody_up() -> None:

@@ -158,4 +158,4 @@ def test_what_a_mixture_will_read_is_kept() -> None:
         for block in range(10, 20):
             demand(cache, one, [block], rest)
 
-        assert cache.is_cached(other, np.array([7])).all()
+        assert other.is_cached(np.array([7])).all()

@@ -84,11 +84,11 @@ def test_a_block_on_a_desk_stays() -> None:
         desk.pins[source.slot_of[1]] += 1
         for block in range(10, 30):
             demand(cache, source, [block], waiter)
-        assert cache.is_cached(source, np.array([1])).all()
+        assert source.is_cached(np.array([1])).all()
         cache.remove_desk(desk)
         demand(cache, source, list(range(30, 34)), waiter)
 
-        assert not cache.is_cached(source, np.array([1])).any()
+        assert not source.is_cached(np.array([1])).any()
         assert [1] == [block for block in store.reads if block == 1]
         assert ArenaHeader(arena.header).evictions >= 20
 
@@ -107,7 +107,7 @@ def test_a_block_that_a_worker_reads_late_stays(monkeypatch: pytest.MonkeyPatch)
         for block in range(10, 30):
             demand(cache, source, [block], waiter)
 
-        assert cache.is_cached(source, np.array([1])).all()
+        assert source.is_cached(np.array([1])).all()
 
 
 def test_more_blocks_than_slots_evict(shared_cache: _SharedCache) -> None:

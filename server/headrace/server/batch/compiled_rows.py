@@ -21,8 +21,7 @@ from headrace.server.batch.packed_writer import (
 )
 from headrace.server.batch.payload_out import PartsOut
 from headrace.server.batch.targets import Parts, Target
-from headrace.server.cache.gather import Rows, spans
-from headrace.server.cache.source import BlockRows
+from headrace.server.cache.gather import BlockRows, Rows, spans
 
 if TYPE_CHECKING:
     from types import ModuleType

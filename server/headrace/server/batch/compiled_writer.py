@@ -20,7 +20,7 @@ from headrace.payload import OFFSET_BYTES, SAMPLE_ID_COLUMN
 from headrace.server.batch.batch_writer import Measured
 from headrace.server.batch.payload_out import PartsOut, write_hash
 from headrace.server.batch.targets import Parts, Target, Whole, writable
-from headrace.server.cache.source import BlockRows
+from headrace.server.cache.gather import BlockRows
 from headrace.server.layout.block_layout import Projection
 from headrace.server.layout.wire_columns import WireColumn
 

@@ -36,11 +36,10 @@ from headrace.server.cache.fetch.fetch_queue import Flights
 from headrace.server.cache.fetch.fetch_threads import Fetchers, HeldObserver, UnderWay
 from headrace.server.cache.joined_sources import JoinedSources
 from headrace.server.cache.memory.allocation import Room, closed_error
-from headrace.server.cache.memory.arena import Arena, Memory
+from headrace.server.cache.memory.arena import Arena
 from headrace.server.cache.memory.shared_memory import Desk, SourceTables
 from headrace.server.cache.source import (
     ABSENT,
-    BlockRows,
     Growth,
     JobsAhead,
     Lease,
@@ -77,6 +76,7 @@ class BlockCache:
     Attributes:
         disk: See below.
         budget_bytes: See below.
+        memory: The arena of all blocks.
 
     Args:
         budget_bytes: The most bytes of all decoded blocks together.
@@ -115,6 +115,7 @@ class BlockCache:
             sources=self._sources,
             streams=self._streams,
         )
+        self.memory = self._room.memory
         self._slots = self._room.slots
         # Running reads use a part of the cache, or one block for each thread.
         most_bytes = min(budget_bytes // _READS_SHARE, FIRST_LIMIT * MAX_RANGE_BYTES)
@@ -139,11 +140,6 @@ class BlockCache:
         It is half of a job's part of the cache, because blocks for its next batches arrive too.
         """
         return self.budget_bytes // (2 * max(1, len(self._jobs)))
-
-    @property
-    def memory(self) -> Memory:
-        """The arena of all blocks."""
-        return self._room.memory
 
     def add_source(
         self,
@@ -243,10 +239,6 @@ class BlockCache:
             self._streams.discard(waiter)
             active = {stream.job for stream in self._streams}
             self._jobs = {job: index for job, index in self._jobs.items() if index in active}
-
-    def is_cached(self, source: Source, blocks: NDArray[np.int64]) -> NDArray[np.bool_]:
-        """Return which blocks are in memory: ``(n,) bool``; they may be evicted at any time."""
-        return source.slot_of[blocks] > ABSENT
 
     def lease(self, source: Source, blocks: NDArray[np.int64]) -> Lease[NDArray[np.int32]]:
         """Pin blocks while a context lasts: all of them, or none if one is not cached.
@@ -400,25 +392,6 @@ class BlockCache:
         return joined.ask(
             blocks[slots <= ABSENT],
             lambda source, own: self.prefetch_unplanned(source, own, waiter),
-        )
-
-    def rows(
-        self, source: Source, blocks: NDArray[np.int64], offsets: NDArray[np.int64]
-    ) -> BlockRows:
-        """Return samples in pinned blocks.
-
-        Args:
-            source: The dataset.
-            blocks: ``(samples,) int64``: the block of each sample.
-            offsets: ``(samples,) int64``: the index of each sample in its block.
-        """
-        return BlockRows(
-            source.layout,
-            self._room.memory,
-            slot_of=source.slot_of,
-            bases=source.bases,
-            blocks=blocks,
-            offsets=offsets,
         )
 
     def close(self) -> None:

@@ -16,8 +16,7 @@ from numpy.typing import NDArray
 
 from headrace.errors import HeadraceError
 from headrace.server.cache.fetch.block_runs import BlockReader, block_schema
-from headrace.server.cache.gather import Rows, gather_part
-from headrace.server.cache.memory.arena import Memory
+from headrace.server.cache.gather import BlockRows, Rows
 from headrace.server.cache.memory.shared_memory import SourceTables
 from headrace.server.cache.stored_blocks import StoredForm, stored_form
 from headrace.server.layout.block_layout import BlockLayout
@@ -93,6 +92,10 @@ class Source:
     def slots(self, blocks: NDArray[np.int64]) -> NDArray[np.int32]:
         """Return the slot of each block; 0 or less if it is not cached."""
         return self.slot_of[blocks]
+
+    def is_cached(self, blocks: NDArray[np.int64]) -> NDArray[np.bool_]:
+        """Return which blocks are in memory: ``(n,) bool``; they may be evicted at any time."""
+        return self.slot_of[blocks] > ABSENT
 
 
 class Slots(Protocol):
@@ -344,50 +347,6 @@ class Lease(Generic[_Pinned]):
             self._unpin(self._pinned)
 
 
-class BlockRows:
-    """The samples of one batch in pinned blocks.
-
-    Args:
-        layout: The layout of the blocks.
-        memory: The arena.
-        slot_of: ``(blocks,) int32``: the slot of each block of the dataset.
-        bases: ``(parts, slots) int64``: the base of each part of the block in a slot.
-        blocks: ``(samples,) int64``: the block of each sample.
-        offsets: ``(samples,) int64``: the index of each sample in its block.
-    """
-
-    __slots__ = ("bases", "blocks", "layout", "memory", "offsets", "slot_of")
-
-    def __init__(
-        self,
-        layout: BlockLayout,
-        memory: Memory,
-        *,
-        slot_of: NDArray[np.int32],
-        bases: NDArray[np.int64],
-        blocks: NDArray[np.int64],
-        offsets: NDArray[np.int64],
-    ) -> None:
-        self.memory = memory
-        self.layout = layout
-        self.slot_of = slot_of
-        self.bases = bases
-        self.blocks = blocks
-        self.offsets = offsets
-
-    def packed(self, out: NDArray[np.uint8]) -> None:
-        """Gather the packed rows into ``(samples, row_bytes) uint8``."""
-        self.wide(0, out)
-
-    def wide(self, part: int, out: NDArray[np.uint8], *, first: int = 0) -> None:
-        """Gather a part of the samples from ``first`` on into ``(n, row_bytes) uint8``."""
-        own = slice(first, first + len(out))
-        # Indexing takes twice as long.
-        slots = np.take(self.slot_of, self.blocks[own], mode="clip")
-        bases = np.take(self.bases[part], slots, mode="clip")
-        gather_part(self.memory, self.layout.parts[part], bases, self.offsets[own], out)
-
-
 class Blocks(Protocol):
     """The cache as a stream needs it; the contract is in `headrace.server.cache.block_cache`."""
 
@@ -470,7 +429,7 @@ class DatasetBlocks:
         return self._dataset.block_stored_bytes(blocks)
 
     def is_cached(self, blocks: NDArray[np.int64]) -> NDArray[np.bool_]:
-        return self.cache.is_cached(self.source, blocks)
+        return self.source.slot_of[blocks] > ABSENT
 
     def is_known(self, blocks: NDArray[np.int64]) -> NDArray[np.bool_]:
         known: NDArray[np.bool_] = self.source.slot_of[blocks] != ABSENT
@@ -500,4 +459,7 @@ class DatasetBlocks:
         return self.cache.arrivals(self.source, waiter, timeout_s=timeout_s)
 
     def rows(self, blocks: NDArray[np.int64], offsets: NDArray[np.int64]) -> Rows:
-        return self.cache.rows(self.source, blocks, offsets)
+        source = self.source
+        return BlockRows(
+            source.layout, self.cache.memory, source.slot_of, source.bases, blocks, offsets
+        )

@@ -10,10 +10,10 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from headrace.server.cache.gather import Rows
+from headrace.server.cache.gather import BlockRows, Rows
 from headrace.server.cache.joined_sources import JoinedSources, split_by
 from headrace.server.cache.memory.arena import Memory
-from headrace.server.cache.source import ABSENT, BlockRows, DatasetBlocks, Waiter
+from headrace.server.cache.source import ABSENT, DatasetBlocks, Waiter
 from headrace.server.layout.block_layout import BlockLayout
 
 

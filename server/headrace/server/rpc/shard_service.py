@@ -187,7 +187,7 @@ class ShardService:
         self, request: pb.ExplainBatchRequest, caller: Caller
     ) -> pb.ExplainBatchResponse:
         served = self._find(request.batch, caller, wait_s=_UNARY_WAIT_S)
-        return explain(request.batch, served, cache=self._cache, registered=self._registered)
+        return explain(request.batch, served, registered=self._registered)
 
     def _find_samples(
         self, request: pb.FindSamplesRequest, caller: Caller

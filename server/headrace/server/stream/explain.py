@@ -10,7 +10,6 @@ import numpy as np
 
 from headrace.errors import BadArgumentError
 from headrace.order import EpochPlan
-from headrace.server.cache.block_cache import BlockCache
 from headrace.server.datasets.served import Part, Served
 from headrace.server.plan.planned_batches import PlannedBatch, planned_stream
 from headrace.server.plan.stream_request import StreamSpec
@@ -46,7 +45,7 @@ class _Placed(Protocol):
 
 
 def explain(
-    request: pb.GetBatchRequest, served: Served, *, cache: BlockCache, registered: Registered
+    request: pb.GetBatchRequest, served: Served, *, registered: Registered
 ) -> pb.ExplainBatchResponse:
     """Explain the batch that a request would return.
 
@@ -66,7 +65,7 @@ def explain(
         start=stream_start(spec, served, stream_pipeline(spec, served, request.steps, registered)),
         header=batch_header(planned),
     )
-    _explain_rows(planned, served, response, cache)
+    _explain_rows(planned, served, response)
     if response.ByteSize() > _MAX_RESPONSE_BYTES:
         raise _too_large(f"{response.ByteSize()} bytes", f"{_MAX_RESPONSE_BYTES} bytes")
     return response
@@ -87,25 +86,23 @@ def _too_large(found: str, limit: str) -> BadArgumentError:
     )
 
 
-def _explain_rows(
-    planned: PlannedBatch, served: Served, response: pb.ExplainBatchResponse, cache: BlockCache
-) -> None:
+def _explain_rows(planned: PlannedBatch, served: Served, response: pb.ExplainBatchResponse) -> None:
     ids = served.shown_samples(planned.found.sample_ids)
     if ids.ndim > 1:
         response.dataset_indices.extend(ids[:, 0].tolist())
         ids = ids[:, 1]
     response.sample_ids.extend(ids.tolist())
     for part in served.parts(planned.found.sample_ids):
-        for shard in _shards(part, cache):
+        for shard in _shards(part):
             shard.dataset_index = part.index
             response.shards.append(shard)
 
 
-def _shards(part: Part, cache: BlockCache) -> Iterator[pb.ExplainedShard]:
+def _shards(part: Part) -> Iterator[pb.ExplainedShard]:
     served = part.served
     shard_ends = np.cumsum(served.dataset.shard_sample_counts)
     shard = pb.ExplainedShard(shard=-1)
-    for block in _blocks(part, cache):
+    for block in _blocks(part):
         ordinal = int(np.searchsorted(shard_ends, block.sample_ids[0], side="right"))
         if ordinal != shard.shard:
             if shard.blocks:
@@ -119,14 +116,14 @@ def _shards(part: Part, cache: BlockCache) -> Iterator[pb.ExplainedShard]:
         yield shard
 
 
-def _blocks(part: Part, cache: BlockCache) -> Iterator[pb.ExplainedBlock]:
+def _blocks(part: Part) -> Iterator[pb.ExplainedBlock]:
     """Yield a dataset's blocks in storage order, each with its rows."""
     served = part.served
     blocks, _ = served.dataset.locate(part.sample_ids)
     touched = np.unique(blocks)
     rows = np.argsort(blocks, kind="stable")
     edges = np.searchsorted(blocks[rows], touched)
-    cached = cache.is_cached(served.source, touched)
+    cached = served.source.is_cached(touched)
     stored_bytes = served.dataset.block_stored_bytes(touched)
     parts = np.split(rows, edges[1:]) if edges.size else []
     for index, own in enumerate(parts):

@@ -38,7 +38,6 @@ from headrace.server.cache.memory.eviction import next_uses
 from headrace.server.cache.memory.shared_memory import Desk, Shared, SourceTables, barrier
 from headrace.server.cache.source import (
     ABSENT,
-    BlockRows,
     Growth,
     JobsAhead,
     Lease,
@@ -88,6 +87,9 @@ class _WorkerWaiter(Waiter):
 class WorkerCache:
     """The methods of the supervisor's cache that a worker's streams use.
 
+    Attributes:
+        memory: The arena of all blocks.
+
     Args:
         connection: A connection to the supervisor, read only by `listen`.
         arena: The memory of the blocks, for reading.
@@ -108,7 +110,7 @@ class WorkerCache:
         observer: CacheObserver,
     ) -> None:
         self._connection = connection
-        self._memory = arena
+        self.memory = arena
         self.budget_bytes = arena.array.size
         self._header = header
         self._desk = desk
@@ -126,11 +128,6 @@ class WorkerCache:
         self._seen_evictions = 0
         self._writer = threading.Thread(target=self._write_desk, name="headrace-desk", daemon=True)
         self._writer.start()
-
-    @property
-    def memory(self) -> Memory:
-        """Return the arena that all blocks lie in."""
-        return self._memory
 
     @property
     def together_bytes(self) -> int:
@@ -197,10 +194,6 @@ class WorkerCache:
                 own.leave()
             self._streams.pop(own.number, None)
         self.send(StreamClosed(own.number))
-
-    def is_cached(self, source: Source, blocks: NDArray[np.int64]) -> NDArray[np.bool_]:
-        """Return which blocks are in memory now; they may be evicted at any time."""
-        return source.slot_of[blocks] > ABSENT
 
     def lease(self, source: Slots, blocks: NDArray[np.int64]) -> Lease[NDArray[np.int32]]:
         """Pin blocks while the context lasts, as `BlockCache.lease`."""
@@ -275,19 +268,6 @@ class WorkerCache:
                 raise own.error
             own.handed, own.arrived = own.arrived, []
         return np.array(own.handed, np.int64)
-
-    def rows(
-        self, source: Source, blocks: NDArray[np.int64], offsets: NDArray[np.int64]
-    ) -> BlockRows:
-        """Return samples from pinned blocks, as `BlockCache.rows`."""
-        return BlockRows(
-            source.layout,
-            self._memory,
-            slot_of=source.slot_of,
-            bases=source.bases,
-            blocks=blocks,
-            offsets=offsets,
-        )
 
     def close(self) -> None:
         """End every wait."""
