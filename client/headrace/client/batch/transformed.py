@@ -101,8 +101,8 @@ def called(
         head = event.header if header is None else header
         raise StepFailedError(
             f"the function given as transform= failed with the batch of step {head.step} (epoch "
-            f"{head.epoch}, position {head.position}): {type(error).__name__}: {shown(error)}; its "
-            "own traceback is above. The next `for` starts with this batch",
+            f"{head.epoch}, position {head.position}): {shown(error)}; its own traceback is above. "
+            "The next `for` starts with this batch",
             step=head.step,
             epoch=head.epoch,
             position=head.position,
