@@ -118,10 +118,10 @@ def test_a_file_under_another_name_is_not_believed(tmp_path: Path) -> None:
 
 def test_files_of_others_are_left_alone(tmp_path: Path) -> None:
     """What the cache did not write is not counted, deleted or overwritten, whatever its name."""
-    shelf = tmp_path / _NAME
-    shelf.mkdir()
-    others = [tmp_path / "notes.txt", shelf / "1.block", shelf / "x.block"]
-    others.append(shelf / f".{'0' * 32}.tmp")
+    dataset = tmp_path / _NAME
+    dataset.mkdir()
+    others = [tmp_path / "notes.txt", dataset / "1.block", dataset / "x.block"]
+    others.append(dataset / f".{'0' * 32}.tmp")
     for path in others:
         path.write_bytes(b"precious")
     with _disk(tmp_path, pages=2) as disk:
@@ -243,11 +243,11 @@ def test_a_dataset_that_cannot_be_opened_owns_no_part(rich_url: str, tmp_path: P
     with closing(cache), open_dataset(rich_url) as dataset:
         with no_threads(), pytest.raises(RuntimeError, match="thread"):
             ServedDataset("rich", dataset, cache=cache, max_batch_bytes=1 << 20)
-        refused = [shelf.servings for shelf in disk._shelves._shelves.values()]
+        refused = [dataset.servings for dataset in disk._index._datasets.values()]
         served = ServedDataset("rich", dataset, cache=cache, max_batch_bytes=1 << 20)
-        opened = [shelf.servings for shelf in disk._shelves._shelves.values()]
+        opened = [dataset.servings for dataset in disk._index._datasets.values()]
         cache.remove_source(served.source)
-        removed = [shelf.servings for shelf in disk._shelves._shelves.values()]
+        removed = [dataset.servings for dataset in disk._index._datasets.values()]
 
     assert ([], [1], [0]) == (refused, opened, removed)
 

@@ -37,7 +37,7 @@ from typing import Protocol
 import xxhash
 
 from headrace.errors import ConfigurationError
-from headrace.server.cache.disk.disk_index import Shelves
+from headrace.server.cache.disk.disk_index import DiskIndex
 
 _MAGIC = b"HRCACHE1"
 _HEADER = struct.Struct("<8s16sqqQ")
@@ -77,7 +77,7 @@ class DiskCache:
     def __init__(self, folder: Path, *, budget_bytes: int, observer: DiskObserver) -> None:
         self._folder = folder
         self._observer = observer
-        self._shelves = Shelves(budget_bytes)
+        self._index = DiskIndex(budget_bytes)
         self._lock_file = _locked(folder)
         self._lock = threading.Lock()
         self._queue: queue.SimpleQueue[tuple[str, int, bytes] | None] = queue.SimpleQueue()
@@ -92,7 +92,7 @@ class DiskCache:
     @property
     def used_bytes(self) -> int:
         """Bytes of the files."""
-        return self._shelves.used
+        return self._index.used
 
     def open(self, fingerprint: str, *, block_count: int) -> Callable[[], None]:
         """Start to serve a dataset, which then owns a part of the folder.
@@ -101,18 +101,18 @@ class DiskCache:
             A function that undoes this; blocks of datasets that are not served are deleted first.
         """
         with self._lock:
-            self._shelves.open(fingerprint, block_count)
+            self._index.open(fingerprint, block_count)
 
         def release() -> None:
             with self._lock:
-                self._shelves.release(fingerprint)
+                self._index.release(fingerprint)
 
         return release
 
     def get(self, fingerprint: str, block: int) -> bytes | None:
         """Return the verified stored bytes of a block; None if they are missing or altered."""
         with self._lock:
-            is_here = self._shelves.read(fingerprint, block)
+            is_here = self._index.read(fingerprint, block)
         content = self._read(fingerprint, block) if is_here else None
         self._observer.disk_used(is_hit=content is not None)
         return content
@@ -128,7 +128,7 @@ class DiskCache:
     def drop(self, fingerprint: str, block: int) -> None:
         """Delete a wrong block."""
         with self._lock:
-            self._shelves.remove(fingerprint, block)
+            self._index.remove(fingerprint, block)
         _delete_ours(self._path(fingerprint, block))
 
     def flush(self, timeout_s: float) -> bool:
@@ -147,8 +147,8 @@ class DiskCache:
 
     def _find(self) -> None:
         for fingerprint, block, size in _found(self._folder):
-            self._shelves.add(fingerprint, block, size)
-        for victim in self._shelves.trim():
+            self._index.add(fingerprint, block, size)
+        for victim in self._index.trim():
             _delete_ours(self._path(*victim))
         self._observer.disk_held(used_bytes=self.used_bytes)
 
@@ -161,7 +161,7 @@ class DiskCache:
             return None
         except OSError as error:
             # The file still counts. The block is fetched and put again, which replaces it.
-            self._complain("read", path, error)
+            self._log_failure("read", path, error)
             return None
         content = _content(whole, fingerprint, block)
         if content is None:
@@ -181,11 +181,11 @@ class DiskCache:
     def _keep(self, fingerprint: str, block: int, content: bytes) -> None:
         size = _pages(_HEADER.size + len(content))
         with self._lock:
-            victims, has_room = self._shelves.make_room(fingerprint, size)
+            victims, has_room = self._index.make_room(fingerprint, size)
             if has_room:
                 # Counted before it is written, so that the budget always holds.
-                self._shelves.remove(fingerprint, block)
-                self._shelves.add(fingerprint, block, size)
+                self._index.remove(fingerprint, block)
+                self._index.add(fingerprint, block, size)
         for victim in victims:
             _delete_ours(self._path(*victim))
         if not has_room:
@@ -195,13 +195,13 @@ class DiskCache:
             _write(path, _header(fingerprint, block, content), content)
         except OSError as error:
             with self._lock:
-                self._shelves.remove(fingerprint, block)
+                self._index.remove(fingerprint, block)
             if not isinstance(error, FileExistsError):
                 self._paused_until = time.monotonic() + _PAUSE_S
-            self._complain("write", path, error)
+            self._log_failure("write", path, error)
         self._observer.disk_held(used_bytes=self.used_bytes)
 
-    def _complain(self, verb: str, path: Path, error: OSError) -> None:
+    def _log_failure(self, verb: str, path: Path, error: OSError) -> None:
         if not self._has_complained:
             self._has_complained = True
             _log.warning(
@@ -235,15 +235,15 @@ def _locked(folder: Path) -> int:
 def _found(folder: Path) -> Iterator[tuple[str, int, int]]:
     """Yield the blocks in a folder, oldest first, and delete what a crash left."""
     found = []
-    for shelf in folder.iterdir():
-        if not _FOLDER.fullmatch(shelf.name) or not shelf.is_dir():
+    for subfolder in folder.iterdir():
+        if not _FOLDER.fullmatch(subfolder.name) or not subfolder.is_dir():
             continue
-        for entry in os.scandir(shelf):
+        for entry in os.scandir(subfolder):
             if _UNFINISHED.fullmatch(entry.name):
                 _delete_ours(Path(entry.path))
             elif (name := _FILE.fullmatch(entry.name)) and _is_ours(Path(entry.path)):
                 status = entry.stat(follow_symlinks=False)
-                found.append((status.st_mtime_ns, shelf.name, int(name[1]), status.st_size))
+                found.append((status.st_mtime_ns, subfolder.name, int(name[1]), status.st_size))
     for _, fingerprint, block, size in sorted(found):
         yield fingerprint, block, _pages(size)
 

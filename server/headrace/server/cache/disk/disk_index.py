@@ -25,7 +25,7 @@ class _Entry:
 
 
 @dataclass(slots=True)
-class _Shelf:
+class _Dataset:
     """The blocks of one dataset, the least recently read first."""
 
     block_count: int = 0
@@ -35,7 +35,7 @@ class _Shelf:
     entries: OrderedDict[int, _Entry] = field(default_factory=OrderedDict)
 
 
-class Shelves:
+class DiskIndex:
     """The blocks in the folder, by dataset; not thread-safe.
 
     Args:
@@ -44,44 +44,44 @@ class Shelves:
 
     def __init__(self, budget_bytes: int) -> None:
         self._budget = budget_bytes
-        self._shelves: dict[str, _Shelf] = {}
+        self._datasets: dict[str, _Dataset] = {}
         self.used = 0
 
     def open(self, fingerprint: str, block_count: int) -> None:
         """Start to serve a dataset."""
-        shelf = self._shelves.setdefault(fingerprint, _Shelf())
-        shelf.block_count = block_count
-        shelf.servings += 1
+        dataset = self._datasets.setdefault(fingerprint, _Dataset())
+        dataset.block_count = block_count
+        dataset.servings += 1
 
     def release(self, fingerprint: str) -> None:
         """Undo one `open`; blocks of unserved datasets stay while there is room."""
-        self._shelves[fingerprint].servings -= 1
+        self._datasets[fingerprint].servings -= 1
 
     def add(self, fingerprint: str, block: int, size: int) -> None:
         """Add a block that is in the folder, or for which `make_room` has made room."""
-        shelf = self._shelves.setdefault(fingerprint, _Shelf())
-        shelf.entries[block] = _Entry(size, shelf.reads)
-        shelf.size += size
+        dataset = self._datasets.setdefault(fingerprint, _Dataset())
+        dataset.entries[block] = _Entry(size, dataset.reads)
+        dataset.size += size
         self.used += size
 
     def read(self, fingerprint: str, block: int) -> bool:
         """Record that a block is needed; return whether it is in the folder."""
-        shelf = self._shelves.setdefault(fingerprint, _Shelf())
-        shelf.reads += 1
-        entry = shelf.entries.get(block)
+        dataset = self._datasets.setdefault(fingerprint, _Dataset())
+        dataset.reads += 1
+        entry = dataset.entries.get(block)
         if entry is None:
             return False
-        entry.read_at = shelf.reads
-        shelf.entries.move_to_end(block)
+        entry.read_at = dataset.reads
+        dataset.entries.move_to_end(block)
         return True
 
     def remove(self, fingerprint: str, block: int) -> None:
         """Remove a block, if it is in the folder."""
-        shelf = self._shelves.get(fingerprint)
-        entry = shelf.entries.pop(block, None) if shelf else None
-        if shelf is None or entry is None:
+        dataset = self._datasets.get(fingerprint)
+        entry = dataset.entries.pop(block, None) if dataset else None
+        if dataset is None or entry is None:
             return
-        shelf.size -= entry.size
+        dataset.size -= entry.size
         self.used -= entry.size
 
     def make_room(self, fingerprint: str, size: int) -> tuple[list[tuple[str, int]], bool]:
@@ -104,30 +104,30 @@ class Shelves:
         """Choose the blocks to delete if those in the folder exceed the budget."""
         victims: list[tuple[str, int]] = []
         while self.used > self._budget:
-            largest = max(self._shelves, key=lambda name: self._shelves[name].size)
-            victim = (largest, next(iter(self._shelves[largest].entries)))
+            largest = max(self._datasets, key=lambda name: self._datasets[name].size)
+            victim = (largest, next(iter(self._datasets[largest].entries)))
             self.remove(*victim)
             victims.append(victim)
         return victims
 
     def _victim(self, fingerprint: str, size: int) -> tuple[str, int] | None:
-        stale = [name for name, shelf in self._shelves.items() if _is_idle(shelf)]
+        stale = [name for name, dataset in self._datasets.items() if _is_idle(dataset)]
         if stale:
-            return _oldest(self._shelves, stale[0])
-        served = [name for name, shelf in self._shelves.items() if shelf.servings]
+            return _oldest(self._datasets, stale[0])
+        served = [name for name, dataset in self._datasets.items() if dataset.servings]
         part = self._budget // max(1, len(served))
-        own = self._shelves[fingerprint]
+        own = self._datasets[fingerprint]
         if own.size + size <= part:
-            return _oldest(self._shelves, max(served, key=lambda name: self._shelves[name].size))
+            return _oldest(self._datasets, max(served, key=lambda name: self._datasets[name].size))
         oldest = next(iter(own.entries.values()), None)
         if oldest is None or own.reads - oldest.read_at <= _STALE_EPOCHS * own.block_count:
             return None
-        return _oldest(self._shelves, fingerprint)
+        return _oldest(self._datasets, fingerprint)
 
 
-def _is_idle(shelf: _Shelf) -> bool:
-    return not shelf.servings and bool(shelf.entries)
+def _is_idle(dataset: _Dataset) -> bool:
+    return not dataset.servings and bool(dataset.entries)
 
 
-def _oldest(shelves: dict[str, _Shelf], fingerprint: str) -> tuple[str, int]:
-    return fingerprint, next(iter(shelves[fingerprint].entries))
+def _oldest(datasets: dict[str, _Dataset], fingerprint: str) -> tuple[str, int]:
+    return fingerprint, next(iter(datasets[fingerprint].entries))
