@@ -138,11 +138,11 @@ def _laid(
     """Lay the documents of pieces into memory, each column after the other."""
     random = np.random.default_rng(1)
     spans = np.zeros((pieces.sample_ids.size, projection.layout.parts[0].row_bytes), np.uint8)
-    memory, begin = [np.empty(0, np.uint8)], 0
+    memory, start = [np.empty(0, np.uint8)], 0
     for column in columns:
         item = column.dtype.itemsize
-        edges = begin + np.cumsum([0, *lengths]) * item
-        values = random.integers(0, 256, int(edges[-1]) - begin, np.uint8)
+        edges = start + np.cumsum([0, *lengths]) * item
+        values = random.integers(0, 256, int(edges[-1]) - start, np.uint8)
         if item > 4 or column.dtype == np.uint32:
             # As int32 hold them, since other tokens are no labels.
             numbers = values.view(column.dtype)
@@ -152,7 +152,7 @@ def _laid(
         pairs = np.column_stack([edges[own], np.array(lengths, np.int64)[own] * item])
         at = projection.layout.by_name[column.name].offset
         spans[:, at : at + 16] = np.ascontiguousarray(pairs).view(np.uint8)
-        begin = int(edges[-1])
+        start = int(edges[-1])
     return _Rows(Memory(np.concatenate(memory)), spans)
 
 

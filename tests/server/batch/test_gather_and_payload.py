@@ -108,13 +108,13 @@ def _blocks(table: pa.Table, cut: int, memory: Memory) -> tuple[BlockLayout, lis
     columns, refused = split_schema(table.schema)
     assert not refused
     layout = block_layout(columns)
-    bases, begin = [], 64
+    bases, start = [], 64
     for part in (table.slice(0, cut), table.slice(cut)):
         batch = part.combine_chunks().to_batches()
         block = DecodedBlock(layout, batch[0] if batch else _empty(table.schema))
-        bases.append(block.write(memory, begin))
-        begin += block.size + -block.size % 64 + 64
-    assert begin <= memory.array.size
+        bases.append(block.write(memory, start))
+        start += block.size + -block.size % 64 + 64
+    assert start <= memory.array.size
     return layout, bases
 
 
@@ -207,14 +207,14 @@ def test_spans_are_copied_back_to_back(
     """Spans of any length, in any order, overlapping or not, come out one after the other."""
     memory = Memory(np.random.default_rng(1).integers(0, 256, 20_000, dtype=np.uint8))
     sizes = np.array(lengths, np.int64) * scale
-    begins = np.random.default_rng(2).integers(0, 11_000, sizes.size)
+    starts = np.random.default_rng(2).integers(0, 11_000, sizes.size)
     out = np.empty(int(sizes.sum()), np.uint8)
     same = np.empty_like(out)
 
-    gather_spans(memory, begins, sizes, out)
-    compiled.copy_spans(memory.array, begins, sizes, same)
+    gather_spans(memory, starts, sizes, out)
+    compiled.copy_spans(memory.array, starts, sizes, same)
 
-    pairs = list(zip(begins.tolist(), sizes.tolist(), strict=True))
+    pairs = list(zip(starts.tolist(), sizes.tolist(), strict=True))
     wanted = b"".join(bytes(memory.view[b : b + n]) for b, n in pairs)
     assert [wanted] * 2 == [out.tobytes(), same.tobytes()]
 

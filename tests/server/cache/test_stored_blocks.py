@@ -101,8 +101,8 @@ def _in_arena(block: DecodedBlock | StoredBlock) -> tuple[tuple[int, ...], bytes
     return _write(block, memory, 192), memory.array.tobytes()
 
 
-def _write(block: StoredBlock, memory: Memory, begin: int) -> tuple[int, ...]:
-    (bases,) = block.run.write(memory, [block.row], [(begin, block.size)])
+def _write(block: StoredBlock, memory: Memory, start: int) -> tuple[int, ...]:
+    (bases,) = block.run.write(memory, [block.row], [(start, block.size)])
     return bases
 
 

@@ -94,10 +94,10 @@ class JoinedRows:
     def wide(self, part: int, out: NDArray[np.uint8], *, first: int = 0) -> None:
         """Gather one part of the samples from ``first`` on into ``(n, row_bytes) uint8``."""
         for piece in self._pieces:
-            begin, end = np.searchsorted(piece.places, (first, first + len(out))).tolist()
-            scratch = np.empty((end - begin, out.shape[1]), np.uint8)
-            piece.rows.wide(piece.translation.wide[part], scratch, first=begin)
-            out[piece.places[begin:end] - first] = scratch
+            start, end = np.searchsorted(piece.places, (first, first + len(out))).tolist()
+            scratch = np.empty((end - start, out.shape[1]), np.uint8)
+            piece.rows.wide(piece.translation.wide[part], scratch, first=start)
+            out[piece.places[start:end] - first] = scratch
 
 
 class JoinedBlocks:

@@ -127,8 +127,8 @@ def distinct_each(
         most = _CLOSE * blocks.size
         if kernels.distinct(blocks, np.array(ends, np.int64), most, found, found_ends):
             edges = [0, *found_ends.tolist()]
-            return [found[begin:end] for begin, end in itertools.pairwise(edges)]
-    return [_distinct(blocks[begin:end]) for begin, end in itertools.pairwise([0, *ends])]
+            return [found[start:end] for start, end in itertools.pairwise(edges)]
+    return [_distinct(blocks[start:end]) for start, end in itertools.pairwise([0, *ends])]
 
 
 def _distinct(blocks: NDArray[np.int64]) -> NDArray[np.int64]:

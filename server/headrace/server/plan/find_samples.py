@@ -92,46 +92,46 @@ class Found(NamedTuple):
 
     Attributes:
         together: All samples that were found together.
-        begin: The first of its samples in them.
+        start: The first of its samples in them.
         end: The end of its samples.
-        touched_begin: The first of its blocks.
+        touched_start: The first of its blocks.
         touched_end: The end of its blocks.
     """
 
     together: FoundTogether
-    begin: int
+    start: int
     end: int
-    touched_begin: int
+    touched_start: int
     touched_end: int
 
     @property
     def item_ids(self) -> NDArray[np.int64]:
         """Return the items of the order, here samples, ``(samples,) int64``."""
-        return self.together.sample_ids[self.begin : self.end]
+        return self.together.sample_ids[self.start : self.end]
 
     @property
     def sample_ids(self) -> NDArray[np.int64]:
         """Return the samples to read, ``(samples,) int64``."""
-        return self.together.sample_ids[self.begin : self.end]
+        return self.together.sample_ids[self.start : self.end]
 
     @property
     def blocks(self) -> NDArray[np.int64]:
         """Return the block of each sample."""
-        return self.together.blocks[self.begin : self.end]
+        return self.together.blocks[self.start : self.end]
 
     @property
     def offsets(self) -> NDArray[np.int64]:
         """Return the place of each sample in its block."""
-        return self.together.offsets[self.begin : self.end]
+        return self.together.offsets[self.start : self.end]
 
     @property
     def touched(self) -> NDArray[np.int64]:
         """Return the distinct blocks of each batch."""
-        return self.together.touched[self.touched_begin : self.touched_end]
+        return self.together.touched[self.touched_start : self.touched_end]
 
     def up_to(self, last: Found) -> Found:
         """Return the samples of this batch and the following ones, up to another."""
-        return Found(self.together, self.begin, last.end, self.touched_begin, last.touched_end)
+        return Found(self.together, self.start, last.end, self.touched_start, last.touched_end)
 
 
 class Finder(Protocol):

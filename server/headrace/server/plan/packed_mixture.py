@@ -137,6 +137,6 @@ def _by_pass(
     sorted_owners, sorted_passes = owners[order], passes[order]
     is_other = (np.diff(sorted_owners) != 0) | (np.diff(sorted_passes) != 0)
     edges = (np.flatnonzero(is_other) + 1).tolist()
-    for begin, end in itertools.pairwise([0, *edges, len(order)]):
-        if begin < end:
-            yield int(sorted_owners[begin]), int(sorted_passes[begin]), order[begin:end]
+    for start, end in itertools.pairwise([0, *edges, len(order)]):
+        if start < end:
+            yield int(sorted_owners[start]), int(sorted_passes[start]), order[start:end]

@@ -65,7 +65,7 @@ class RowsTogether(FoundTogether):
 class FoundRows(Found):
     """The rows of one batch, or of several that follow one another.
 
-    `begin` and `end` count rows; all other attributes of `Found` describe their pieces.
+    `start` and `end` count rows; all other attributes of `Found` describe their pieces.
     """
 
     __slots__ = ()
@@ -79,12 +79,12 @@ class FoundRows(Found):
     def pieces(self) -> slice:
         """The pieces of these rows."""
         starts = self.rows.starts
-        return slice(int(starts[self.begin]), int(starts[self.end]))
+        return slice(int(starts[self.start]), int(starts[self.end]))
 
     @property
     def item_ids(self) -> NDArray[np.int64]:
         """Return the rows, ``(rows,) int64``."""
-        return self.rows.row_ids[self.begin : self.end]
+        return self.rows.row_ids[self.start : self.end]
 
     @property
     def sample_ids(self) -> NDArray[np.int64]:
@@ -104,7 +104,7 @@ class FoundRows(Found):
     @property
     def counts(self) -> NDArray[np.int64]:
         """Return how many pieces each row has."""
-        return np.diff(self.rows.starts[self.begin : self.end + 1])
+        return np.diff(self.rows.starts[self.start : self.end + 1])
 
     @property
     def table(self) -> NDArray[np.int64]:
@@ -118,7 +118,7 @@ class FoundRows(Found):
 
     def up_to(self, last: Found) -> FoundRows:
         """Return the rows of this batch and of those that follow, up to another."""
-        return FoundRows(self.together, self.begin, last.end, self.touched_begin, last.touched_end)
+        return FoundRows(self.together, self.start, last.end, self.touched_start, last.touched_end)
 
 
 class PackedFinder:
@@ -243,7 +243,7 @@ def blocks_of_groups(
     """
     firsts = rows.first_documents
     groups = np.unique(np.searchsorted(firsts, sample_ids, side="right") - 1)
-    begins, _ = locator.locate(firsts[groups] + first_id)
+    starts, _ = locator.locate(firsts[groups] + first_id)
     lasts, _ = locator.locate(firsts[groups + 1] - 1 + first_id)
-    ranges = [np.arange(begin, last + 1) for begin, last in zip(begins, lasts, strict=True)]
+    ranges = [np.arange(start, last + 1) for start, last in zip(starts, lasts, strict=True)]
     return np.concatenate(ranges)

@@ -78,11 +78,11 @@ class PlainFinder:
         """Return all blocks of the runs that samples are in, ascending: they are read together."""
         first_ids, ends = self._order.runs_of(sample_ids)
         firsts, chosen = np.unique(first_ids, return_index=True)
-        begins, _ = self._locator.locate(firsts)
-        lasts, _ = self._locator.locate(ends[chosen] - 1)
-        counts = lasts - begins + 1
+        first_blocks, _ = self._locator.locate(firsts)
+        last_blocks, _ = self._locator.locate(ends[chosen] - 1)
+        counts = last_blocks - first_blocks + 1
         starts = np.cumsum(counts) - counts
-        return np.unique(np.repeat(begins - starts, counts) + np.arange(counts.sum()))
+        return np.unique(np.repeat(first_blocks - starts, counts) + np.arange(counts.sum()))
 
 
 class KeptOrders(SampleOrder, Protocol):

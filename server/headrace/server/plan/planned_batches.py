@@ -55,13 +55,13 @@ class PlannedBatch(NamedTuple):
     @property
     def sample_count(self) -> int:
         """Return its number of samples or packed rows."""
-        rows = self.found.end - self.found.begin
+        rows = self.found.end - self.found.start
         return rows if self.partners is None else rows - len(self.partners.positions)
 
     @property
     def row_count(self) -> int:
         """Return the number of samples to read for it."""
-        return self.found.end - self.found.begin
+        return self.found.end - self.found.start
 
     @property
     def item_ids(self) -> NDArray[np.int64]:
@@ -79,7 +79,7 @@ class PlannedBatch(NamedTuple):
         mine, its = self.found, other.found
         return (
             mine.together is its.together
-            and mine.end - mine.begin == its.end - its.begin
+            and mine.end - mine.start == its.end - its.start
             and self.part.global_sample_count == other.part.global_sample_count
             and not other.part.pad_positions
         )

@@ -264,5 +264,5 @@ class Lookahead:
         # A block that is evicted meanwhile is fetched again.
         self._blocks.prefetch(found.touched, self._waiter)
         self._entries.extend([(batch, batch.sample_count, 0) for batch in batches])
-        self._samples += found.end - found.begin
+        self._samples += found.end - found.start
         return True

@@ -134,5 +134,5 @@ def _buckets(starts: NDArray[np.int64]) -> tuple[NDArray[np.int32], int]:
     """Return the piece at the start of each bucket of offsets, and the size of a bucket."""
     least = max(_BUCKETS, _BUCKETS_A_PIECE * starts.size)
     shift = max(0, int(starts[-1]).bit_length() - least.bit_length() + 1)
-    begins = np.arange(0, int(starts[-1]), 1 << shift)
-    return (np.searchsorted(starts, begins, side="right") - 1).astype(np.int32), shift
+    edges = np.arange(0, int(starts[-1]), 1 << shift)
+    return (np.searchsorted(starts, edges, side="right") - 1).astype(np.int32), shift
