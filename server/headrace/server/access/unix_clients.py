@@ -1,4 +1,4 @@
-"""Accept clients on a unix socket, also while this process has no descriptor left for them."""
+"""Accept clients on a unix socket, even when this process has no free descriptor for them."""
 
 from __future__ import annotations
 

@@ -29,8 +29,8 @@ from headrace.server.stream.batch_stream import worn_error
 # clients that it has sent away, but short for clients that can reach no other worker.
 _REFUSAL_S = 1.0
 
-# How long a stream may take to end when it is told to (arbitrary: a few messages to a client that
-# reads, and less than the two seconds within which it must have ended).
+# How long a stream may take to end after it is interrupted (arbitrary: a few messages to a client
+# that reads, and less than the two seconds within which it must have ended).
 GRACE_S = 1.0
 
 

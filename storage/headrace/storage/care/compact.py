@@ -9,7 +9,7 @@ Contract of `compact`:
    uses the shards that this one finished (`headrace.storage.care.compact_shards`).
 4. What is written, and so the new fingerprint, depends only on the version and the arguments, and
    not on threads or interruptions.
-5. Memory: for each thread that of `stream_blocks` and `ShardSeries`; and the block table.
+5. Memory: the block table, and for each thread what `stream_blocks` and `ShardSeries` hold.
 """
 
 from __future__ import annotations

@@ -6,8 +6,7 @@ Contract:
    shard is missing or has another size, is ignored.
 2. Shards that are taken get a new note, so `headrace gc` spares them however old they are
    (`headrace.storage.care.entry_notes`).
-3. Before `written_shards` returns, all shards are looked for, and those that are missing are
-   written again.
+3. Before `written_shards` returns, it lists all shards, and writes missing ones again.
 
 If the code differs, the code is wrong.
 """
@@ -34,7 +33,7 @@ from headrace.storage.shard.shard_series import ShardSeries, ShardSizes
 from headrace.storage.shard.shard_writer import SHARD_FOLDER, ShardEntry
 from headrace.storage.store.store import Store
 
-_ROUNDS = 3  # of writing what is missing; more means that somebody removes it again and again
+_ROUNDS = 3  # of writing missing shards; more would mean that something keeps removing them
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,13 +72,13 @@ class Piece:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Work:
-    """What all threads of one compaction share.
+    """The facts that all threads of a compaction share.
 
     Attributes:
         store: The store of the dataset.
         manifest: The version that is rewritten.
         rows: Its blocks.
-        sizes_for: Returns how to cut so many raw bytes of samples.
+        sizes_for: Returns how to cut samples of a number of raw bytes.
         plan: The digits that the names of all its shards share.
         attempt: The digits that differ between attempts.
     """
@@ -104,7 +103,7 @@ class Work:
         return f"{piece.number:05d}-{number:04d}-{self.plan}{self.attempt}.arrow"
 
     def note(self, number: int, entries: Sequence[ShardEntry]) -> None:
-        """Write down which shards a piece has."""
+        """Store a note of the shards of a piece."""
         name = f"{NOTE_PREFIX}{self.plan}-{number:05d}-{self.attempt}"
         self.store.write(name, encode_entries(entries))
 
@@ -117,42 +116,42 @@ def written_shards(
     progress: Callable[[Compaction], None] | None,
 ) -> tuple[list[ShardEntry], int]:
     """Write all missing pieces; return all shards, and how many existed already."""
-    made = _taken(work, pieces)
+    made = _reusable(work, pieces)
     taken = dict(made)
     total_bytes = sum(piece.raw_bytes for piece in pieces)
 
     def taken_count() -> int:
         return sum(len(taken[number]) for number in taken if made.get(number) is taken[number])
 
-    def tell() -> None:
+    def report() -> None:
         if progress is not None:
             done_bytes = sum(pieces[number].raw_bytes for number in made)
             progress(Compaction(len(made), taken_count(), len(pieces), done_bytes, total_bytes))
 
-    tell()
+    report()
     for _ in range(_ROUNDS):
         left = [piece for piece in pieces if piece.number not in made]
-        _fill(work, left, made, threads=threads, tell=tell)
-        lost = _lost(work, made)
-        if not lost:
+        _write_pieces(work, left, made, threads=threads, report=report)
+        incomplete = _incomplete(work, made)
+        if not incomplete:
             return [entry for piece in pieces for entry in made[piece.number]], taken_count()
-        for number in lost:
+        for number in incomplete:
             del made[number]
         work = replace(work, attempt=_new_attempt())
     raise CommitConflictError(
-        f"finished shards of {work.store.url} are removed before they are committed; nothing was "
-        "changed: give `headrace gc` a longer --older-than, and try again",
+        f"finished shards in {work.store.url} were removed before they could be committed; nothing "
+        "was changed: give `headrace gc` a longer --older-than, and try again",
         url=work.store.url,
     )
 
 
-def _fill(
+def _write_pieces(
     work: Work,
     pieces: Iterable[Piece],
     made: dict[int, Sequence[ShardEntry]],
     *,
     threads: int,
-    tell: Callable[[], None],
+    report: Callable[[], None],
 ) -> None:
     """Write pieces, and add their shards to ``made``."""
     left = iter(pieces)
@@ -167,16 +166,16 @@ def _fill(
                 return
             for done in wait(running, return_when=FIRST_COMPLETED).done:
                 made[running.pop(done)] = done.result()
-                tell()
+                report()
     finally:
         stop.set()
         pool.shutdown(cancel_futures=True)
 
 
-def _lost(work: Work, made: Mapping[int, Sequence[ShardEntry]]) -> list[int]:
-    """Return the pieces that miss a shard in the store."""
+def _incomplete(work: Work, made: Mapping[int, Sequence[ShardEntry]]) -> list[int]:
+    """Return the pieces with a shard that is no longer in the store."""
     sizes = _shard_sizes(work.store)
-    return [number for number, entries in made.items() if not _are_there(entries, sizes)]
+    return [number for number, entries in made.items() if not _exist(entries, sizes)]
 
 
 def _write(work: Work, piece: Piece, stop: threading.Event) -> Sequence[ShardEntry]:
@@ -215,7 +214,7 @@ def _refuse_difference(work: Work, piece: Piece, made: Sequence[ShardEntry]) -> 
         )
 
 
-def _taken(work: Work, pieces: Sequence[Piece]) -> dict[int, Sequence[ShardEntry]]:
+def _reusable(work: Work, pieces: Sequence[Piece]) -> dict[int, Sequence[ShardEntry]]:
     """Return the shards of the pieces that an interrupted call finished, if they all exist."""
     prefix = f"{NOTE_PREFIX}{work.plan}-"
     names = _notes(work.store, prefix)
@@ -228,7 +227,7 @@ def _taken(work: Work, pieces: Sequence[Piece]) -> dict[int, Sequence[ShardEntry
         number = name.removeprefix(prefix).partition("-")[0]
         piece = pieces[int(number)] if number.isdecimal() and int(number) < len(pieces) else None
         entries = _read_note(work.store, name)
-        if piece is not None and entries and _is_of(piece, entries, work, sizes):
+        if piece is not None and entries and _is_note_of(piece, entries, work, sizes):
             found[piece.number] = entries
             source[piece.number] = name
     for taken, shards in found.items():
@@ -248,19 +247,19 @@ def _read_note(store: Store, name: str) -> list[ShardEntry] | None:
         return None
 
 
-def _is_of(
+def _is_note_of(
     piece: Piece, entries: Sequence[ShardEntry], work: Work, sizes: Mapping[str, int]
 ) -> bool:
     """Return whether shards of a note exist and are those of a piece."""
     columns = len(work.manifest.stored_schema)
     return (
-        _are_there(entries, sizes)
+        _exist(entries, sizes)
         and all(len(entry.columns) == columns for entry in entries)
         and sum(entry.sample_count for entry in entries) == piece.sample_count
     )
 
 
-def _are_there(entries: Sequence[ShardEntry], sizes: Mapping[str, int]) -> bool:
+def _exist(entries: Sequence[ShardEntry], sizes: Mapping[str, int]) -> bool:
     return all(sizes.get(entry.name) == entry.stored_bytes for entry in entries)
 
 
