@@ -78,7 +78,7 @@ def test_a_read_that_stalls_is_asked_once_more(*, first_fails: bool) -> None:
         assert 2 == store.reads.count(_STALLED)
         assert 101 == cache._slots.count
         assert 0 == int(cache._slots.pins.sum())
-        assert 0 == cache._under_way.held_bytes
+        assert 0 == cache._read_budget.held_bytes
     finally:
         store.gate.set()
         cache.close()

@@ -33,7 +33,7 @@ from headrace.server.cache.disk.disk_cache import DiskCache
 from headrace.server.cache.fetch.block_runs import BlockReader, run_blocks
 from headrace.server.cache.fetch.concurrency import FIRST_LIMIT
 from headrace.server.cache.fetch.fetch_queue import Flights
-from headrace.server.cache.fetch.fetch_threads import Fetchers, HeldObserver, UnderWay
+from headrace.server.cache.fetch.fetch_threads import Fetchers, HeldObserver, ReadBudget
 from headrace.server.cache.joined_sources import JoinedSources
 from headrace.server.cache.memory.allocation import Room, closed_error
 from headrace.server.cache.memory.arena import Arena
@@ -124,7 +124,7 @@ class BlockCache:
             min(_WHOLE_RUN_BYTES, most_bytes // _LEAST_READS),
         )
         run_bytes = min(MAX_RANGE_BYTES, run_bytes)
-        self._under_way = UnderWay(most_bytes, max(1, run_bytes))
+        self._read_budget = ReadBudget(most_bytes, max(1, run_bytes))
         self._fetch_threads = fetch_threads
         self._fetchers: dict[str, Fetchers] = {}
 
@@ -172,7 +172,7 @@ class BlockCache:
                 layout,
                 block_count,
                 tables=tables,
-                run_blocks=run_blocks(reader, self._under_way.run_bytes),
+                run_blocks=run_blocks(reader, self._read_budget.run_bytes),
                 store=store,
             )
             source.growth = self._growth
@@ -181,7 +181,7 @@ class BlockCache:
                     self._lock,
                     self._flights,
                     self._room,
-                    under_way=self._under_way,
+                    read_budget=self._read_budget,
                     thread_count=self._fetch_threads,
                     observer=self._observer,
                     store=store,

@@ -59,7 +59,7 @@ class HeldObserver(Protocol):
 
 
 @dataclass(slots=True)
-class UnderWay:
+class ReadBudget:
     """The memory that running reads of all stores hold; used under the cache's lock.
 
     Attributes:
@@ -127,7 +127,7 @@ class Fetchers:
         lock: The cache's lock, which the caller holds.
         flights: The blocks to fetch; used under the lock.
         room: The memory for blocks; used under the lock.
-        under_way: The memory that running reads of all stores hold.
+        read_budget: The memory that running reads of all stores hold.
         thread_count: The most concurrent reads.
         observer: Receives what the cache holds, after each block.
         store: The name of the store.
@@ -139,7 +139,7 @@ class Fetchers:
         flights: Flights,
         room: Room,
         *,
-        under_way: UnderWay,
+        read_budget: ReadBudget,
         thread_count: int,
         observer: HeldObserver,
         store: str = "",
@@ -149,8 +149,8 @@ class Fetchers:
         self._watch = threading.Condition(lock)
         self._flights = flights
         self._room = room
-        self._under_way = under_way
-        under_way.freed.append(self._work)
+        self._read_budget = read_budget
+        read_budget.freed.append(self._work)
         self._observer = observer
         self._store = store
         self._closed = False
@@ -217,7 +217,7 @@ class Fetchers:
                         continue
                     return self._begun(self._second(slow))
                 if run := self._taken():
-                    return self._begun(_Read(run, self._under_way.size(run), time.monotonic()))
+                    return self._begun(_Read(run, self._read_budget.size(run), time.monotonic()))
                 self._work.wait()
         return None
 
@@ -225,7 +225,7 @@ class Fetchers:
         """Return the flights that may be read now."""
         if not self._flights.waiting(self._store):
             return []
-        if self._under_way.is_full:
+        if self._read_budget.is_full:
             self._concurrency.hold_back()
             return []
         # For waiting streams, all threads share the blocks.
@@ -248,7 +248,7 @@ class Fetchers:
     def _begun(self, read: _Read) -> _Read:
         self._reads.add(read)
         self._running += 1
-        self._under_way.begin(read.size)
+        self._read_budget.begin(read.size)
         if len(self._reads) == 1:
             self._watch.notify()
         return read
@@ -257,7 +257,7 @@ class Fetchers:
         with self._lock:
             now = time.monotonic()
             self._reads.discard(read)
-            self._under_way.end(read.size)
+            self._read_budget.end(read.size)
             if not read.was_asked_again:
                 self._running -= 1
             self._concurrency.ended(size, now=now)
