@@ -168,7 +168,7 @@ CASES = [
     pytest.param(
         (*_KILLING, "'"),
         2,
-        "is no command",
+        "is not a command",
         id="restart, half a quote",
     ),
     pytest.param(

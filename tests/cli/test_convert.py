@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 from pyarrow import orc
 
-from headrace.cli.inputs.guess import guess_format
+from headrace.cli.inputs.formats import detect_format
 from headrace.cli.inputs.spark import read_frame
 from headrace.cli.show.progress import amount
 from headrace.converter import Progress
@@ -57,7 +57,7 @@ def test_names_tell_the_format(tmp_path: Path, name: str, kind: str) -> None:
     path.parent.mkdir(parents=True)
     path.touch()
 
-    assert kind == guess_format(str(tmp_path / "a"))
+    assert kind == detect_format(str(tmp_path / "a"))
 
 
 def test_a_file_is_told_by_its_own_name(tmp_path: Path) -> None:
@@ -65,14 +65,14 @@ def test_a_file_is_told_by_its_own_name(tmp_path: Path) -> None:
     for name in ("a.csv", "b.parquet", "c.bin"):
         (tmp_path / name).touch()
 
-    assert "parquet" == guess_format(str(tmp_path / "b.parquet"))
-    assert "parquet" == guess_format("s3://bucket/b.parquet")
+    assert "parquet" == detect_format(str(tmp_path / "b.parquet"))
+    assert "parquet" == detect_format("s3://bucket/b.parquet")
     (tmp_path / "d").mkdir()
     (tmp_path / "c.bin").rename(tmp_path / "d" / "c.bin")
     with pytest.raises(BadArgumentError, match="pass --format, one of csv, delta, headrace"):
-        guess_format(str(tmp_path / "d"))
-    with pytest.raises(BadArgumentError, match=r"nothing in the name .*c.bin indicates the format"):
-        guess_format(str(tmp_path / "d" / "c.bin"))
+        detect_format(str(tmp_path / "d"))
+    with pytest.raises(BadArgumentError, match=r"the format of .*c.bin is not clear"):
+        detect_format(str(tmp_path / "d" / "c.bin"))
 
 
 def test_what_needs_no_spark_starts_none(tmp_path: Path) -> None:

@@ -68,3 +68,8 @@ def test_no_example_is_wrapped(name: str) -> None:
 def test_ranges_of_numbers_have_ends(name: str) -> None:
     """Not `x<=None`, which click writes for a range without any."""
     assert "None]" not in _help(name)
+
+
+def test_the_list_of_commands_has_whole_sentences() -> None:
+    """A terminal of 80 columns has room for the first sentence of each help."""
+    assert "..." not in _help("").partition("\nCommands:")[2]

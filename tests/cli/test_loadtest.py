@@ -185,8 +185,8 @@ def test_a_mixture_is_proved(address: str, url: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "arguments", "message"),
     [
-        ('{"datasets": [{"name": "ds"}]}', ["ds"], "a --mixture instead"),
-        ('{"datasets": [{"name": "ds", "skips": [1]}]}', [], "cannot leave samples out"),
+        ('{"datasets": [{"name": "ds"}]}', ["ds"], "either DATASET or --mixture"),
+        ('{"datasets": [{"name": "ds", "skips": [1]}]}', [], "does not support 'skips'"),
         ('{"datasets": [{"name": "ds"}]}', ["--manifest", "a", "--manifest", "b"], "expected 1"),
         ("{}", [], "expected an object with 'datasets'"),
     ],

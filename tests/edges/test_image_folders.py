@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.cli.inputs.guess import guess_format
+from headrace.cli.inputs.formats import detect_format
 from headrace.converter import FilesLeftOut, ImageOptions, convert_files
 from headrace.converter.images.intact import problem_of
 from headrace.converter.images.layout import plan_folder
@@ -104,7 +104,7 @@ def test_the_format_is_that_of_most_files(tmp_path: Path, names: list[str], kind
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).touch()
 
-    assert kind == guess_format(str(tmp_path))
+    assert kind == detect_format(str(tmp_path))
 
 
 def test_a_mixture_of_formats_is_refused_with_what_was_found(tmp_path: Path) -> None:
@@ -116,7 +116,7 @@ def test_a_mixture_of_formats_is_refused_with_what_was_found(tmp_path: Path) -> 
     with pytest.raises(
         BadArgumentError, match="suggest several formats: 4 of images, 4 of text; pass --format"
     ):
-        guess_format(str(tmp_path))
+        detect_format(str(tmp_path))
 
 
 def test_splits_share_one_list_of_classes(tmp_path: Path) -> None:
@@ -356,7 +356,7 @@ def test_a_bucket_is_read_as_a_disk_is(tmp_path: Path, s3: S3) -> None:
     store.write("LICENSE.txt", b"MIT")
     told = _convert(s3.url("photos"), s3.url("out"))
 
-    assert "images" == guess_format(s3.url("photos"))
+    assert "images" == detect_format(s3.url("photos"))
     assert ["1 file (not an image by its name, 1 .txt): LICENSE.txt"] == [str(one) for one in told]
     assert [
         (images["train/cat/1.jpg"], "cat"),

@@ -176,7 +176,9 @@ COMMANDS = [
     Mistake("cat {URL} --ids abc", "'abc'", "neither an id nor a range", "100-110"),
     Mistake("cat {URL} --ids 5-3", "'5-3'", "runs backwards", "pass 3-5"),
     Mistake("cat {URL} --columns nope", "'nope'", "there are", "number"),
-    Mistake("cat {URL} --png {DIR}/x.png", "contain no images", "expected a column", "--html FILE"),
+    Mistake(
+        "cat {URL} --png {DIR}/x.png", "contain no images", "choose other --columns", "--html FILE"
+    ),
     Mistake("verify {DIR}/empty", _EVIDENCE, _NO_DATASET, "`headrace convert`", code=1),
     Mistake("order {URL}", "Missing option", "'--global-batch-size'", f"headrace order {_HELP}"),
     Mistake("shuffle {URL} --label nope", "'nope'", "there are", "number"),

@@ -1,1 +1,1 @@
-"""The `headrace` command, above all layers, which it imports when a command needs them."""
+"""The `headrace` command. Each command imports other packages only when it runs."""

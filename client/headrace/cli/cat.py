@@ -25,10 +25,10 @@ if TYPE_CHECKING:
 
 _FILE = click.Path(dir_okay=False, path_type=Path)
 _SIDE = 160
-"""Pixels of an image in a terminal."""
+"""The longer side of an image in a terminal, in pixels."""
 
 _UNLIMITED = 1 << 16
-"""Characters of a terminal that is wider than any table."""
+"""A terminal width in characters that no table reaches."""
 
 
 @click.command(name="cat")
@@ -39,7 +39,7 @@ _UNLIMITED = 1 << 16
     type=click.IntRange(min=1),
     default=10,
     show_default=True,
-    help="How many samples to show if no ids are given.",
+    help="Number of samples to show if no ids are given.",
 )
 @click.option("--columns", help="Columns to show, separated by commas.")
 @click.option("--fingerprint", help="Fingerprint of an older version.")
@@ -52,13 +52,14 @@ _UNLIMITED = 1 << 16
 @click.option(
     "--html",
     type=_FILE,
-    help="Write a page with a grid of images, and the other columns below each.",
+    help="Write an HTML page with a grid of images, each with its other columns.",
 )
-@click.option("--png", type=_FILE, help="Write one picture with a grid of images and their ids.")
+@click.option("--png", type=_FILE, help="Write a picture with a grid of images and their ids.")
 @click.option(
     "--images/--no-images",
     default=True,
-    help="Show images in terminals that support them, such as kitty and iTerm2. [if supported]",
+    show_default="if supported",
+    help="Show images in terminals that support them, such as kitty and iTerm2.",
 )
 def command(
     *,
@@ -74,9 +75,9 @@ def command(
 ) -> None:
     """Show samples of the dataset at URL, in storage order.
 
-    Numbers and short texts are shown in full, long texts shortened, and images by format, width,
-    height and size. `null` means that there is no value, unlike 0 or "". A sample takes a line for
-    each column where the terminal is too narrow for a table.
+    Long texts are shortened, and images are described by format, width, height and size. `null`
+    means that a value is missing. If the terminal is too narrow for a table, each value gets a
+    line.
 
     \b
     headrace cat s3://bucket/flights --ids 0,100-104

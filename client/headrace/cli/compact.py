@@ -28,7 +28,8 @@ if TYPE_CHECKING:
 @click.option(
     "--block-bytes",
     type=SIZE,
-    help="Approximate size of a block, the unit of a read, before compression. [1MiB]",
+    show_default="1MiB",
+    help="Approximate size of a block, the unit of a read, before compression.",
 )
 @click.option(
     "--compression",
@@ -43,7 +44,7 @@ if TYPE_CHECKING:
     type=click.IntRange(min=1),
     default=4,
     show_default=True,
-    help="Number of shards to write at once; each takes about 100 MiB of memory.",
+    help="Shards to write at the same time; each takes about 100 MiB of memory.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def command(
@@ -56,11 +57,11 @@ def command(
     threads: int,
     as_json: bool,
 ) -> None:
-    """Rewrite the dataset at URL with fewer, larger shards, as a new version.
+    """Rewrite the dataset at URL with fewer, larger shards.
 
-    The samples and their order stay the same. The old version stays until `headrace gc` removes it.
-    Nothing is written if the dataset has only a few more shards than it needs. You can interrupt
-    the command at any time: run it again, and it continues with the shards that were finished.
+    The result is a new version with the same samples in the same order. `headrace gc` removes the
+    old one. Nothing is written if the dataset has only a few more shards than it needs. If you
+    interrupt the command and run it again, it keeps the shards that it had finished.
 
     \b
     headrace compact s3://bucket/flights
@@ -94,9 +95,11 @@ def _text(url: str, report: CompactReport) -> str:
             f"{size(report.raw_bytes)} of samples; nothing was written, and the version is still "
             f"{report.fingerprint}"
         )
-    taken = f", {report.shards_taken:,} of an earlier run" if report.shards_taken else ""
+    resumed = (
+        f", {report.shards_taken:,} of them from an earlier run," if report.shards_taken else ""
+    )
     return (
-        f"{url}: {report.sample_count:,} samples in {report.shard_count:,} shards{taken} instead "
+        f"{url}: {report.sample_count:,} samples in {report.shard_count:,} shards{resumed} instead "
         f"of {report.shards_before:,}, {size(report.raw_bytes)} raw, {size(report.stored_bytes)} "
         f"stored, fingerprint {report.fingerprint}; the previous version is "
         f"{report.fingerprint_before}"

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, cast
 
 import click
 
+from headrace.cli.inputs.formats import FORMATS, detect_format
 from headrace.cli.options.pairs import PAIR, parse_columns, parse_hashes, parse_shapes, parse_splits
 from headrace.cli.options.types import FOLDER_URL, SIZE
 from headrace.cli.show.texts import counted, size
@@ -23,18 +24,13 @@ if TYPE_CHECKING:
     from headrace.storage import Manifest
     from headrace.storage.mds import Index
 
-    _Tell = Callable[[LeftOut | FilesLeftOut], None]
+    _Report = Callable[[LeftOut | FilesLeftOut], None]
 
-_FORMATS = (
-    *("csv", "delta", "headrace", "huggingface", "images", "json"),
-    *("mds", "orc", "parquet", "text", "webdataset"),
-)
-_SPARK_ALONE = {"orc"}
+_ONLY_SPARK = {"orc"}
 _TEXT = {"csv", "json", "text"}
-_EITHER = {"images", "parquet", *_TEXT}
-_LOCAL = "local[*]"
-_MOST_FILES = 20  # names in a line that a person reads
-_MOST_COLUMNS = 20  # lines before the summary
+_ALSO_SPARK = {"images", "parquet", *_TEXT}
+_MAX_FILES = 20  # names in a message
+_MAX_COLUMNS = 20  # lines before the summary
 
 
 @click.command(name="convert")
@@ -43,11 +39,14 @@ _MOST_COLUMNS = 20  # lines before the summary
 @click.option(
     "--format",
     "file_format",
-    type=click.Choice(_FORMATS),
-    help="Format of SRC. Default: detected from file names.",
+    type=click.Choice(FORMATS),
+    show_default="detected from file names",
+    help="Format of SRC.",
 )
 @click.option(
-    "--columns", help="Columns to keep, separated by commas; OLD=NEW renames. Default: all."
+    "--columns",
+    show_default="all",
+    help="Columns to keep, separated by commas; OLD=NEW renames.",
 )
 @click.option(
     "--type",
@@ -55,7 +54,7 @@ _MOST_COLUMNS = 20  # lines before the summary
     type=PAIR,
     multiple=True,
     metavar="COLUMN=TYPE",
-    help="Cast a column, such as label=int32; a value that does not fit is refused.",
+    help="Cast a column, such as label=int32. A value that does not fit is an error.",
 )
 @click.option(
     "--shape",
@@ -65,26 +64,28 @@ _MOST_COLUMNS = 20  # lines before the summary
     metavar="COLUMN=SHAPE",
     help="Tensor shape of an array column, such as image=28x28, or COLUMN=ragged.",
 )
-@click.option("--split", help="Fractions by name, such as train=0.9,val=0.1: DST/train, DST/val.")
-@click.option("--split-by", metavar="COLUMN", help="The column that names each sample's split.")
+@click.option(
+    "--split", help="Split by fractions, such as train=0.9,val=0.1, into DST/train and DST/val."
+)
+@click.option("--split-by", metavar="COLUMN", help="Column that names the split of each sample.")
 @click.option(
     "--split-seed",
     type=int,
     default=0,
     show_default=True,
-    help="Seed that assigns samples for --split.",
+    help="Seed of --split.",
 )
 @click.option(
     "--shuffle-seed",
     type=int,
-    help="Store samples in random order, using as much temporary disk space as SRC has "
-    "data. Rarely needed: servers shuffle when they serve.",
+    help="Store samples in random order, which needs as much temporary disk space as SRC has "
+    "data. Rarely needed, since servers shuffle.",
 )
 @click.option(
     "--spill-folder",
     metavar="FOLDER",
-    help="Folder for the temporary data of --shuffle-seed. Default: the system's folder for "
-    "temporary files.",
+    show_default="the system's temporary folder",
+    help="Folder for the temporary data of --shuffle-seed.",
 )
 @click.option(
     "--null-value",
@@ -101,7 +102,8 @@ _MOST_COLUMNS = 20  # lines before the summary
 )
 @click.option(
     "--delimiter",
-    help=r"Separator of CSV fields, such as ';' or '\t'. Default: a comma, or a tab in .tsv files.",
+    show_default="a comma, or a tab in .tsv files",
+    help=r"Separator of CSV fields, such as ';' or '\t'.",
 )
 @click.option(
     "--no-header",
@@ -113,27 +115,28 @@ _MOST_COLUMNS = 20  # lines before the summary
     type=click.Choice(["refuse", "skip"]),
     default="refuse",
     show_default=True,
-    help="What to do with unreadable records of CSV, JSON and text, and with damaged "
-    "images: fail and name them, or leave them out and list them.",
+    help="What to do with unreadable records of CSV, JSON and text, and with damaged images: fail "
+    "and name them, or leave them out and list them.",
 )
 @click.option(
     "--label",
     type=click.Choice(["first", "last", "none"]),
-    help="Which of several nested folders is the class of an image: the first below SRC or "
-    "its split, the last, or none.",
+    help="Which of several nested folders names the class of an image: the first below SRC or its "
+    "split, the last, or none.",
 )
 @click.option(
     "--table-version",
     type=click.IntRange(min=0),
-    help="Version of a Delta table. Default: the newest.",
+    show_default="the newest",
+    help="Version of a Delta table.",
 )
 @click.option(
     "--lengths",
     metavar="COLUMN",
-    help="Column of lists whose lengths are stored, so that `headrace index --pack-length` need "
-    "not read the data.",
+    help="Column of lists. Their lengths are stored, so that `headrace index --pack-length` need "
+    "not read the data again.",
 )
-@click.option("--allow-pickle", is_flag=True, help="Keep pickled columns of MDS, as bytes.")
+@click.option("--allow-pickle", is_flag=True, help="Keep pickled columns of MDS as bytes.")
 @click.option(
     "--write",
     "written_as",
@@ -151,8 +154,8 @@ _MOST_COLUMNS = 20  # lines before the summary
 @click.option("--compression-level", type=int, help="Compression level.")
 @click.option(
     "--hashes",
-    help="Hashes to store for each MDS file, separated by commas, such as sha256,xxh64, or "
-    "none. Default: xxh3_64.",
+    show_default="xxh3_64",
+    help="Hashes to store for each MDS file, separated by commas, such as sha256,xxh64, or none.",
 )
 @click.option(
     "--shard-bytes",
@@ -164,8 +167,8 @@ _MOST_COLUMNS = 20  # lines before the summary
 @click.option(
     "--block-bytes",
     type=SIZE,
-    help="Size of a block, the unit of a read, before compression. Default: 1MiB, or the size of "
-    "a shard where that is less.",
+    show_default="1MiB, or the size of a shard if that is smaller",
+    help="Size of a block, the unit of a read, before compression.",
 )
 @click.option(
     "--mode",
@@ -176,8 +179,8 @@ _MOST_COLUMNS = 20  # lines before the summary
 )
 @click.option(
     "--master",
-    help="Master URL for Spark. Default: local[*], used only for ORC. If given, Spark also "
-    "reads CSV, JSON, text, Parquet and images.",
+    show_default="local[*], only for ORC",
+    help="Master URL of Spark. With it, Spark also reads CSV, JSON, text, Parquet and images.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object at the end.")
 @click.pass_context
@@ -216,8 +219,8 @@ def command(
 ) -> None:
     """Convert the data at SRC into a dataset at DST.
 
-    SRC is a file or folder: CSV, JSON, lines of text, Parquet, a Delta table, images in one folder
-    per class, a MosaicML Streaming dataset, a folder written by Hugging Face's save_to_disk,
+    SRC is a file or folder: CSV, JSON, lines of text, Parquet, a Delta table, images in a folder
+    per class, a MosaicML Streaming dataset, a dataset that Hugging Face's save_to_disk wrote,
     WebDataset tars, a headrace dataset, or ORC, which requires Spark and Java. SRC and DST are
     local paths or s3://BUCKET/PREFIX.
 
@@ -226,14 +229,13 @@ def command(
     headrace convert photos/ /data/photos --split train=0.9,val=0.1
     headrace convert s3://bucket/mosaic s3://bucket/own --columns tokens,label=target
 
-    Exit codes: 0 success; 1 failure, no dataset was written or changed; 2 wrong command line or
-    input; 130 interrupted.
+    Exit codes: 0 success; 1 failure, and no dataset was written or changed; 2 wrong command line
+    or input; 130 interrupted.
     """
-    from headrace.cli.inputs.guess import guess_format  # noqa: PLC0415 - a command loads its layers
     from headrace.converter import WriteOptions  # noqa: PLC0415 - needs the [converter] extra
 
-    found = file_format or guess_format(source)
-    what = _What(
+    found = file_format or detect_format(source)
+    target = _Target(
         url=url,
         settings={
             "columns": parse_columns(columns),
@@ -254,10 +256,10 @@ def command(
             "mode": mode,
         },
     )
-    reading = _Reading(
-        source=source,
+    source_options = _Source(
+        url=source,
         file_format=found,
-        master=master or _LOCAL,
+        master=master or "local[*]",
         verbose=bool(ctx.obj),
         text={
             "encoding": encoding,
@@ -271,48 +273,56 @@ def command(
         allow_pickle=allow_pickle,
         spill_folder=spill_folder,
     )
-    left: list[LeftOut | FilesLeftOut] = []
+    left_out: list[LeftOut | FilesLeftOut] = []
 
-    def tell(what: LeftOut | FilesLeftOut) -> None:
-        # Before the conversion, which may fail because of what it left out.
-        left.append(what)
-        _tell_left_out(what)
+    def report(found: LeftOut | FilesLeftOut) -> None:
+        # Now, because the conversion may fail on account of what it leaves out.
+        left_out.append(found)
+        _print_left_out(found)
 
     write = _with_spark if _needs_spark(found, master=master) else _without_spark
-    written = write(reading, what, tell)
-    facts = {name: _facts(_place(url, name), part) for name, part in written.items()}
+    written = write(source_options, target, report)
+    _print_result(url, written, left_out, as_json=as_json)
+
+
+def _print_result(
+    url: str,
+    written: Mapping[str, Manifest | Index],
+    left_out: Sequence[LeftOut | FilesLeftOut],
+    *,
+    as_json: bool,
+) -> None:
+    facts = {
+        split: _facts(f"{url.rstrip('/')}/{split}" if split else url, part)
+        for split, part in written.items()
+    }
     if as_json:
-        one = facts.get("", {"url": url, "splits": facts})
-        click.echo(
-            json.dumps({**one, "left_out": sum(each.count for each in left)} if left else one)
-        )
+        summary = facts.get("", {"url": url, "splits": facts})
+        if left_out:
+            summary["left_out"] = sum(each.count for each in left_out)
+        click.echo(json.dumps(summary))
     else:
-        _tell_facts(facts.values())
-
-
-def _tell_facts(facts: Iterable[Mapping[str, Any]]) -> None:
-    for fact in facts:
-        click.echo(
-            f"{fact['url']}: {counted(fact['sample_count'], 'sample')} in "
-            f"{counted(fact['shard_count'], 'shard')}, "
-            f"{size(fact['raw_bytes'])} raw, {size(fact['stored_bytes'])} stored, "
-            f"fingerprint {fact['fingerprint']}"
-        )
+        for each in facts.values():
+            click.echo(
+                f"{each['url']}: {counted(each['sample_count'], 'sample')} in "
+                f"{counted(each['shard_count'], 'shard')}, {size(each['raw_bytes'])} raw, "
+                f"{size(each['stored_bytes'])} stored, fingerprint {each['fingerprint']}"
+            )
 
 
 @dataclass(frozen=True, slots=True)
-class _What:
-    """Where to write, and the common options of `write_shards` and `convert_files`."""
+class _Target:
+    """Where and how to write: the options that `write_shards` and `convert_files` share."""
 
     url: str
     settings: Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Reading:
-    """What to read, how, and with which Spark, if any."""
+class _Source:
+    """What to read, and how."""
 
-    source: str
+    url: str
     file_format: str
     master: str
     verbose: bool
@@ -324,9 +334,9 @@ class _Reading:
 
 
 def _needs_spark(file_format: str, *, master: str | None) -> bool:
-    if file_format in _SPARK_ALONE:
+    if file_format in _ONLY_SPARK:
         return True
-    if master is not None and file_format not in _EITHER:
+    if master is not None and file_format not in _ALSO_SPARK:
         raise BadArgumentError(
             f"SRC is {file_format}, which headrace does not read with Spark; leave --master out, "
             "or convert a Parquet copy",
@@ -335,36 +345,36 @@ def _needs_spark(file_format: str, *, master: str | None) -> bool:
     return master is not None
 
 
-def _with_spark(reading: _Reading, what: _What, tell: _Tell) -> dict[str, Manifest | Index]:
+def _with_spark(source: _Source, target: _Target, report: _Report) -> dict[str, Manifest | Index]:
     from headrace.cli.inputs.spark import read_frame, start_spark, text_rows  # noqa: PLC0415
     from headrace.cli.show.progress import conversion_progress  # noqa: PLC0415
 
-    spark = start_spark(reading.master, verbose=reading.verbose)
+    spark = start_spark(source.master, verbose=source.verbose)
     from headrace.converter import write_shards  # noqa: PLC0415 - needs the [converter] extra
 
-    settings = what.settings
+    settings = target.settings
     try:
-        if reading.file_format == "images":
-            return _without_spark(reading, what, tell, spark)
+        if source.file_format == "images":
+            return _without_spark(source, target, report, spark)
         with conversion_progress() as progress:
-            if reading.file_format in _TEXT:
-                kind = cast("TextKind", reading.file_format)
+            if source.file_format in _TEXT:
+                kind = cast("TextKind", source.file_format)
                 frame, settings, found = text_rows(
-                    spark, reading.source, kind, reading.text, settings, progress=progress
+                    spark, source.url, kind, source.text, settings, progress=progress
                 )
-                tell(found)
+                report(found)
             else:
-                frame = read_frame(spark, reading.source, file_format=reading.file_format)
-            written: Any = write_shards(frame, what.url, progress=progress, **settings)
+                frame = read_frame(spark, source.url, file_format=source.file_format)
+            written: Any = write_shards(frame, target.url, progress=progress, **settings)
     finally:
         spark.stop()
     return written if isinstance(written, dict) else {"": written}
 
 
 def _without_spark(
-    reading: _Reading,
-    what: _What,
-    tell: _Tell,
+    source: _Source,
+    target: _Target,
+    report: _Report,
     spark: SparkSession | None = None,
 ) -> dict[str, Manifest | Index]:
     from headrace.cli.show.progress import conversion_progress  # noqa: PLC0415
@@ -374,57 +384,55 @@ def _without_spark(
 
     with conversion_progress() as progress:
         return convert_files(
-            reading.source,
-            what.url,
-            source_format=cast("SourceFormat", reading.file_format),
+            source.url,
+            target.url,
+            source_format=cast("SourceFormat", source.file_format),
             source_options=SourceOptions(
-                allow_pickle=reading.allow_pickle, table_version=reading.table_version
+                allow_pickle=source.allow_pickle, table_version=source.table_version
             ),
-            text=TextOptions(**reading.text),
-            images=ImageOptions(**reading.images),
+            text=TextOptions(**source.text),
+            images=ImageOptions(**source.images),
             spark=spark,
-            spill_folder=reading.spill_folder,
-            left_out=tell,
+            spill_folder=source.spill_folder,
+            left_out=report,
             notice=lambda sentence: click.echo(sentence, err=True),
             progress=progress,
-            **what.settings,
+            **target.settings,
         )
 
 
-def _tell_left_out(left: LeftOut | FilesLeftOut) -> None:
-    """List what is in SRC but not in the dataset."""
+def _print_left_out(left_out: LeftOut | FilesLeftOut) -> None:
+    """Print what SRC contains but the dataset does not."""
     from headrace.converter import FilesLeftOut  # noqa: PLC0415 - needs the [converter] extra
 
-    if isinstance(left, FilesLeftOut):
-        click.echo(f"left out {left}", err=True)
+    if isinstance(left_out, FilesLeftOut):
+        click.echo(f"left out {left_out}", err=True)
         return
-    if left.files:
-        shown = ", ".join(left.files[:_MOST_FILES])
-        more = f" and {len(left.files) - _MOST_FILES} more" if left.files[_MOST_FILES:] else ""
+    if left_out.files:
+        shown = ", ".join(left_out.files[:_MAX_FILES])
+        more = (
+            f" and {len(left_out.files) - _MAX_FILES} more" if left_out.files[_MAX_FILES:] else ""
+        )
         click.echo(f"left out files of other kinds: {shown}{more}", err=True)
-    if left.merged:
-        folders = ", ".join(f"{folder}/" for folder in left.merged)
+    if left_out.merged:
+        folders = ", ".join(f"{folder}/" for folder in left_out.merged)
         click.echo(
             f"the records of {folders} become one dataset; convert each folder separately to keep "
             "them apart",
             err=True,
         )
-    for column in left.untyped[:_MOST_COLUMNS]:
+    for column in left_out.untyped[:_MAX_COLUMNS]:
         click.echo(str(column), err=True)
-    if left.untyped[_MOST_COLUMNS:]:
-        rest = len(left.untyped) - _MOST_COLUMNS
+    if left_out.untyped[_MAX_COLUMNS:]:
+        rest = len(left_out.untyped) - _MAX_COLUMNS
         click.echo(f"and {rest:,} more columns stay text because of a few values", err=True)
-    if left.count:
-        records = "record" if left.count == 1 else "records"
-        click.echo(f"left out {left.count:,} {records}:", err=True)
-        for refusal in left.first:
+    if left_out.count:
+        records = "record" if left_out.count == 1 else "records"
+        click.echo(f"left out {left_out.count:,} {records}:", err=True)
+        for refusal in left_out.first:
             click.echo(f"  {refusal}", err=True)
-        if left.count > len(left.first):
-            click.echo(f"  and {left.count - len(left.first):,} more", err=True)
-
-
-def _place(url: str, split: str) -> str:
-    return f"{url.rstrip('/')}/{split}" if split else url
+        if left_out.count > len(left_out.first):
+            click.echo(f"  and {left_out.count - len(left_out.first):,} more", err=True)
 
 
 def _facts(url: str, written: Manifest | Index) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""`headrace doctor`: is a server or a store fast enough for a job, and if not, why not?"""
+"""`headrace doctor`: check whether a server or a store is fast enough for a job."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ if TYPE_CHECKING:
     "--store",
     "url",
     metavar="URL",
-    help="Measure the store of this dataset instead, from where a server would read it.",
+    help="Measure the store of the dataset at this URL instead of a server.",
 )
 @click.option(
     "--need",
     required=True,
     metavar="N/s",
-    help="Samples per second that one rank needs, such as 5000/s.",
+    help="Samples per second that reading rank needs, such as 5000/s.",
 )
 @batch_size_option
 @click.option(
@@ -40,15 +40,15 @@ if TYPE_CHECKING:
     type=click.IntRange(min=1),
     default=1,
     show_default=True,
-    help="With --store or --images: number of ranks of the job; each needs --need.",
+    help="With --store or --images: number of ranks of the job, each of which needs --need.",
 )
 @click.option(
     "--images",
     "side",
     type=click.IntRange(min=1, max=1 << 14),
     metavar="SIDE",
-    help="Also decode images of the dataset here and crop them to SIDE x SIDE, and print how many "
-    "processors a server needs for the job's images.",
+    help="Also decode images of the dataset here, crop them to SIDE x SIDE, and print how many "
+    "processors the job's images need.",
 )
 @click.option(
     "--run-bytes",
@@ -77,10 +77,10 @@ if TYPE_CHECKING:
     type=NumberType(min=0.1),
     default=5.0,
     show_default=True,
-    help="How long to read; with --store, a fifth of it for each number of simultaneous reads.",
+    help="Duration of a pass; with --store, a fifth of it per number of simultaneous reads.",
 )
 @access_options
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+@click.option("--json", "as_json", is_flag=True, help="Print reading JSON object.")
 def command(
     *,
     targets: str | None,
@@ -98,19 +98,18 @@ def command(
     access: Access,
     as_json: bool,
 ) -> int:
-    """Read DATASET as one rank of a job would, and say whether the server is fast enough.
+    """Check whether a server or a store is fast enough for a job.
 
-    Run it where the trainer will run. It reads the same batches twice: first mostly from the
-    server's store, then from its cache. The exit code is 0 if the server is fast enough, and 1 if
-    not; then the output names the hop that is too slow.
+    Run the command where the trainer will run. It reads the same batches of DATASET twice, as one
+    rank would: first mostly from the server's store, then from its cache. The exit code is 0 if the
+    server is fast enough. Otherwise it is 1, and the output names the hop that is too slow.
 
-    With --images it also decodes, crops at random and flips some of the dataset's images on one
-    processor of this machine, and says how many such processors the job needs.
+    With --images, it also decodes, crops at random and flips some of the dataset's images on one
+    processor of this machine, and prints how many such processors the job needs.
 
-    With --store and no server, run it where the server will run: it reads parts of the dataset at
-    URL and reports the store's time to the first byte, its throughput by number of simultaneous
-    reads, and what the job needs while nothing is cached (MiB/s, reads and their price), and says
-    whether the store is fast enough.
+    With --store, run it where the server will run. It reads parts of the dataset at URL, and prints
+    the time to the first byte, the throughput by number of simultaneous reads, what the job needs
+    while nothing is cached, and whether the store is fast enough.
 
     \b
     headrace doctor headrace:50051 flights --need 5000/s --batch-size 256
@@ -123,7 +122,7 @@ def command(
             raise click.UsageError("--store measures a store, without a server; leave TARGET out.")
         if side is not None:
             raise click.UsageError("--images reads them from a server; leave --store out.")
-        return _store(
+        return _diagnose_store(
             url,
             {
                 "samples_per_s": rate * ranks,
@@ -136,7 +135,7 @@ def command(
         )
     if targets is None or dataset is None:
         raise click.UsageError("give either TARGET and DATASET, or --store URL.")
-    # After checking the arguments, since importing PyTorch takes seconds.
+    # Imported after the arguments are checked, since PyTorch takes seconds to load.
     from headrace.bench import Need, diagnose, measure_images  # noqa: PLC0415
 
     servers = tuple(filter(None, targets.split(",")))
@@ -162,7 +161,7 @@ def command(
         hops = "  ".join(f"{hop} {share:.0%}" for hop, share in one.hops.items() if share >= 0.005)  # noqa: PLR2004 - rounds to 0 %
         click.echo(
             f"{name}: {one.samples_per_s:,.0f} samples/s, {one.mib_per_s:,.1f} MiB/s, first batch "
-            f"after {one.first_batch_ms:,.0f} ms; time went to: {hops}"
+            f"after {one.first_batch_ms:,.0f} ms; time spent: {hops}"
         )
     if images is not None:
         click.echo(str(images))
@@ -172,7 +171,7 @@ def command(
     return 0 if found.fed else 1
 
 
-def _store(url: str, need: Mapping[str, Any], *, seconds: float, as_json: bool) -> int:
+def _diagnose_store(url: str, need: Mapping[str, Any], *, seconds: float, as_json: bool) -> int:
     from headrace.bench import StoreNeed, diagnose_store  # noqa: PLC0415 - as above
 
     found = diagnose_store(url, StoreNeed(**need), seconds=seconds / 5)

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     type=click.IntRange(min=1),
     default=1,
     show_default=True,
-    help="How many of the newest versions to keep.",
+    help="Number of the newest versions to keep.",
 )
 @click.option(
     "--older-than",
@@ -32,17 +32,17 @@ if TYPE_CHECKING:
     show_default=True,
     help="Minimum age of unused files, and minimum time since a version was replaced.",
 )
-@click.option("--dry-run", is_flag=True, help="List what would be removed, but remove nothing.")
+@click.option("--dry-run", is_flag=True, help="List what would be removed, without removing it.")
 @click.option(
     "--json", "as_json", is_flag=True, help="Print one JSON object per file, and a final one."
 )
 def command(*, url: str, keep: int, older_than: float, dry_run: bool, as_json: bool) -> None:
     """Remove old versions of the dataset at URL, and unused files.
 
-    A version is removed if there are `--keep` newer ones, counting the current one, and it was
-    replaced longer ago than `--older-than`. Files of interrupted conversions are removed at the
-    same age. Choose an age longer than your longest conversion, and longer than training runs use
-    an old version.
+    The command keeps the --keep newest versions, including the current one, and versions that were
+    replaced less than --older-than ago. It removes files of interrupted conversions at the same
+    age. Choose an age longer than your longest conversion, and longer than any training run goes on
+    reading an old version.
 
     \b
     headrace gc s3://bucket/flights --dry-run

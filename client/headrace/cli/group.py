@@ -1,6 +1,6 @@
-"""Find a command by name, run it, and turn every failure into one line and an exit code.
+"""Find a command by name, run it, and turn every error into one line and an exit code.
 
-Exit codes: 0 done; 1 it failed; 2 the command line is wrong; 130 interrupted.
+Exit codes: 0 success; 1 failure; 2 wrong command line; 130 interrupted.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ import click
 
 from headrace.errors import HeadraceError
 
-_FAILURE, _MISUSE, _INTERRUPTED = 1, 2, 130
+_FAILURE, _USAGE, _INTERRUPTED = 1, 2, 130
 
-_MISUSE_CODES = frozenset({"INVALID_ARGUMENT", "OUT_OF_RANGE"})
-"""Codes of errors that can only be fixed by changing the command."""
+_USAGE_CODES = frozenset({"INVALID_ARGUMENT", "OUT_OF_RANGE"})
+"""Codes of errors that only another command line can avoid."""
 
 _EXTRA_OF_PACKAGE = {
     "boto3": "storage",
@@ -70,13 +70,13 @@ class _LazyGroup(click.Group):
 
 @click.group(cls=_LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(version("headrace"), prog_name="headrace")
-@click.option("--debug", is_flag=True, help="Show the stack trace of a failure.")
+@click.option("--debug", is_flag=True, help="Show the traceback of an error.")
 @click.pass_context
 def group(ctx: click.Context, *, debug: bool) -> None:
     """Feed GPU trainers from shards in object storage.
 
-    Convert a data set to shards, serve the shards, and read batches from any number of trainers:
-    the same samples after a crash, a lost server or a change of world size.
+    Convert data to shards, serve the shards, and read batches on any number of trainers. Trainers
+    get the same samples after a crash, the loss of a server or a change of world size.
 
     \b
     headrace convert flights.csv s3://bucket/flights
@@ -86,7 +86,7 @@ def group(ctx: click.Context, *, debug: bool) -> None:
     ctx.obj = debug
 
 
-def _shown(text: str) -> str:
+def _one_line(text: str) -> str:
     """Return a message in one line, except for indented lines, which are examples."""
     lines = text.split("\n")
     count = next((at for at, line in enumerate(lines) if line.startswith("  ")), len(lines))
@@ -105,53 +105,50 @@ def run(arguments: Sequence[str]) -> int:
             list(arguments) or ["--help"], prog_name="headrace", standalone_mode=False
         )
     except SystemExit:
-        # click ends like this when the reader of our output has closed it (`headrace read … |
-        # head`); that is not a failure, and flushing the buffer must not make it one.
+        # click raises this when the reader of our output has closed it (`headrace read … | head`).
+        # That is not a failure, and flushing the buffer must not make it one.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     except (click.Abort, KeyboardInterrupt):
         return _INTERRUPTED
-    except Exception as error:  # noqa: BLE001 - the boundary of the program: no trace reaches a user
+    except Exception as error:  # noqa: BLE001 - the boundary of the program: users see no traceback
         if "--debug" in arguments:
             sys.excepthook(type(error), error, error.__traceback__)
-        text, code = _judge(error)
-        click.echo(f"headrace: {_shown(text)}", err=True)
+        text, code = _message_and_code(error)
+        click.echo(f"headrace: {_one_line(text)}", err=True)
         return code
     else:
         return code if isinstance(code, int) else 0
     return 0
 
 
-def _judge(error: Exception) -> tuple[str, int]:
-    """Describe a failure in one line, and return whether the command line caused it."""
+def _message_and_code(error: Exception) -> tuple[str, int]:
+    """Return the message and the exit code for an error."""
     if isinstance(error, HeadraceError):
-        return error.message, _MISUSE if error.code in _MISUSE_CODES else _FAILURE
+        return error.message, _USAGE if error.code in _USAGE_CODES else _FAILURE
     if isinstance(error, click.ClickException):
-        return _misuse(error), _MISUSE
+        return _usage_message(error), _USAGE
     if isinstance(error, ModuleNotFoundError):
-        return _missing(error), _FAILURE
+        return _missing_package(error), _FAILURE
     if isinstance(error, OSError) and error.filename is not None:
         return f"{error.filename}: {error.strerror}; --debug shows where", _FAILURE
-    return (
-        f"unexpected {type(error).__name__}: {error}; a bug? See --debug",
-        _FAILURE,
-    )
+    what = f"unexpected {type(error).__name__}: {error}"
+    return f"{what}; this may be a bug, and `headrace --debug …` shows the traceback", _FAILURE
 
 
 def _commands() -> dict[str, EntryPoint]:
     return {found.name: found for found in entry_points(group="headrace.commands")}
 
 
-def _misuse(error: click.ClickException) -> str:
+def _usage_message(error: click.ClickException) -> str:
     context = error.ctx if isinstance(error, click.UsageError) else None
     path = "headrace" if context is None else context.command_path
     text = error.format_message()
-    for found, wanted in _CLICKS_WORDS.items():
-        text = text.replace(found, wanted)
-    return f"{text}{'' if text.endswith(_ENDS) else '.'} See `{path} --help`."
+    for old, new in _REWORDED.items():
+        text = text.replace(old, new)
+    return f"{text}{'' if text.endswith(('.', '?', ')')) else '.'} See `{path} --help`."
 
 
-_ENDS = (".", "?", ")")
-_CLICKS_WORDS = {
+_REWORDED = {
     "is not a valid integer range": "is not a whole number",
     "is not a valid float range": "is not a number",
     "is not a valid integer": "is not a whole number",
@@ -159,7 +156,7 @@ _CLICKS_WORDS = {
 }
 
 
-def _missing(error: ModuleNotFoundError) -> str:
+def _missing_package(error: ModuleNotFoundError) -> str:
     package = (error.name or "").partition(".")[0]
     extra = _EXTRA_OF_PACKAGE.get(package, "all")
     return (

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 @click.command(name="health")
 @click.argument("target", metavar="TARGET", type=TARGET)
-@click.option("--service", default="", help="Dataset to check. [the whole server]")
+@click.option("--service", default="", show_default="the whole server", help="Dataset to check.")
 @timeout_option
 @access_options
 def command(
@@ -27,9 +27,10 @@ def command(
     timeout_s: float,
     access: Access,
 ) -> int:
-    """Check whether the server at TARGET serves; the exit code is 0 if it does, and 1 if not.
+    """Check whether the server at TARGET is serving.
 
-    Kubernetes' own gRPC probes speak neither TLS nor unix sockets; a probe with this command does.
+    The exit code is 0 if it is, and 1 if not. Kubernetes' gRPC probes support neither TLS nor unix
+    sockets; an exec probe with this command supports both.
 
     \b
     headrace health unix:/run/headrace/server.sock

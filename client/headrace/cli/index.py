@@ -15,45 +15,53 @@ from headrace.cli.stored.row_counter import row_counter
 
 @click.command(name="index")
 @click.argument("source", metavar="SRC")
-@click.option("--to", "url", metavar="URL", help="URL for the index.")
+@click.option("--to", "url", metavar="URL", help="URL to store the index at.")
 @click.option(
     "--source",
     "source_name",
     type=click.Choice(["mds", "parquet", "webdataset"]),
-    help="Format of SRC. Default: detected.",
+    show_default="detected",
+    help="Format of SRC.",
 )
-@click.option("--table-version", type=click.IntRange(min=0), help="Version of a Delta table.")
+@click.option(
+    "--table-version",
+    type=click.IntRange(min=0),
+    show_default="the newest",
+    help="Version of a Delta table.",
+)
 @click.option(
     "--pack-length",
     type=click.IntRange(min=1),
-    help="Store what is needed to pack documents into rows of this many tokens.",
+    help="Prepare to pack documents into rows of this many tokens.",
 )
 @click.option(
     "--tokenizer",
     type=click.Path(exists=True, dir_okay=False),
-    help="tokenizer.json of Hugging Face; the documents are then texts.",
+    help="tokenizer.json of Hugging Face, for documents that are texts.",
 )
 @click.option(
     "--column",
-    help="Column of documents. Default: the only list of numbers, or text with --tokenizer.",
+    show_default="the only list of numbers, or text with --tokenizer",
+    help="Column of documents.",
 )
 @click.option(
     "--alike",
     multiple=True,
-    help="Another column whose lists have the same lengths, packed in the same way.",
+    help="Another column, whose lists have the same lengths, to pack in the same way.",
 )
 @click.option(
     "--cut",
     type=click.IntRange(min=0),
     default=0,
-    help="Cut a document that fits into no row, if a row has room for this many tokens.",
+    help="Cut a document that fits into no row if a row has room for this many of its tokens. 0, "
+    "the default, cuts only documents longer than a row.",
 )
 @click.option("--bos", type=click.IntRange(min=0), help="Token to put before each document.")
 @click.option("--eos", type=click.IntRange(min=0), help="Token to put after each document.")
 @click.option(
     "--fill", type=click.IntRange(min=0), default=0, show_default=True, help="Token for padding."
 )
-@click.option("--refuse-longer", is_flag=True, help="Refuse documents longer than a row.")
+@click.option("--refuse-longer", is_flag=True, help="Fail if a document is longer than a row.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def command(
     *,
@@ -65,19 +73,20 @@ def command(
     as_json: bool,
     **packing: Any,
 ) -> None:
-    """Store an index, so that a dataset opens faster or its documents can be packed.
+    """Store an index, to open data faster or to pack documents.
 
-    With --to, the command stores at URL an index of the MDS dataset, Parquet files, Delta table or
-    WebDataset tars at SRC. URL is then a dataset like any other, with the samples of SRC. Opening
-    it reads neither footers nor headers of SRC. If a file of SRC changes, an error names it; added
-    files are ignored until the index is stored again.
+    With --to, the command stores an index of SRC at URL. SRC is an MDS dataset, Parquet files, a
+    Delta table or WebDataset tars. URL is then a dataset with the samples of SRC, which opens
+    without reading the footers or headers of SRC. If a file of SRC changes, an error names it. New
+    files are ignored until you store the index again.
 
-    With --pack-length, it stores the lengths of the documents at URL, or at SRC, and how many rows
-    they make. A server with the dataset NAME then serves its rows as NAME:LENGTH. Run it again
-    after an append; it reads only new documents.
+    With --pack-length, the command stores the lengths of the documents, and the number of rows that
+    they make. A server that serves the dataset as NAME then serves the rows as NAME:LENGTH. After
+    an append, run the command again; it reads only the new documents.
 
-    With --tokenizer, documents are texts. It counts their tokens, on all processors, and the server
-    makes the tokens as it sends rows; start it with `--tokenizer NAME=FILE` and the same file.
+    With --tokenizer, documents are texts. The command counts their tokens on all processors, and
+    the server tokenizes them when it sends rows. Start the server with `--tokenizer NAME=FILE` and
+    the same file.
 
     \b
     headrace index s3://bucket/warehouse/trips --to s3://bucket/trips

@@ -25,7 +25,7 @@ _MOST_SHOWN = 20  # classes; two lines of a terminal
 @where_option
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def command(*, url: str, fingerprint: str | None, where: str, as_json: bool) -> None:
-    """Show the columns, counts, sizes, packed rows and versions of the dataset at URL.
+    """Show the columns, sizes and versions of the dataset at URL.
 
     \b
     headrace inspect s3://bucket/flights
@@ -84,7 +84,7 @@ def _columns(dataset: OpenDataset) -> list[dict[str, object]]:
 
 
 def _packed(url: str, dataset: OpenDataset) -> list[dict[str, Any]]:
-    """Return the rows that the documents are packed into, by their lengths."""
+    """Return the packed rows of a dataset, by length."""
     from headrace.storage import open_store, read_packing  # noqa: PLC0415 - as above
 
     with closing(open_store(url)) as store:
@@ -111,7 +111,7 @@ def _show_facts(facts: dict[str, object]) -> None:
         kept, count = facts["kept_count"], facts["sample_count"]
         assert isinstance(kept, int)
         assert isinstance(count, int)
-        click.echo(f"  kept         {kept:,}, {kept / count:.2%} of them")
+        click.echo(f"  kept         {kept:,}, {kept / count:.2%} of the samples")
     click.echo(f"  shards       {facts['shard_count']:,} in {facts['block_count']:,} blocks")
     click.echo(f"  raw          {size(raw)}")
     click.echo(f"  stored       {size(stored)}{share}")
@@ -134,7 +134,7 @@ def _show_columns(columns: list[dict[str, object]]) -> None:
     table = Table("column", "type", "nulls")
     for column in columns:
         nulls = "possible" if column["nullable"] else "none"
-        # Types contain brackets, which rich takes for markup.
+        # Types contain brackets, which rich would parse as markup.
         form = f" ({column['format']})" if column["format"] else ""
         table.add_row(escape(str(column["name"])), escape(f"{column['type']}{form}"), nulls)
     Console().print(table)
@@ -150,12 +150,12 @@ def _show_classes(columns: list[dict[str, Any]]) -> None:
 
 
 def _show_versions(versions: list[dict[str, Any]], *, shown: str) -> None:
-    """Show the versions, newest first; nothing for sources without versions."""
+    """Show the versions, newest first; nothing if the source has none."""
     if versions:
         click.echo("versions, newest first:")
     for age, version in enumerate(reversed(versions)):
         marks = ["current"] * (age == 0) + ["shown"] * (version["fingerprint"] == shown)
-        # Not a table, which would cut fingerprints on a narrow terminal; users copy them.
+        # Not a table, which would truncate fingerprints on a narrow terminal.
         click.echo(
             f"  {version['fingerprint']}  {version['created']}  "
             f"{version['sample_count']:,} samples  {', '.join(marks)}".rstrip()

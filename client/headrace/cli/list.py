@@ -1,4 +1,4 @@
-"""`headrace list`: the datasets that a server serves, by name."""
+"""`headrace list`: list the datasets of a server."""
 
 from __future__ import annotations
 
@@ -21,9 +21,7 @@ if TYPE_CHECKING:
 @click.command(name="list")
 @click.argument("target", metavar="TARGET", type=TARGET)
 @timeout_option
-@click.option(
-    "--json", "as_json", is_flag=True, help="Print one JSON object per dataset, each on a line."
-)
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object per dataset.")
 @access_options
 def command(
     *,
@@ -32,7 +30,7 @@ def command(
     as_json: bool,
     access: Access,
 ) -> None:
-    """List the datasets that the server at TARGET serves and that you may read.
+    """List the datasets of the server at TARGET that you may read.
 
     \b
     headrace list localhost:50051
@@ -57,10 +55,10 @@ def _datasets(target: str, access: Access, timeout_s: float) -> Iterator[Dataset
 
     request = pb.ListDatasetsRequest()
     with access.open_channel(target) as channel:
-        ask = rpc.ShardServiceStub(channel).ListDatasets
+        list_datasets = rpc.ShardServiceStub(channel).ListDatasets
         while True:
             try:
-                answer = ask(request, timeout=timeout_s, metadata=access.metadata())
+                answer = list_datasets(request, timeout=timeout_s, metadata=access.metadata())
             except grpc.RpcError as failure:
                 error = error_from_call(failure, target=target)
                 raise explained(error, Endpoint(target, access)) from failure

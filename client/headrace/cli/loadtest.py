@@ -21,7 +21,7 @@ from headrace.cli.options.shared import (
 from headrace.cli.options.types import NOT_NEGATIVE, PICTURE, TARGETS, NumberType
 from headrace.cli.show.progress import swarm_progress
 from headrace.cli.swarm.faults import CutType, PauseType, RescaleType, ShareType
-from headrace.cli.swarm.plan import Options, ask, orders, swarm_spec
+from headrace.cli.swarm.plan import Options, expected_orders, fetch_datasets, swarm_spec
 from headrace.cli.swarm.report import LoadReport
 
 if TYPE_CHECKING:
@@ -44,30 +44,31 @@ if TYPE_CHECKING:
     help="JSON file that describes a mixture of datasets, instead of DATASET.",
 )
 @click.option(
-    "--ranks", type=click.IntRange(min=1), default=8, show_default=True, help="Trainers per job."
+    "--ranks", type=click.IntRange(min=1), default=8, show_default=True, help="Ranks per job."
 )
 @click.option(
     "--jobs",
     type=click.IntRange(min=1),
     default=1,
     show_default=True,
-    help="Number of simultaneous jobs, each with this many ranks and its own seed.",
+    help="Number of simultaneous jobs, each with its own seed.",
 )
 @click.option(
     "--batch-size",
     type=click.IntRange(min=1),
     default=256,
-    help="Samples per batch of each rank. [256]",
+    show_default=True,
+    help="Samples per batch of each rank.",
 )
 @global_batch_size_option
-@click.option("--epochs", type=click.IntRange(min=1), help="Epochs to read. [1]")
-@click.option("--steps", type=click.IntRange(min=1), help="Steps to read instead.")
-@click.option("--seconds", type=NumberType(min=0.1), help="Stop after this time instead.")
+@click.option("--epochs", type=click.IntRange(min=1), show_default="1", help="Epochs to read.")
+@click.option("--steps", type=click.IntRange(min=1), help="Steps to read, instead of epochs.")
+@click.option("--seconds", type=NumberType(min=0.1), help="Seconds to read, instead of epochs.")
 @click.option(
     "--step-ms",
     type=NOT_NEGATIVE,
     default=0.0,
-    help="Milliseconds per training step; 0 reads as fast as possible.",
+    help="Milliseconds per training step; 0, the default, reads as fast as possible.",
 )
 @order_options
 @end_option
@@ -78,27 +79,28 @@ if TYPE_CHECKING:
     type=click.Choice(["auto", "ring", "grpc"]),
     default="grpc",
     show_default=True,
-    help="How batches arrive; a ring is shared memory on the server's unix socket.",
+    help="How batches arrive; a ring is shared memory, for a server's unix socket.",
 )
 @click.option(
     "--processes",
     type=click.IntRange(min=1),
-    help="Number of processes for the ranks. [one per core]",
+    show_default="one per core",
+    help="Number of processes for the ranks.",
 )
 @click.option(
     "--manifest",
     "manifests",
     metavar="URL",
     multiple=True,
-    help="URL of the dataset: compare every sample with its manifest. For a mixture, give one for "
-    "each dataset, in its order.",
+    help="URL of the dataset, to compare every sample with its manifest. For a mixture, give one "
+    "for each dataset, in its order.",
 )
 @click.option(
     "--tokens",
     type=click.IntRange(min=0),
     default=8,
     show_default=True,
-    help="How many tokens to resume with a second reader.",
+    help="Number of tokens to resume with a second reader.",
 )
 @click.option(
     "--kill",
@@ -106,40 +108,41 @@ if TYPE_CHECKING:
     type=click.IntRange(min=1),  # 0 and -1 would be groups of processes, or all of them
     multiple=True,
     metavar="PID",
-    help="Kill this process.",
+    help="Kill this process, such as the server, during the run.",
 )
 @click.option(
     "--restart",
     metavar="CMD",
-    help="Command to run after each kill, whose process is killed next; its output is discarded.",
+    help="Command that starts a new process after each kill, to be killed next. Its output is "
+    "discarded.",
 )
 @click.option(
     "--every",
     type=NOT_NEGATIVE,
     default=5.0,
     show_default=True,
-    help="Minimum seconds between two faults; a fault also waits until batches come again.",
+    help="Minimum seconds between two faults. A fault also waits until batches arrive again.",
 )
 @click.option(
     "--rescale",
     "rescales",
     type=RescaleType(),
     multiple=True,
-    help="Change the number of ranks during the run, such as 8:6@50%.",
+    help="Change the number of ranks during the run; 8:6@50% continues with 6 after half of it.",
 )
 @click.option(
     "--pause-rank",
     "pauses",
     type=PauseType(),
     multiple=True,
-    help="Pause a rank during the run, such as 3:10@25%.",
+    help="Pause a rank during the run; 3:10@25% pauses rank 3 for 10 s after a quarter of it.",
 )
 @click.option(
     "--crash-at",
     "crashes",
     type=ShareType(),
     multiple=True,
-    help="Kill all trainers after this share of the steps, such as 40%, and resume them.",
+    help="Kill all ranks after this share of the steps, such as 40%, and resume them.",
 )
 @click.option(
     "--cut-network",
@@ -155,27 +158,27 @@ if TYPE_CHECKING:
     type=NOT_NEGATIVE,
     default=60.0,
     show_default=True,
-    help="Seconds after which a rank gives up.",
+    help="Seconds without a server after which a rank gives up.",
 )
 @click.option(
     "--min-samples-per-s",
     type=NOT_NEGATIVE,
-    help="Fail if all ranks together get fewer samples per second.",
+    help="Fail if all ranks together receive fewer samples per second.",
 )
 @click.option(
     "--max-p99-ms",
     type=NOT_NEGATIVE,
     help="Fail if the 99th percentile of the wait for a batch is longer.",
 )
-@click.option("--picture", type=PICTURE, help="Draw the run as PNG or SVG.")
+@click.option("--picture", type=PICTURE, help="Plot the run as PNG or SVG.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object at the end.")
 def command(**given: Any) -> int:
-    """Read DATASET from the server at TARGET as many trainers would, and verify every sample.
+    """Read DATASET as many trainers would, and verify every sample.
 
-    Each rank reads through the client and records a digest of every batch. At the end, each batch
-    is compared with the plan and, with --manifest, with the samples computed from the manifest
-    alone. The exit code is 1 if a sample was lost, repeated or out of order, or if a limit was
-    missed.
+    Each rank reads from the server at TARGET through the client, and records a digest of every
+    batch. At the end, each batch is compared with the plan and, with --manifest, with the samples
+    computed from the manifest alone. The exit code is 1 if a sample was lost, repeated or out of
+    order, if a rank gave up, if a fault could not be caused, or if a limit was missed.
 
     \b
     headrace loadtest localhost:50051 flights --ranks 256 --step-ms 50
@@ -196,41 +199,41 @@ def command(**given: Any) -> int:
     )
 
     options = Options(**given)
-    subject = ask(options)
-    spec = swarm_spec(options, subject)
-    wanted = orders(subject, spec, options.manifests) if options.manifests else None
-    victims = [Kill(pid, restart=options.restart_command) for pid in options.kills]
-    pulse, faults = _Pulse(), list[Mark]()
+    datasets = fetch_datasets(options)
+    spec = swarm_spec(options, datasets)
+    orders = expected_orders(datasets, spec, options.manifests) if options.manifests else None
+    kills = [Kill(pid, restart=options.restart_command) for pid in options.kills]
+    progress, faults = _Progress(), list[Mark]()
     with (
-        _network(spec, options.cuts) as (through, proxies),
-        swarm_progress() as pulse.show,
+        _proxied(spec, options.cuts) as (through, proxies),
+        swarm_progress() as progress.show,
         run_faults(
-            victims,
+            kills,
             proxies=proxies,
             cuts=options.cuts,
             every_s=options.every,
-            batches=lambda: pulse.batches,
+            batches=lambda: progress.batches,
             note=lambda what: faults.append(Mark(time.time(), what)),
         ) as failed_faults,
     ):
-        result = run_swarm(through, progress=pulse)
+        result = run_swarm(through, progress=progress)
     summary = summarise(result)
     report = LoadReport(
         summary=summary,
-        proof=prove(result, wanted),
+        proof=prove(result, orders),
         tokens=check_tokens(result, targets=options.addresses, most=options.tokens),
-        kills=sum(victim.count for victim in victims),
-        limits=_missed(summary, options),
+        kills=sum(kill.count for kill in kills),
+        limits=_missed_limits(summary, options),
         failed_faults=tuple(failed_faults),
     )
     if options.picture is not None and report.proof.batches:
         draw(result, options.picture, faults=faults)
-    _show(report, victims, options)
+    _show(report, kills, options)
     return 0 if report.passed else 1
 
 
-class _Pulse:
-    """Pass progress on, and remember it."""
+class _Progress:
+    """Show progress, and remember the number of batches."""
 
     def __init__(self) -> None:
         self.batches = 0
@@ -242,7 +245,7 @@ class _Pulse:
 
 
 @contextmanager
-def _network(spec: SwarmSpec, cuts: Sequence[Cut]) -> Iterator[tuple[SwarmSpec, list[FaultyProxy]]]:
+def _proxied(spec: SwarmSpec, cuts: Sequence[Cut]) -> Iterator[tuple[SwarmSpec, list[FaultyProxy]]]:
     from headrace.loadtest import FaultyProxy  # noqa: PLC0415
 
     if not cuts:
@@ -253,26 +256,26 @@ def _network(spec: SwarmSpec, cuts: Sequence[Cut]) -> Iterator[tuple[SwarmSpec, 
         yield replace(spec, targets=tuple(proxy.address for proxy in proxies)), proxies
 
 
-def _missed(summary: Summary, options: Options) -> tuple[str, ...]:
+def _missed_limits(summary: Summary, options: Options) -> tuple[str, ...]:
     missed = []
-    least, most = options.min_samples_per_s, options.max_p99_ms
-    if least is not None and summary.samples_per_s < least:
-        missed.append(f"{summary.samples_per_s:,.0f} samples/s; expected at least {least:,.0f}")
+    min_rate, max_ms = options.min_samples_per_s, options.max_p99_ms
+    if min_rate is not None and summary.samples_per_s < min_rate:
+        missed.append(f"{summary.samples_per_s:,.0f} samples/s; expected at least {min_rate:,.0f}")
     p99 = summary.wait_ms.get("p99")
-    if most is not None and p99 is None:
+    if max_ms is not None and p99 is None:
         missed.append(
-            f"no rank waited for a second batch; expected a P99 of the wait of at most {most:,.1f} "
-            "ms, so run more --steps"
+            "no rank waited for a second batch, so there is no P99 to compare with "
+            f"{max_ms:,.1f} ms; run more --steps"
         )
-    if most is not None and p99 is not None and p99 > most:
-        missed.append(f"the P99 of the wait is {p99:,.1f} ms; expected at most {most:,.1f}")
+    if max_ms is not None and p99 is not None and p99 > max_ms:
+        missed.append(f"the P99 of the wait is {p99:,.1f} ms; expected at most {max_ms:,.1f}")
     return tuple(missed)
 
 
-def _show(report: LoadReport, victims: Sequence[Kill], options: Options) -> None:
-    for victim in victims:
-        if victim.last_pid is not None:
-            click.echo(f"left running: process {victim.last_pid}", err=True)
+def _show(report: LoadReport, kills: Sequence[Kill], options: Options) -> None:
+    for kill in kills:
+        if kill.last_pid is not None:
+            click.echo(f"left running: process {kill.last_pid}", err=True)
     if options.as_json:
         click.echo(report.as_json())
     else:

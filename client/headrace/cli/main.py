@@ -1,4 +1,4 @@
-"""The entry point of the `headrace` command, which starts even if packages are missing."""
+"""The entry point of the `headrace` command, which works even if packages are missing."""
 
 from __future__ import annotations
 
@@ -8,11 +8,10 @@ import sys
 
 def main() -> None:
     """Run the command line and exit with its code."""
-    # gRPC's core writes its own lines to standard error about errors that we report; it reads this
-    # variable when it is loaded.
+    # gRPC would also log the errors that we report. It reads this variable when it loads.
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")
     try:
-        import headrace.errors  # noqa: F401, PLC0415 - first, for it refuses Windows
+        import headrace.errors  # noqa: F401, PLC0415 - first, because it refuses Windows
         from headrace.cli.group import run  # noqa: PLC0415 - needs the [cli] extra
     except ModuleNotFoundError as error:
         sys.stderr.write(

@@ -1,4 +1,4 @@
-"""`headrace order`: print what any rank gets at any step, from manifests alone."""
+"""`headrace order`: print the samples that a rank gets at a step, from manifests alone."""
 
 from __future__ import annotations
 
@@ -22,7 +22,8 @@ if TYPE_CHECKING:
 
     from headrace.order import AnyOrder, EpochPlan, MixtureSpec, OrderSpec, RankBatch
 
-Weighted = tuple[str, float | None]
+_WeightedUrl = tuple[str, float | None]
+_Ids = list[int] | list[str]
 
 
 @click.command(name="order")
@@ -40,7 +41,7 @@ Weighted = tuple[str, float | None]
     type=click.IntRange(min=1),
     default=1,
     show_default=True,
-    help="How many parts of the data to shuffle separately.",
+    help="Number of parts of the data that are shuffled separately.",
 )
 @click.option(
     "--batching",
@@ -61,20 +62,20 @@ Weighted = tuple[str, float | None]
     type=click.IntRange(min=0),
     default=0,
     show_default=True,
-    help="First batch to show, counted as in `Batch.step` and `headrace read`: from the beginning "
-    "of the run, across its epochs.",
+    help="First step to show, counted from the beginning of the run across its epochs, as in "
+    "`headrace read`.",
 )
 @click.option(
     "--batches",
     type=click.IntRange(min=1),
     default=1,
     show_default=True,
-    help="How many batches to show.",
+    help="Number of batches to show.",
 )
 @click.option(
     "--mixture",
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
-    help="JSON file with a mixture (repeat, choose, schedules) of the datasets at the URLs.",
+    help="JSON file with a mixture of the datasets at the URLs: repeat, choose, schedules.",
 )
 @click.option(
     "--print-mixture",
@@ -86,21 +87,24 @@ Weighted = tuple[str, float | None]
     "wheres",
     metavar="EXPR",
     multiple=True,
-    help="Only the samples for which this is true; reads the columns that it names. For several "
-    "URLs, give one for each, '' for all of its samples.",
+    help="Only the samples for which this is true. The columns that it names are read. For several "
+    "URLs, give one for each; '' keeps all samples.",
 )
 @click.option(
     "--find",
     "wanted",
     metavar="ID[,ID...]",
-    help="Print where these samples come in the epoch instead, on all ranks.",
+    help="Print the positions of these samples in the epoch, on all ranks, instead of batches.",
 )
 @click.option(
-    "--json", "as_json", is_flag=True, help="Print one JSON object per batch, or per row found."
+    "--json",
+    "as_json",
+    is_flag=True,
+    help="Print one JSON object per batch, or per position found.",
 )
 def command(
     *,
-    specs: tuple[Weighted, ...],
+    specs: tuple[_WeightedUrl, ...],
     global_batch_size: int,
     rank: int,
     world_size: int,
@@ -118,11 +122,11 @@ def command(
     wanted: str | None,
     as_json: bool,
 ) -> None:
-    """Print the sample ids that a rank gets at a step, without a server.
+    """Print the samples that a rank gets at a step, without a server.
 
-    The command only reads manifests, so it prints any step of any epoch at once. With --where it
-    first reads the columns that the expression names. Several URLs make a mixture; WEIGHT is a
-    dataset's proportion, and ids are then printed as DATASET:ID, with datasets counted from 0.
+    The command reads only manifests, so any step of any epoch takes the same time. Several URLs
+    make a mixture, with WEIGHT as the proportion of a dataset. The ids of a mixture are printed as
+    DATASET:ID, with datasets counted from 0.
 
     \b
     headrace order s3://bucket/flights --global-batch-size 256 --step 1000 --rank 3 --world-size 8
@@ -162,21 +166,18 @@ def command(
         return
     if not plan.batch_count:
         raise click.UsageError(
-            f"an epoch of {order.sample_count} samples has no batch of {global_batch_size}; take a "
+            f"an epoch of {order.sample_count} samples has no batch of {global_batch_size}; use a "
             "smaller --global-batch-size, or --end uneven."
         )
-    show = _json_line if as_json else _text_line
+    format_line = _json_line if as_json else _text_line
     for at in range(step, step + batches):
         later, index = divmod(at, plan.batch_count)
         batch = plan.batch(index, rank=rank, world_size=world_size, replication=replication)
         ids = _ids(order, epoch + later, batch)
-        click.echo(show(epoch + later, at, batch, ids))
+        click.echo(format_line(epoch + later, at, batch, ids))
 
 
-Ids = list[int] | list[str]
-
-
-def _read_tables(specs: Sequence[Weighted], wheres: tuple[str, ...]) -> Tables:
+def _read_tables(specs: Sequence[_WeightedUrl], wheres: tuple[str, ...]) -> Tables:
     if wheres and len(wheres) != len(specs):
         raise click.UsageError(
             f"--where: {len(wheres)} expressions for {len(specs)} URLs; expected one for each, "
@@ -194,7 +195,7 @@ def _found_lines(
     ranks: tuple[int, int],
     as_json: bool,
 ) -> Iterator[str]:
-    """Yield a line for each row with one of the samples, and for each sample without a row."""
+    """Yield a line for each position of the samples, and for each sample without a position."""
     from headrace.order import find_rows  # noqa: PLC0415
 
     names = wanted.split(",")
@@ -218,7 +219,7 @@ def _found_lines(
 
 
 def _sample_ids(order: AnyOrder, names: Sequence[str]) -> NDArray[np.int64]:
-    """Return the ids in the order for sample ids as printed."""
+    """Return the ids in the order of sample ids in the printed form."""
     import numpy as np  # noqa: PLC0415
 
     from headrace.order import KeptMixtureOrder, KeptOrder, MixtureOrder  # noqa: PLC0415
@@ -240,16 +241,16 @@ def _sample_ids(order: AnyOrder, names: Sequence[str]) -> NDArray[np.int64]:
         count = firsts[dataset + 1] - firsts[dataset] if dataset + 1 < len(firsts) else 0
         if sample >= count:
             raise click.UsageError(
-                f"--find: there is no sample {sample} in dataset {dataset}, which has {count}."
+                f"--find: dataset {dataset} has {count} samples, and no sample {sample}."
             )
     return np.array([firsts[dataset] + sample for dataset, sample in pairs], np.int64)
 
 
-def _json_line(epoch: int, step: int, batch: RankBatch, ids: Ids) -> str:
+def _json_line(epoch: int, step: int, batch: RankBatch, ids: _Ids) -> str:
     return json.dumps({"epoch": epoch, "step": step, "position": batch.position, "ids": ids})
 
 
-def _text_line(epoch: int, step: int, batch: RankBatch, ids: Ids) -> str:
+def _text_line(epoch: int, step: int, batch: RankBatch, ids: _Ids) -> str:
     return (
         f"epoch {epoch}  step {step}  position {batch.position}  samples {len(ids)}  "
         f"ids {','.join(map(str, ids))}"
@@ -257,7 +258,7 @@ def _text_line(epoch: int, step: int, batch: RankBatch, ids: Ids) -> str:
 
 
 def _open_order(
-    specs: Sequence[Weighted],
+    specs: Sequence[_WeightedUrl],
     tables: Tables,
     spec: OrderSpec,
     *,
@@ -299,7 +300,7 @@ def _check_fingerprints(mixture: MixtureSpec, found: Sequence[str]) -> None:
             )
 
 
-def _ids(order: AnyOrder, epoch: int, batch: RankBatch) -> Ids:
+def _ids(order: AnyOrder, epoch: int, batch: RankBatch) -> _Ids:
     from headrace.order import (  # noqa: PLC0415
         KeptMixtureOrder,
         MixtureOrder,

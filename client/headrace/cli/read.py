@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     "--buckets",
     type=click.IntRange(2, 65536),
     metavar="N",
-    help="Sort the samples of N batches by length, so that those of a batch are similar.",
+    help="Sort the samples of N batches by length, so that each batch has similar lengths.",
 )
 @click.option(
     "--epoch", type=click.IntRange(min=0), default=0, show_default=True, help="First epoch to read."
@@ -55,7 +55,7 @@ if TYPE_CHECKING:
     type=click.IntRange(min=1),
     default=1,
     show_default=True,
-    help="How many epochs to read.",
+    help="Number of epochs to read.",
 )
 @click.option(
     "--position",
@@ -100,11 +100,11 @@ def command(
     connect_s: float,
     access: Access,
 ) -> None:
-    """Stream batches of DATASET from the server at TARGET, and print one line per batch.
+    """Stream batches of DATASET, and print one line per batch.
 
-    A line contains the epoch, step, position, number of samples of this rank, and the token that
-    resumes after the batch. The same options always print the same lines. The sample ids of a
-    mixture are pairs DATASET:ID, with the index of the dataset in the mixture.
+    A line contains the epoch, the step, the position, the number of samples of this rank, and the
+    token that resumes after the batch. The same options always print the same lines. The ids of a
+    mixture are printed as DATASET:ID, with datasets counted from 0.
 
     \b
     headrace read localhost:50051 flights --batch-size 256 --ids
@@ -118,9 +118,9 @@ def command(
     from headrace.client import BatchEvent, BatchReader, Deadlines, read_mixture  # noqa: PLC0415
 
     size = global_batch_size or batch_size * max(1, world_size // max(1, replication))
-    start = _Begin(epoch, position, replace(spec, unit=size), size)
+    start = _Start(epoch, position, replace(spec, unit=size), size)
     if token is not None:
-        start = _after_token(token, global_batch_size)
+        start = _start_after(token, global_batch_size)
     text = None if mixture is None else utf8_text(mixture.read, option="--mixture")
     options = _read_options(
         start,
@@ -140,15 +140,15 @@ def command(
         allocate=lambda length: np.empty(length, dtype=np.uint8),
         access=access,
     )
-    show = _json_line if as_json else _text_line
+    format_line = _json_line if as_json else _text_line
     found = (event for event in reader.events() if isinstance(event, BatchEvent))
     for event in islice(found, batches):
-        click.echo(show(event))
+        click.echo(format_line(event))
 
 
 @dataclass(frozen=True, slots=True)
-class _Begin:
-    """Where reading starts, and the order and the global batch size."""
+class _Start:
+    """Where reading starts, in which order, and with which global batch size."""
 
     epoch: int
     position: int
@@ -162,17 +162,17 @@ class _Begin:
         return Place(self.epoch, self.position, self.token)
 
 
-def _after_token(text: str, global_batch_size: int | None) -> _Begin:
+def _start_after(text: str, global_batch_size: int | None) -> _Start:
     from headrace.order import decode_token  # noqa: PLC0415
 
     token = _token_bytes(text)
     content = decode_token(token)
     size = global_batch_size or content.global_batch_size
-    return _Begin(content.epoch, content.position, content.spec, size, token)
+    return _Start(content.epoch, content.position, content.spec, size, token)
 
 
 def _read_options(
-    start: _Begin,
+    start: _Start,
     *,
     dataset: str,
     mixture: Mixture | None,

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     help="Check the settings, open every dataset, print the settings without secrets, and exit.",
 )
 @setting_options
-@click.option("--json", "as_json", is_flag=True, help="Print the ready line as JSON.")
+@click.option("--json", "as_json", is_flag=True, help="Print the line with the address as JSON.")
 def command(
     *,
     datasets: tuple[tuple[str, str], ...],
@@ -41,14 +41,15 @@ def command(
     as_json: bool,
     **settings: object,
 ) -> int:
-    """Serve each dataset at URL under its NAME, until SIGTERM or Ctrl-C.
+    """Serve each dataset at URL under its NAME.
 
-    The server prints one line with its address when it is ready. URLs are local folders or
-    s3://BUCKET/PREFIX. S3 credentials and endpoint come from the usual AWS_ variables, or from the
-    settings of the dataset in the --config file. URL#FINGERPRINT serves an older version.
+    When it is ready, the server prints one line with its address. SIGTERM and Ctrl-C end it. URLs
+    are local folders or s3://BUCKET/PREFIX. The credentials and the endpoint of S3 come from the
+    usual AWS_ variables, or from the dataset's settings in the --config file. URL#FINGERPRINT
+    serves an older version.
 
-    The server rereads the file on SIGHUP and when it changes, so you can add and remove datasets
-    without a restart. docs/operations.md lists every setting, metric and exit code.
+    The server rereads the file on SIGHUP and when it changes, so that you can add and remove
+    datasets without a restart. docs/operations.md lists all settings, metrics and exit codes.
 
     \b
     headrace serve flights=s3://bucket/flights digits=/data/digits --listen 0.0.0.0:50051
@@ -81,12 +82,12 @@ def command(
         else:
             click.echo(f"headrace serves {', '.join(names)} at {address}")
 
-    # Without a file there is nothing to reread, and closing the terminal ends the server.
+    # Without a file there is nothing to reread, and SIGHUP ends the server.
     return serve(config, on_ready=ready, source=source if config_file else None)
 
 
 def _check(config: ServerConfig) -> int:
-    """Open everything that the settings name, report it, and print the settings."""
+    """Print the settings, open everything that they name, and report errors."""
     from headrace.server import check_config, config_text, ignored_variables  # noqa: PLC0415
 
     found = check_config(config)

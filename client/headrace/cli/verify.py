@@ -1,4 +1,4 @@
-"""`headrace verify`: read everything, and list each fault with its location."""
+"""`headrace verify`: read and check a whole dataset."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     type=click.IntRange(min=1),
     default=16,
     show_default=True,
-    help="Blocks to read at once.",
+    help="Blocks to read at the same time.",
 )
 @click.option(
     "--json", "as_json", is_flag=True, help="Print one JSON object per fault, and a final one."
@@ -30,14 +30,14 @@ if TYPE_CHECKING:
 @click.option(
     "--repair-manifest",
     is_flag=True,
-    help="Rebuild the manifest from the readable shards as a new version.",
+    help="Commit a new version of everything that can be read.",
 )
 @click.option(
     "--shards",
     "patterns",
     multiple=True,
-    help="With --repair-manifest: names of the shards to take, such as '*-9f3c2a7b0011.arrow'; "
-    "may be repeated, in the order of the samples.",
+    help="With --repair-manifest: names of the shards to keep, such as '*-9f3c2a7b0011.arrow'; can "
+    "be given several times, in the order of the samples.",
 )
 @click.pass_context
 def command(
@@ -50,14 +50,14 @@ def command(
     repair_manifest: bool,
     patterns: tuple[str, ...],
 ) -> None:
-    """Read every block of the dataset at URL and check it against its manifest.
+    """Check every block of the dataset at URL against its manifest.
 
-    Lists each fault with its shard, block, byte offset and samples, then shards whose bytes outside
-    of blocks differ from the manifest. Also counts samples without a checksum and shards with
-    uneven blocks. The exit code is 1 if there is a fault or such a shard.
+    The command lists each damaged block with its shard, byte offset and samples, and each shard
+    whose bytes outside its blocks differ from the manifest; the exit code is 1 if there are any. It
+    also counts samples without a checksum, and shards with uneven blocks.
 
-    `--repair-manifest` commits a new version of everything that can be read, and lists what is
-    lost. The exit code is then 1 if anything is lost. An intact dataset stays unchanged.
+    With --repair-manifest, the command commits a new version of everything that can be read, and
+    lists what is lost; the exit code is 1 if anything is. An intact dataset stays unchanged.
 
     \b
     headrace verify s3://bucket/flights
@@ -101,21 +101,21 @@ def _verify(url: str, *, fingerprint: str | None, threads: int, as_json: bool) -
         return 1 if fault_count or odd_shards else 0
     if fault_count:
         click.echo(
-            f"{url}: {fault_count} of {blocks} blocks are bad, {lost:,} of {total:,} samples"
+            f"{url}: {fault_count} of {blocks} blocks are damaged, {lost:,} of {total:,} samples"
         )
     elif not odd_shards:
         click.echo(f"{url}: {blocks:,} blocks match the manifest, {total:,} samples")
     if odd_shards:
-        click.echo(f"{url}: {odd_shards} shards differ from the manifest outside of their blocks")
+        click.echo(f"{url}: {odd_shards} shards differ from the manifest outside their blocks")
     if uneven:
         click.echo(
-            f"{url}: the blocks of {uneven:,} shards do not hold the same number of samples, so a "
-            "shuffled order reads some of them twice; headrace convert writes even ones"
+            f"{url}: the blocks of {uneven:,} shards differ in their number of samples, so a "
+            "shuffled order reads some of them twice; headrace convert writes even blocks"
         )
     if unprotected:
         click.echo(
-            f"{url}: {unprotected:,} of {total:,} samples have no checksum in the files, so a "
-            "changed byte in them cannot be noticed"
+            f"{url}: {unprotected:,} of {total:,} samples have no checksum, so changed bytes in "
+            "them cannot be detected"
         )
     return 1 if fault_count or odd_shards else 0
 
@@ -160,5 +160,5 @@ def _repair_text(url: str, report: RepairReport) -> str:
     loss = "none lost" if not report.lost else "some lost" if lost is None else f"{lost:,} lost"
     return (
         f"{url}: {report.sample_count:,} samples in {report.shard_count:,} shards, {loss}; "
-        f"fingerprint {report.fingerprint}, before {report.fingerprint_before or 'not known'}"
+        f"fingerprint {report.fingerprint}, previously {report.fingerprint_before or 'unknown'}"
     )

@@ -27,18 +27,18 @@ def start_spark(master: str, *, verbose: bool) -> SparkSession:
 
     Args:
         master: Spark's master URL, such as ``local[*]``.
-        verbose: Whether Spark's own log goes to standard error, or nowhere.
+        verbose: Whether to show Spark's own log.
 
     Raises:
-        ConfigurationError: There is no Java that Spark can run on.
+        ConfigurationError: There is no Java that Spark supports.
     """
     from headrace.converter.spark_java import provide_java  # noqa: PLC0415 - needs [converter]
 
     java = provide_java()
     from pyspark.sql import SparkSession  # noqa: PLC0415 - as above
 
-    # Workers must use this interpreter, or they lack our packages; and a local session must not
-    # listen on the machine's external address.
+    # Workers need the packages of this interpreter, and a local session must not listen on the
+    # machine's external address.
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     if master.startswith("local"):
         os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
@@ -51,25 +51,25 @@ def start_spark(master: str, *, verbose: bool) -> SparkSession:
     if verbose:
         return builder.getOrCreate()
     if java.note:
-        click.echo(f"{java.note}.", err=True)  # the JVM's messages about it are dropped
-    with _without_standard_error():
+        click.echo(f"{java.note}.", err=True)  # the messages of the JVM are not shown
+    with _silent_stderr():
         return builder.config("spark.log.level", "ERROR").getOrCreate()
 
 
 @contextmanager
-def _without_standard_error() -> Iterator[None]:
-    # The JVM inherits the descriptor when it starts. Exceptions report what matters; the rest is
-    # noise from before there is a session whose log level could be set.
+def _silent_stderr() -> Iterator[None]:
+    # The JVM inherits the descriptor when it starts, and logs before a session exists whose log
+    # level could be set. Exceptions report what matters.
     sys.stderr.flush()
-    kept = os.dup(2)
-    nowhere = os.open(os.devnull, os.O_WRONLY)
+    stderr = os.dup(2)
+    devnull = os.open(os.devnull, os.O_WRONLY)
     try:
-        os.dup2(nowhere, 2)
+        os.dup2(devnull, 2)
         yield
     finally:
-        os.dup2(kept, 2)
-        os.close(kept)
-        os.close(nowhere)
+        os.dup2(stderr, 2)
+        os.close(stderr)
+        os.close(devnull)
 
 
 def text_rows(
@@ -81,18 +81,18 @@ def text_rows(
     *,
     progress: Callable[[Progress], None],
 ) -> tuple[DataFrame, dict[str, Any], LeftOut]:
-    """Make a DataFrame for CSV, JSON or text files, which tasks read as we do without Spark.
+    """Make a DataFrame of CSV, JSON or text files, with the same rows as without Spark.
 
-    Spark's own readers cannot give the same rows: they split quoted line ends, do not distinguish
-    empty fields from ``""``, and infer types that lose digits.
+    Spark's own readers differ: they split fields at quoted line ends, do not distinguish empty
+    fields from ``""``, and infer types that lose digits.
 
     Args:
         spark: The session.
-        source: The URL of the files, readable by this machine and all of Spark's.
+        source: The URL of the files, which all workers must be able to read.
         kind: Their kind.
         text: Fields of `headrace.converter.text.TextOptions`.
         settings: The settings for `write_shards`.
-        progress: Called a few times a second with the amount checked.
+        progress: Called a few times per second.
 
     Returns:
         The arguments for `write_shards`, and what is left out.
@@ -114,13 +114,13 @@ def read_frame(spark: SparkSession, source: str, *, file_format: str) -> DataFra
     from pyspark.errors import PySparkException  # noqa: PLC0415
 
     try:
-        # Otherwise Spark takes it for a path in Hadoop's default file system.
+        # Spark looks for relative paths in Hadoop's default file system.
         return spark.read.format(file_format).load(_absolute(source))
     except (PySparkException, Py4JJavaError) as error:
-        raise BadArgumentError(_refusal(source, file_format, str(error)), field="SRC") from error
+        raise BadArgumentError(_reason(source, file_format, str(error)), field="SRC") from error
 
 
-def _refusal(source: str, file_format: str, text: str) -> str:
+def _reason(source: str, file_format: str, text: str) -> str:
     found = re.search(r"No FileSystem for scheme|ClassNotFoundException: .*FileSystem", text)
     if found is None:
         return f"Spark cannot read {source} as {file_format}: {text.splitlines()[0]}"

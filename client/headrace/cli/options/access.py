@@ -35,7 +35,7 @@ _OPTIONS = (
         "--token-file",
         type=_FILE,
         envvar="HEADRACE_TOKEN_FILE",
-        help="File that contains only a bearer token; read again for each stream.",
+        help="File that contains only a bearer token. It is read again for each stream.",
     ),
 )
 
@@ -43,7 +43,7 @@ _OPTIONS = (
 def access_options(command: Callable[..., _Result]) -> Callable[..., _Result]:
     """Add ``--tls``, ``--tls-ca``, ``--tls-cert``, ``--tls-key`` and ``--token-file``.
 
-    They arrive as one argument, ``access: Access``.
+    The command receives them as one argument, ``access: Access``.
 
     Raises:
         ConfigurationError: When the command is called: the token cannot be read.
@@ -51,7 +51,7 @@ def access_options(command: Callable[..., _Result]) -> Callable[..., _Result]:
     """
 
     @wraps(command)
-    def called(
+    def wrapper(
         *,
         tls: bool,
         tls_ca: Path | None,
@@ -65,7 +65,7 @@ def access_options(command: Callable[..., _Result]) -> Callable[..., _Result]:
         )
         return command(access=access, **others)
 
-    return reduce(lambda decorated, option: option(decorated), reversed(_OPTIONS), called)
+    return reduce(lambda decorated, option: option(decorated), reversed(_OPTIONS), wrapper)
 
 
 def _access(
@@ -83,7 +83,7 @@ def _access(
         config = TlsConfig(ca=tls_ca, cert=tls_cert, key=tls_key)
     if token_file is None:
         return Access(config)
-    # Once now, so that a wrong file name is reported at once and not for each stream.
+    # Read it once here, so that a wrong file name is reported before any stream opens.
     _token(token_file)
     return Access(config, partial(_token, token_file))
 

@@ -1,4 +1,4 @@
-"""Values of options that name columns, splits and hashes."""
+"""Parse the values of options that name columns, splits, hashes and shapes."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """The settings of a server as options of the command line.
 
-They have no defaults here: for a missing option the environment applies, then the file, and finally
+They have no defaults here. If an option is missing, the environment applies, then the file, then
 `ServerConfig`. The help shows the defaults of `ServerConfig`; a test compares the two.
 """
 
@@ -71,7 +71,7 @@ _SETTINGS: tuple[tuple[str, Any, str, str], ...] = (
         "Folder on a local disk that keeps fetched blocks across restarts.",
     ),
     ("cache_dir_bytes", SIZE, "64GiB", "Maximum size of the files in that folder."),
-    ("prefetch_bytes", SIZE, "256MiB", "How many stored bytes one stream reads ahead."),
+    ("prefetch_bytes", SIZE, "256MiB", "Stored bytes that one stream reads ahead."),
     ("fetch_threads", _COUNT, "64", "Maximum number of simultaneous reads from each store."),
     ("max_streams", _COUNT, "256", "Maximum number of open streams."),
     (
@@ -85,7 +85,7 @@ _SETTINGS: tuple[tuple[str, Any, str, str], ...] = (
         "payload_bytes",
         SIZE,
         "2GiB",
-        "Maximum memory for all batches and rings, including what is needed to make them.",
+        "Maximum memory for all batches and rings, including temporary memory.",
     ),
     (
         "max_stream_s",
@@ -93,12 +93,12 @@ _SETTINGS: tuple[tuple[str, Any, str, str], ...] = (
         "900",
         "Seconds after which a stream is asked to reconnect, plus or minus 20 %; 0 for never.",
     ),
-    ("drain_s", NOT_NEGATIVE, "30", "Seconds that streams get to end after SIGTERM."),
+    ("drain_s", NOT_NEGATIVE, "30", "Seconds after SIGTERM in which streams may end."),
     (
         "request_timeout_s",
         NOT_NEGATIVE,
         "10",
-        "Seconds that a client may take to send a request, or to receive an answer.",
+        "Seconds that a client may take to send a request or to receive an answer.",
     ),
     ("heartbeat_s", NOT_NEGATIVE, "5", "Seconds between two heartbeats while a stream waits."),
     (
@@ -111,13 +111,13 @@ _SETTINGS: tuple[tuple[str, Any, str, str], ...] = (
         "step_timeout_s",
         NOT_NEGATIVE,
         "60",
-        "Seconds that a step other than a transform may work on one batch.",
+        "Seconds that a step other than a transform may take for one batch.",
     ),
     (
         "step_threads",
         click.IntRange(min=0),
         "0",
-        "Maximum number of threads that decode images and make tokens; 0 for one per processor.",
+        "Maximum number of threads that decode images and tokenize texts; 0 for one per processor.",
     ),
     (
         "decoded_cache_bytes",
@@ -126,7 +126,7 @@ _SETTINGS: tuple[tuple[str, Any, str, str], ...] = (
         "Maximum memory for decoded images, kept for other ranks, jobs and epochs; 0 for none.",
     ),
     ("transform_workers", _COUNT, "2", "Maximum number of processes for each transform."),
-    ("transform_timeout_s", NOT_NEGATIVE, "30", "Seconds that a transform may work on one batch."),
+    ("transform_timeout_s", NOT_NEGATIVE, "30", "Seconds that a transform may take for one batch."),
     ("metrics_listen", str, "none", "HOST:PORT for Prometheus metrics."),
     ("page", str, "none", "HOST:PORT of a web page that shows datasets, orders, runs and streams."),
     (
@@ -141,19 +141,19 @@ _SETTINGS: tuple[tuple[str, Any, str, str], ...] = (
         "none",
         "http://HOST:PORT of an OpenTelemetry collector to send traces to.",
     ),
-    ("tls_cert", _FILE, "none", "PEM file with a certificate; turns TLS on."),
+    ("tls_cert", _FILE, "none", "PEM file with a certificate; enables TLS."),
     ("tls_key", _FILE, "none", "PEM file with its private key."),
     (
         "tls_client_ca",
         _FILE,
         "none",
-        "PEM file with certificate authorities; clients need a certificate from one of them.",
+        "PEM file with certificate authorities, one of which must sign each client's certificate.",
     ),
     (
         "tokens",
         _FILE,
         "none",
-        "JSON file with tokens and certificates, and what each may read; reread when it changes.",
+        "JSON file with tokens and certificates, and what each may read. It is reread on changes.",
     ),
     ("unix_mode", OctalType(), "600", "Permissions of a unix socket, in octal."),
     (
@@ -166,7 +166,7 @@ _SETTINGS: tuple[tuple[str, Any, str, str], ...] = (
         "ring_uids",
         str,
         "none",
-        "User ids that may have shared memory besides the server's own, separated by commas.",
+        "User ids besides the server's own that may use shared memory, separated by commas.",
     ),
     (
         "log_level",
@@ -187,12 +187,12 @@ _REPEATED = (
     (
         "--transform",
         "NAME=MODULE:FUNCTION@VERSION",
-        "Function over Arrow batches that jobs may request",
+        "Function of Arrow batches that jobs may request",
     ),
     (
         "--tokenizer",
         "NAME=FILE",
-        "tokenizer.json that jobs may request, and that counted the lengths of texts",
+        "tokenizer.json that jobs may request, as given to `headrace index --tokenizer`",
     ),
 )
 
@@ -205,7 +205,7 @@ def setting_options(command: _Decorated) -> _Decorated:
             name,
             type=kind,
             help=f"{text}  [default: {default}]",
-            # If it is given several times, all values count.
+            # All values count if it is given several times.
             multiple=name == _LISTEN,
             callback=_joined if name == _LISTEN else None,
         )
@@ -215,7 +215,7 @@ def setting_options(command: _Decorated) -> _Decorated:
         click.option(
             "--item-nulls/--no-item-nulls",
             default=None,
-            help="Tell clients which items of lists are null. Without it, a null item is an error.",
+            help="Tell clients which list items are null. Without it, a null item is an error.",
         )
     )
     options += [
@@ -224,7 +224,7 @@ def setting_options(command: _Decorated) -> _Decorated:
             f"{flag[2:]}s",
             multiple=True,
             metavar=metavar,
-            # Without a value, the environment and the file apply.
+            # None, so that the environment or the file applies.
             callback=lambda _context, _option, given: given or None,
             help=f"{what}; can be given several times.",
         )
@@ -245,7 +245,7 @@ def default_texts() -> dict[str, object]:
 def _joined(
     _context: click.Context, _option: click.Parameter, given: tuple[str, ...]
 ) -> str | None:
-    # Without a value, the environment and the file apply.
+    # None, so that the environment or the file applies.
     return ",".join(given) or None
 
 

@@ -29,7 +29,7 @@ batch_size_option: _Decorator = click.option(
 global_batch_size_option: _Decorator = click.option(
     "--global-batch-size",
     type=click.IntRange(min=1),
-    help="Samples per batch over all ranks instead.",
+    help="Samples per batch over all ranks, instead of --batch-size.",
 )
 end_option: _Decorator = click.option(
     "--end",
@@ -54,7 +54,7 @@ _Decorated = TypeVar("_Decorated", bound=Callable[..., Any])
 
 _RANK: tuple[_Decorator, ...] = (
     click.option(
-        "--rank", type=click.IntRange(min=0), default=0, show_default=True, help="The rank."
+        "--rank", type=click.IntRange(min=0), default=0, show_default=True, help="Rank to read."
     ),
     click.option(
         "--world-size",
@@ -68,33 +68,38 @@ _RANK: tuple[_Decorator, ...] = (
         type=click.IntRange(min=1),
         default=1,
         show_default=True,
-        help="Consecutive ranks that get the same samples.",
+        help="Number of consecutive ranks that get the same samples.",
     ),
     end_option,
 )
 
 _ORDER: tuple[_Decorator, ...] = (
     seed_option,
-    click.option("--shuffle/--no-shuffle", default=True, help="Shuffle, or read in storage order."),
+    click.option(
+        "--shuffle/--no-shuffle",
+        default=True,
+        show_default=True,
+        help="Shuffle, or read in storage order.",
+    ),
     click.option(
         "--shuffle-bytes",
         type=SIZE,
         default="2GiB",
         show_default=True,
-        help="How many bytes of samples to shuffle together; 0 for the whole epoch.",
+        help="Bytes of samples to shuffle together; 0 for the whole epoch.",
     ),
     click.option(
         "--shuffle-samples",
         type=click.IntRange(min=0),
         default=0,
-        help="The same limit in samples; 0, the default, sets none.",
+        help="Number of samples to shuffle together; 0, the default, for no limit.",
     ),
     click.option(
         "--run-bytes",
         type=SIZE,
         default="2MiB",
         show_default=True,
-        help="How many bytes of neighbouring samples to read together.",
+        help="Bytes of neighbouring samples to read together.",
     ),
 )
 
@@ -107,11 +112,12 @@ def rank_options(command: _Decorated) -> _Decorated:
 def order_options(command: Callable[..., _Result]) -> Callable[..., _Result]:
     """Add ``--seed``, ``--shuffle`` and the options of the shuffle.
 
-    They are passed as one argument, ``spec: OrderSpec``, with one lane and the default unit.
+    The command receives them as one argument, ``spec: OrderSpec``, with one lane and the default
+    unit.
     """
 
     @wraps(command)
-    def called(
+    def wrapper(
         *,
         seed: int,
         shuffle: bool,
@@ -131,15 +137,15 @@ def order_options(command: Callable[..., _Result]) -> Callable[..., _Result]:
         )
         return command(spec=spec, **others)
 
-    return _with(_ORDER, called)
+    return _with(_ORDER, wrapper)
 
 
 def utf8_text(read: Callable[[], str], *, option: str) -> str:
-    """Return the text of a file that an option names.
+    """Return the text of a file, or refuse it if it is not UTF-8.
 
     Args:
         read: Reads the file as UTF-8.
-        option: The option.
+        option: The option that names the file, for the error.
     """
     try:
         return read()

@@ -52,7 +52,7 @@ class DurationType(click.ParamType[float]):
 
 
 class NumberType(click.FloatRange):
-    """A finite number, in a range if one is given: `nan` is in every range of click's."""
+    """A finite number in a range. click accepts `nan` in every range."""
 
     def convert(
         self, value: object, param: click.Parameter | None, ctx: click.Context | None
@@ -98,15 +98,17 @@ class NamedUrlType(click.ParamType[tuple[str, str]]):
         name, equals, url = str(value).partition("=")
         if not (name and equals and url):
             last = PurePath(str(value)).stem
-            meant = f": pass {last}={value}" if "/" in str(value) and last else ""
+            suggestion = f": pass {last}={value}" if "/" in str(value) and last else ""
             self.fail(
-                f"{value!r} is not NAME=URL, such as flowers=s3://bucket/flowers{meant}", param, ctx
+                f"{value!r} is not NAME=URL, such as flowers=s3://bucket/flowers{suggestion}",
+                param,
+                ctx,
             )
         return name, url
 
 
 class FolderUrlType(click.ParamType[str]):
-    """The place of a dataset to write: a URL, or a local path that is not a file."""
+    """Where to write a dataset: a URL, or a local path that is not a file."""
 
     name = "url"
 
@@ -122,7 +124,7 @@ class FolderUrlType(click.ParamType[str]):
 
 
 class PictureType(click.ParamType[Path]):
-    """An image file to write, whose folder must exist, checked before the work starts."""
+    """An image file to write; its folder must exist before the work starts."""
 
     name = "file"
 
@@ -132,7 +134,7 @@ class PictureType(click.ParamType[Path]):
         """Return the path."""
         path = Path(str(value))
         if path.suffix not in _PICTURES:
-            self.fail(f"{str(value)!r} ends in none of {', '.join(_PICTURES)}", param, ctx)
+            self.fail(f"{str(value)!r} does not end in {', '.join(_PICTURES)}", param, ctx)
         if not path.parent.is_dir():
             self.fail(
                 f"the folder {str(path.parent)!r}, in which {path.name} would be written, does "

@@ -1,1 +1,1 @@
-"""Show numbers, samples, images and progress on a terminal, and samples as pages."""
+"""Show values, images and progress on a terminal, and write samples as pages."""

@@ -1,4 +1,4 @@
-"""Write samples as a page or as one picture: images in a grid, with their other columns."""
+"""Write samples as an HTML page or as one picture, with images in a grid."""
 
 from __future__ import annotations
 
@@ -14,23 +14,20 @@ from headrace.cli.show.pictures import (
     picture,
     picture_columns,
     png_of,
-    texts,
 )
 from headrace.cli.show.texts import printable, value_text
 from headrace.errors import BadArgumentError, ConfigurationError
 
 _SIDE = 192
-_CAPTION = 14
+_CAPTION_HEIGHT = 14
 _MARGIN = 8
 _GREY, _DARK, _PAPER = (221, 221, 221), (85, 85, 85), (255, 255, 255)
 
-_MOST_TILES = 1024
-"""Pixels of a picture: 6,000 x 6,000, which viewers still open."""
+_MAX_TILES = 1024
+"""For a picture of about 6,000 x 6,000 pixels, which viewers still open."""
 
-_MOST_IMAGE_BYTES, _MOST_PAGE_BYTES = 4 << 20, 64 << 20
-"""Bytes of a file that a page contains unchanged, and of a page (arbitrary: what browsers open
-quickly).
-"""
+_MAX_IMAGE_BYTES, _MAX_PAGE_BYTES = 4 << 20, 64 << 20
+"""Of a file that a page contains unchanged, and of a page (arbitrary: browsers open it quickly)."""
 
 _HEAD = """<!DOCTYPE html>
 <html lang="en">
@@ -69,18 +66,18 @@ def write_page(
         path: The file to write.
         samples: The samples to show.
         schema: The schema of the dataset, an Arrow schema.
-        forms: The dataset's notes on the formats of columns.
+        forms: The formats of columns that their types do not tell, such as ``bfloat16``.
         title: The title of the page.
     """
     shown = picture_columns(schema, samples)  # type: ignore[arg-type] # Arrow is loaded when it is needed
     head = _HEAD.format(title=escape(printable(title)))
-    pieces, left = [head], _MOST_PAGE_BYTES
+    pieces, left = [head], _MAX_PAGE_BYTES
     for sample in samples:
         card = "".join(_card(sample, shown, forms, left))
         left -= len(card)
         if left < 0:
             raise BadArgumentError(
-                f"a page of these samples would exceed {_MOST_PAGE_BYTES >> 20} MiB at sample "
+                f"a page of these samples would exceed {_MAX_PAGE_BYTES >> 20} MiB at sample "
                 f"{sample.sample_id}; choose fewer samples with --limit or --ids, or fewer "
                 "--columns",
                 field="ids",
@@ -97,11 +94,11 @@ def _card(
         yield _image(sample.values[name], printable(name), left)
     yield "<dl>\n"
     rest = [name for name in sample.values if name not in shown]
-    for (name, text), value in zip(
-        texts(sample.values, rest, forms), (sample.values[each] for each in rest), strict=True
-    ):
+    for name in rest:
+        value = sample.values[name]
         kind = " class='null'" if value is None else ""
-        yield f"<dt>{escape(printable(name))}</dt><dd{kind}>{escape(text)}</dd>\n"
+        text = escape(value_text(value, forms.get(name, "")))
+        yield f"<dt>{escape(printable(name))}</dt><dd{kind}>{text}</dd>\n"
     yield "</dl></figure>\n"
 
 
@@ -109,7 +106,7 @@ def _image(value: object, name: str, left: int) -> str:
     media = media_type(value)
     title = escape(f"{name}: {value_text(value)}", quote=True)
     if media is not None and isinstance(value, bytes):
-        if len(value) > min(_MOST_IMAGE_BYTES, left):
+        if len(value) > min(_MAX_IMAGE_BYTES, left):
             return f"<div class='none' title='{title}'>{title}, too large for a page</div>\n"
         return f"<img alt='{title}' title='{title}' src='{data_uri(value, media)}'>\n"
     drawn = value_text(value) if isinstance(value, bytes) else picture(value, _SIDE)
@@ -123,17 +120,17 @@ def write_grid(path: Path, samples: Sequence[Sample], *, schema: object) -> None
 
     Args:
         path: The file to write.
-        samples: The samples to show; nulls and undecodable images are hatched tiles with a note.
+        samples: The samples to show. Nulls and undecodable images are hatched, with a note.
         schema: The schema of the dataset, an Arrow schema.
 
     Raises:
-        BadArgumentError: There are no images among them, or too many.
+        BadArgumentError: The samples contain no images, or too many.
     """
     shown = picture_columns(schema, samples)  # type: ignore[arg-type] # Arrow is loaded when it is needed
     if not shown:
         raise BadArgumentError(
-            "these samples contain no images, which are PNG, JPEG, GIF or WebP files or uint8 "
-            "arrays of two or three dimensions; expected a column of images, or --html FILE",
+            "these samples contain no images, which are PNG, JPEG, GIF or WebP files, or uint8 "
+            "arrays of two or three dimensions; choose other --columns, or use --html FILE",
             field="columns",
         )
     tiles = [
@@ -144,28 +141,27 @@ def write_grid(path: Path, samples: Sequence[Sample], *, schema: object) -> None
         for sample in samples
         for name in shown
     ]
-    if len(tiles) > _MOST_TILES:
+    if len(tiles) > _MAX_TILES:
         raise BadArgumentError(
-            f"{len(tiles):,} images; expected at most {_MOST_TILES:,} in one picture: choose fewer "
+            f"{len(tiles):,} images; expected at most {_MAX_TILES:,} in one picture: choose fewer "
             "with --limit, --ids or --columns",
             field="ids",
         )
-    _write(path, _drawn(tiles))
+    _write(path, _grid_png(tiles))
 
 
-def _drawn(tiles: Sequence[tuple[str, object]]) -> bytes:
-    first = picture([[0]], 1)  # for its error if Pillow is not installed
-    assert not isinstance(first, str)
+def _grid_png(tiles: Sequence[tuple[str, object]]) -> bytes:
+    picture([[0]], 1)  # raises if Pillow is not installed
     from PIL import Image, ImageDraw  # noqa: PLC0415 - of the [images] extra
 
-    wide = math.ceil(math.sqrt(len(tiles)))
-    high = math.ceil(len(tiles) / wide)
-    across, down = _SIDE + _MARGIN, _SIDE + _MARGIN + _CAPTION
-    canvas = Image.new("RGB", (wide * across + _MARGIN, high * down + _MARGIN), _PAPER)
+    columns = math.ceil(math.sqrt(len(tiles)))
+    rows = math.ceil(len(tiles) / columns)
+    step_x, step_y = _SIDE + _MARGIN, _SIDE + _MARGIN + _CAPTION_HEIGHT
+    canvas = Image.new("RGB", (columns * step_x + _MARGIN, rows * step_y + _MARGIN), _PAPER)
     pen = ImageDraw.Draw(canvas)
     for number, (caption, value) in enumerate(tiles):
-        left = _MARGIN + number % wide * across
-        top = _MARGIN + number // wide * down
+        left = _MARGIN + number % columns * step_x
+        top = _MARGIN + number // columns * step_y
         drawn = picture(value, _SIDE)
         if isinstance(drawn, str):
             for offset in range(0, 2 * _SIDE, 16):
@@ -174,16 +170,16 @@ def _drawn(tiles: Sequence[tuple[str, object]]) -> bytes:
                     (left + start, top + offset - start, left + end, top + offset - end), _GREY
                 )
             pen.rectangle((left, top, left + _SIDE - 1, top + _SIDE - 1), outline=_GREY)
-            pen.text((left + 4, top + 4), _fitting(drawn), _DARK)
+            pen.text((left + 4, top + 4), _caption(drawn), _DARK)
         else:
             at = (left + (_SIDE - drawn.width) // 2, top + (_SIDE - drawn.height) // 2)
             canvas.paste(drawn, at, drawn if drawn.mode == "RGBA" else None)
-        pen.text((left, top + _SIDE + 1), _fitting(caption), _DARK)
+        pen.text((left, top + _SIDE + 1), _caption(caption), _DARK)
     return png_of(canvas)
 
 
-def _fitting(text: str) -> str:
-    # Pillow's own font has only Latin-1 characters if it was built without FreeType.
+def _caption(text: str) -> str:
+    # Without FreeType, Pillow's own font has only Latin-1 characters.
     return text.encode("ascii", "replace").decode("ascii")[:30]
 
 
@@ -192,6 +188,6 @@ def _write(path: Path, content: bytes) -> None:
         path.write_bytes(content)
     except OSError as error:
         raise ConfigurationError(
-            f"{path} cannot be written ({error.strerror}); give a path in an existing folder to "
-            "which you can write"
+            f"{path} cannot be written ({error.strerror}); give a path in a folder that exists "
+            "and is writable"
         ) from error

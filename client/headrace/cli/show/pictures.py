@@ -1,7 +1,7 @@
-"""Draw images among the values of samples: files of common formats, and arrays of bytes.
+"""Draw images of samples: files of common formats, and arrays of bytes.
 
-The contents of a dataset are untrusted. Pillow decodes files, in four formats, after a check of
-their size; the result is drawn again before it is sent to a terminal or a picture.
+The contents of a dataset are untrusted. Pillow decodes only four formats, after a check of the
+size, and only its pixels reach a terminal or a picture.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import base64
 import io
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -21,12 +21,12 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from PIL import Image
 
-_MOST_PIXELS = 1 << 26
-"""The most pixels of a decoded file: 8,192 x 8,192, which takes 256 MiB (arbitrary)."""
+_MAX_PIXELS = 1 << 26
+"""Of a file to decode: 8,192 x 8,192, which takes 256 MiB (arbitrary)."""
 
 _PILLOW_FORMATS = ("PNG", "JPEG", "GIF", "WEBP")
-_CHANNELS = (1, 3, 4)
-_FLAT, _DEEP = 2, 3
+_CHANNELS = ((), (1,), (3,), (4,))
+"""The axes of an image after its height and width."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +43,7 @@ class Sample:
 
 
 def picture_columns(schema: pa.Schema, samples: Sequence[Sample]) -> list[str]:
-    """Return the columns with images, judging by their types or by the samples shown."""
+    """Return the columns with images, according to their types or to the samples."""
     names = [name for name in schema.names if samples and name in samples[0].values]
     return [
         name
@@ -60,11 +60,11 @@ def media_type(value: object) -> str | None:
 
 
 def picture(value: object, side: int) -> Image.Image | str:
-    """Draw an image no larger than a square, or return a note why that is impossible.
+    """Draw an image that fits into a square, or return a note why that is impossible.
 
     Args:
         value: The value of a column that `picture_columns` returned.
-        side: The side of the square, in pixels; smaller images are drawn larger by whole numbers.
+        side: The side of the square in pixels. Smaller images are enlarged by a whole factor.
 
     Raises:
         ConfigurationError: Pillow is not installed.
@@ -104,22 +104,26 @@ def data_uri(content: bytes, media: str) -> str:
 
 
 def _is_raster(kind: pa.DataType) -> bool:
-    """Return whether values are 2D arrays of bytes, optionally with 1, 3 or 4 channels."""
-    shape, item = _shape_of(kind)
-    is_deep = len(shape) == _DEEP and shape[2] in _CHANNELS
-    return str(item) == "uint8" and (len(shape) == _FLAT or is_deep) and 0 not in shape
+    shape, item = shape_of(kind)
+    return str(item) == "uint8" and is_image_shape(shape) and 0 not in shape
 
 
-def _shape_of(kind: pa.DataType) -> tuple[list[int], pa.DataType]:
+def is_image_shape(shape: tuple[int, ...]) -> bool:
+    """Return whether arrays are 2D, optionally with 1, 3 or 4 channels."""
+    return len(shape) > 1 and shape[2:] in _CHANNELS
+
+
+def shape_of(kind: pa.DataType) -> tuple[tuple[int, ...], pa.DataType]:
+    """Return the shape of the values of a type, () if it is not fixed, and their item type."""
     import pyarrow as pa  # noqa: PLC0415 - needs the [storage] extra
 
-    shape: list[int] = []
     if isinstance(kind, pa.FixedShapeTensorType):
-        return list(kind.shape), kind.value_type
+        return tuple(kind.shape), kind.value_type
+    shape: list[int] = []
     while pa.types.is_fixed_size_list(kind):
         shape.append(kind.list_size)
         kind = kind.value_type
-    return shape, kind
+    return tuple(shape), kind
 
 
 def _raster(value: Any) -> Image.Image | str:
@@ -128,10 +132,10 @@ def _raster(value: Any) -> Image.Image | str:
     try:
         pixels = np.asarray(value, np.uint8)
     except (TypeError, ValueError):
-        return "holds nulls"
-    if pixels.ndim == _DEEP and pixels.shape[2] == 1:
+        return "contains nulls"
+    if pixels.shape[2:] == (1,):
         pixels = pixels[:, :, 0]
-    mode = "RGBA" if pixels.ndim == _DEEP and pixels.shape[2] == max(_CHANNELS) else "RGB"
+    mode = "RGBA" if pixels.shape[2:] == (4,) else "RGB"
     drawn: Image.Image = _pillow().fromarray(pixels).convert(mode)
     return drawn
 
@@ -140,13 +144,13 @@ def _decoded(content: bytes, side: int) -> Image.Image | str:
     if media_type(content) is None:
         return value_text(content)
     sides = image_sides(content)
-    if sides is not None and math.prod(sides) > _MOST_PIXELS:
+    if sides is not None and math.prod(sides) > _MAX_PIXELS:
         return f"too large: {sides[0]} x {sides[1]}"
     pillow = _pillow()
     bombs = (pillow.DecompressionBombError, pillow.DecompressionBombWarning)
     try:
         with pillow.open(io.BytesIO(content), formats=_PILLOW_FORMATS) as image:
-            if image.width * image.height > _MOST_PIXELS:
+            if image.width * image.height > _MAX_PIXELS:
                 return f"too large: {image.width} x {image.height}"
             image.draft("RGB", (side, side))
             drawn: Image.Image = image.convert("RGBA" if image.has_transparency_data else "RGB")
@@ -164,10 +168,3 @@ def _pillow() -> Any:
             "pip install 'headrace[images]'"
         ) from error
     return Image
-
-
-def texts(
-    values: Mapping[str, object], names: Iterable[str], forms: Mapping[str, str]
-) -> list[tuple[str, str]]:
-    """Return the values of columns as short texts."""
-    return [(name, value_text(values[name], forms.get(name, ""))) for name in names]

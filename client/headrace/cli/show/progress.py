@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from typing import TYPE_CHECKING, TypeVar
 
 import click
@@ -17,17 +17,17 @@ if TYPE_CHECKING:
     from headrace.loadtest import Progress as SwarmProgress
     from headrace.storage import Compaction
 
-_Now = TypeVar("_Now")
+_Progress = TypeVar("_Progress")
 
 _LINE_S = 10.0
-"""Seconds between two lines without a terminal (arbitrary)."""
+"""Seconds between two log lines (arbitrary)."""
 
 
 @contextmanager
 def conversion_progress() -> Iterator[Callable[[Progress], None]]:
-    """Yield a function that shows progress on standard error."""
+    """Yield a function that shows the progress of a conversion on standard error."""
     if not sys.stderr.isatty():
-        yield _lines()
+        yield _conversion_lines()
         return
     from rich.console import Console  # noqa: PLC0415 - only on a terminal
     from rich.progress import BarColumn, TextColumn, TimeRemainingColumn  # noqa: PLC0415
@@ -44,7 +44,7 @@ def conversion_progress() -> Iterator[Callable[[Progress], None]]:
         task = bar.add_task("converting", total=None, amount="")
 
         def show(progress: Progress) -> None:
-            is_new, elapsed_s = passes.told(progress)
+            is_new, elapsed_s = passes.update(progress)
             if is_new:
                 bar.reset(task, description=passes.name)
             checked, left = progress.checked_bytes, progress.unchecked_bytes
@@ -60,7 +60,7 @@ def conversion_progress() -> Iterator[Callable[[Progress], None]]:
 
 @contextmanager
 def count_progress(what: str, *, total: int, unit: str) -> Iterator[Callable[[int], None]]:
-    """Yield a function that takes how many of ``total`` are done."""
+    """Yield a function that takes the number of finished items of ``total``."""
     if not sys.stderr.isatty():
         yield _count_lines(what, total, unit)
         return
@@ -87,12 +87,12 @@ def count_progress(what: str, *, total: int, unit: str) -> Iterator[Callable[[in
 
 @contextmanager
 def shard_progress(what: str) -> Iterator[Callable[[int, int], None]]:
-    """Yield a function that takes how many shards or files are done, and of how many."""
+    """Yield a function that takes the number of finished shards or files, and their total."""
     if not sys.stderr.isatty():
-        every = _Seldom()
+        is_due = _Throttle()
 
         def show_line(done: int, total: int) -> None:
-            if every():
+            if is_due():
                 click.echo(f"{what}: {done:,} of {total:,}", err=True)
 
         yield show_line
@@ -105,16 +105,15 @@ def shard_progress(what: str) -> Iterator[Callable[[int, int], None]]:
         yield lambda done, total: bar.update(task, completed=done, total=total)
 
 
-@contextmanager
-def compact_progress() -> Iterator[Callable[[Compaction], None]]:
+def compact_progress() -> AbstractContextManager[Callable[[Compaction], None]]:
     """Yield a function that takes the progress of a compaction."""
     began_s = time.monotonic()
-    taken_bytes: list[int] = []
+    resumed_bytes: list[int] = []  # of an earlier run, which say nothing about the rate
 
     def text(now: Compaction) -> str:
-        taken_bytes.append(now.raw_bytes_done)
-        rate = (now.raw_bytes_done - taken_bytes[0]) / max(time.monotonic() - began_s, 1e-9)
-        del taken_bytes[1:]
+        resumed_bytes.append(now.raw_bytes_done)
+        rate = (now.raw_bytes_done - resumed_bytes[0]) / max(time.monotonic() - began_s, 1e-9)
+        del resumed_bytes[1:]
         return (
             f"{now.shards_done:,} of {now.shards_total:,} shards, {size(now.raw_bytes_done)} of "
             f"{size(now.raw_bytes_total)}, {size(int(rate))}/s"
@@ -123,28 +122,25 @@ def compact_progress() -> Iterator[Callable[[Compaction], None]]:
     def share(now: Compaction) -> float:
         return now.raw_bytes_done / max(now.raw_bytes_total, 1)
 
-    with _share_progress("compacting", text, share) as show:
-        yield show
+    return _share_progress("compacting", text, share)
 
 
-@contextmanager
-def swarm_progress() -> Iterator[Callable[[SwarmProgress], None]]:
+def swarm_progress() -> AbstractContextManager[Callable[[SwarmProgress], None]]:
     """Yield a function that takes the progress of a load test."""
-    with _share_progress("load test", _swarm_amount, lambda progress: progress.share) as show:
-        yield show
+    return _share_progress("load test", _swarm_amount, lambda progress: progress.share)
 
 
 @contextmanager
 def _share_progress(
-    what: str, text: Callable[[_Now], str], share: Callable[[_Now], float]
-) -> Iterator[Callable[[_Now], None]]:
-    """Yield a function that takes progress with a known share in [0, 1], shown by `text`."""
+    what: str, text: Callable[[_Progress], str], share: Callable[[_Progress], float]
+) -> Iterator[Callable[[_Progress], None]]:
+    """Yield a function that takes progress, shown with its text and its share in [0, 1]."""
     if not sys.stderr.isatty():
-        every = _Seldom()
+        is_due = _Throttle()
 
-        def show_line(now: _Now) -> None:
+        def show_line(now: _Progress) -> None:
             line = text(now)
-            if every():
+            if is_due():
                 click.echo(f"{what}: {line}", err=True)
 
         yield show_line
@@ -170,29 +166,29 @@ def _swarm_amount(progress: SwarmProgress) -> str:
 
 
 def _count_lines(what: str, total: int, unit: str) -> Callable[[int], None]:
-    every = _Seldom()
+    is_due = _Throttle()
 
     def show(done: int) -> None:
-        if every():
+        if is_due():
             click.echo(f"{what}: {done:,} of {total:,} {unit}", err=True)
 
     return show
 
 
-def _lines() -> Callable[[Progress], None]:
-    every = _Seldom()
+def _conversion_lines() -> Callable[[Progress], None]:
+    is_due = _Throttle()
     passes = _Passes()
 
     def show(progress: Progress) -> None:
-        _, elapsed_s = passes.told(progress)
-        if every():
+        _, elapsed_s = passes.update(progress)
+        if is_due():
             click.echo(f"{passes.name}: {amount(progress, elapsed_s)}", err=True)
 
     return show
 
 
 class _Passes:
-    """Distinguishes the passes over text files, and those of a shuffle.
+    """Tell the passes of a conversion apart: checking, shuffling and converting.
 
     Attributes:
         name: The name of the latest pass.
@@ -202,8 +198,8 @@ class _Passes:
         self.name = "converting"
         self._began_s = time.monotonic()
 
-    def told(self, progress: Progress) -> tuple[bool, float]:
-        """Return whether another pass has started, and how many seconds ago the current one did."""
+    def update(self, progress: Progress) -> tuple[bool, float]:
+        """Return whether a new pass has started, and the seconds since the current one started."""
         now = time.monotonic()
         found = "converting"
         if progress.checked_bytes:
@@ -212,12 +208,12 @@ class _Passes:
             found = "shuffling"
         is_new, self.name = found != self.name, found
         if is_new and found != "checking":
-            self._began_s = now  # the first one started with the command
+            self._began_s = now  # the first pass, checking, starts with the command
         return is_new, now - self._began_s
 
 
-class _Seldom:
-    """Return True from time to time."""
+class _Throttle:
+    """Return True when `_LINE_S` have passed since the last time."""
 
     def __init__(self) -> None:
         self._last = time.monotonic()

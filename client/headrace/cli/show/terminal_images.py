@@ -20,14 +20,14 @@ def image_protocol(environment: Mapping[str, str], *, is_terminal: bool) -> Prot
     """Return the terminal's image protocol, or None if it has none or is unknown.
 
     Args:
-        environment: The environment of this process. The terminal is not queried, since one without
-            images would print the query.
+        environment: The environment of this process. The terminal itself is not queried, since one
+            without images would print the query.
         is_terminal: Whether the output is a terminal.
     """
     term, program = environment.get("TERM", ""), environment.get("TERM_PROGRAM", "")
-    # These pass images on only if they are configured to.
-    is_inside = "TMUX" in environment or term.startswith(("screen", "tmux"))
-    if not is_terminal or is_inside or term in ("", "dumb"):
+    # Terminal multiplexers pass images on only if configured to.
+    is_multiplexed = "TMUX" in environment or term.startswith(("screen", "tmux"))
+    if not is_terminal or is_multiplexed or term in ("", "dumb"):
         return None
     if term in ("xterm-kitty", "xterm-ghostty") or "KITTY_WINDOW_ID" in environment:
         return "kitty"
@@ -37,10 +37,10 @@ def image_protocol(environment: Mapping[str, str], *, is_terminal: bool) -> Prot
 
 
 def sequence(png: bytes, protocol: Protocol) -> str:
-    """Return the sequence that shows an image, eight lines high, and continues below it.
+    """Return the escape sequence that shows an image in eight lines and moves below it.
 
     Args:
-        png: A PNG that we drew, with nothing from a dataset except pixels.
+        png: A PNG that we drew. It contains nothing from a dataset except pixels.
         protocol: The terminal's protocol.
     """
     if protocol == "iterm":
@@ -51,7 +51,7 @@ def sequence(png: bytes, protocol: Protocol) -> str:
 
 
 def _kitty(content: str) -> Iterator[str]:
-    # q=2: no answer, which the shell would take for input.
+    # q=2: no answer, which the shell would read as input.
     options = f"a=T,f=100,q=2,r={_ROWS},"
     for start in range(0, len(content), _CHUNK):
         more = int(start + _CHUNK < len(content))

@@ -29,7 +29,7 @@ def counted(count: int, noun: str) -> str:
 
 
 def column_forms(schema: pa.Schema) -> dict[str, str]:
-    """Return a dataset's notes on its columns besides their types, such as ``bfloat16``."""
+    """Return the formats of columns that their types do not tell, such as ``bfloat16``."""
     notes = {field.name: (field.metadata or {}).get(b"headrace.format") for field in schema}
     return {name: note.decode() for name, note in notes.items() if note}
 
@@ -46,7 +46,7 @@ def value_text(value: object, form: str = "") -> str:
 
     Args:
         value: The value as a Python object from Arrow.
-        form: The dataset's note on the column (`headrace.format`), or an empty text.
+        form: The column's `headrace.format`, or an empty text.
     """
     if value is None:
         return "null"
@@ -65,7 +65,7 @@ def value_text(value: object, form: str = "") -> str:
 
 
 def printable(text: str) -> str:
-    """Escape characters that would move a terminal's cursor, or worse, as Python does."""
+    """Escape control characters as Python does."""
     return "".join(letter if letter.isprintable() else repr(letter)[1:-1] for letter in text)
 
 
@@ -79,7 +79,7 @@ def _bytes_text(value: bytes) -> str:
 
 
 def _from_bfloat16(value: object) -> object:
-    """Return the number whose upper half the bits are; of lists, the numbers."""
+    """Return the number of a bfloat16's bits; for a list of bits, a list of numbers."""
     if isinstance(value, list):
         return [_from_bfloat16(item) for item in value]
     if not isinstance(value, int):

@@ -1,1 +1,1 @@
-"""Work out orders, labels and packed rows from stored datasets."""
+"""Compute orders, labels and packed rows from stored datasets."""

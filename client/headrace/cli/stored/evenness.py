@@ -1,4 +1,4 @@
-"""Measure how evenly an order spreads the labels of samples that are stored sorted."""
+"""Measure how evenly an order distributes labels."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ from numpy.typing import NDArray
 Labels = NDArray[np.int64]
 
 BATCH_SIZES: Final = (256, 1024, 4096)
-# Counts of labels by batch that are held at one time; 128 MiB.
-_MOST_COUNTS: Final = 1 << 24
+# Counts of labels by batch in memory at one time; 128 MiB.
+_MAX_COUNTS: Final = 1 << 24
 
 
 @dataclass(frozen=True, slots=True)
 class Evenness:
-    """The evenness of an order for data that is stored sorted by label.
+    """The evenness of an order.
 
     Attributes:
-        variances: Variance of a label's count in a batch over a uniform permutation's, for batches
-            of `BATCH_SIZES`; NaN where the epoch has no such batch.
-        labels: Distinct labels in a batch of 1,024.
-        absence: The longest absence of a label, mean over labels, in percent of the epoch.
+        variances: The variance of a label's count per batch relative to a uniform permutation, by
+            `BATCH_SIZES`; NaN if the epoch has no such batch.
+        labels: The mean number of distinct labels in a batch of 1,024.
+        absence: The mean over labels of the longest absence, in percent of the epoch.
         longest: The longest absence of any label, in percent of the epoch.
     """
 
@@ -37,28 +37,28 @@ def measure(epoch_labels: Labels) -> Evenness:
     """Measure one epoch.
 
     Args:
-        epoch_labels: ``(samples,) int64``, the label at each position, from 0 on without gaps.
+        epoch_labels: ``(samples,) int64``, the label at each position; labels count from 0.
     """
     count, labels = len(epoch_labels), int(epoch_labels.max()) + 1
     shares = np.bincount(epoch_labels, minlength=labels) / count
     variances, distinct = [], float("nan")
     for size in BATCH_SIZES:
-        variance, own = _batches(epoch_labels, shares, size)
+        variance, found = _batches(epoch_labels, shares, size)
         variances.append(variance)
         if size == BATCH_SIZES[1]:
-            distinct = own
+            distinct = found
     longest = _absences(epoch_labels, labels) * 100 / count
     return Evenness(tuple(variances), distinct, float(longest.mean()), float(longest.max()))
 
 
 def _batches(epoch_labels: Labels, shares: NDArray[np.float64], size: int) -> tuple[float, float]:
-    """Return the variance of counts over a uniform order's, and distinct labels in a batch."""
+    """Return the relative variance of counts, and the mean number of distinct labels per batch."""
     labels, count = len(shares), len(epoch_labels) // size
     expected = size * float((shares * (1 - shares)).sum())
     if not count or not expected:
         return float("nan"), float("nan")
     squares, distinct = 0.0, 0
-    together = max(_MOST_COUNTS // labels, 1)
+    together = max(_MAX_COUNTS // labels, 1)
     for first in range(0, count, together):
         rows = epoch_labels[first * size : min(first + together, count) * size].reshape(-1, size)
         places = np.arange(len(rows))[:, None] * labels
@@ -70,7 +70,7 @@ def _batches(epoch_labels: Labels, shares: NDArray[np.float64], size: int) -> tu
 
 
 def _absences(epoch_labels: Labels, labels: int) -> Labels:
-    """Return for each label the longest stretch of positions without it."""
+    """Return the longest run of positions without each label."""
     order = np.argsort(epoch_labels, kind="stable")
     bounds = np.searchsorted(epoch_labels[order], np.arange(labels + 1))
     longest = np.zeros(labels, np.int64)

@@ -23,10 +23,10 @@ class StoredLabels:
     """Labels by sample id.
 
     Attributes:
-        labels: ``(samples,) int64``, numbers from 0 on without gaps.
-        read: The number of blocks read; samples of others have the label of the last sample read
+        labels: ``(samples,) int64``, counted from 0.
+        read: The number of blocks that were read. The samples of other blocks get the last label
             before them.
-        blocks: The number of all blocks.
+        blocks: The total number of blocks.
     """
 
     labels: NDArray[np.int64]
@@ -49,9 +49,10 @@ def read_labels(
 
     Args:
         dataset: The dataset.
-        column: The column of labels, of any type with distinct values.
-        max_bytes: The most stored bytes to read, but at least one block; blocks are evenly spaced.
-        progress: Yields the blocks one after another, and may show progress.
+        column: The column of labels.
+        max_bytes: The maximum number of stored bytes to read, in evenly spaced blocks; at least one
+            block is read.
+        progress: Shows the progress over the blocks.
 
     Raises:
         UsageError: There is no such column.
@@ -87,7 +88,7 @@ def read_labels(
     encoded = pc.dictionary_encode(pa.concat_arrays(values), null_encoding="encode")
     codes = cast("pa.DictionaryArray[Any, Any]", encoded)
     own = np.asarray(codes.indices).astype(np.int64)
-    # The next block that is read begins another stretch; until then the last label holds.
+    # The last label of a block extends to the next block that was read.
     ends = np.append(firsts[1:], dataset.sample_count)
     counts = np.ones(len(own), np.int64)
     lasts = np.cumsum(lengths) - 1

@@ -1,4 +1,4 @@
-"""Make orders from manifests: shard tables, and the samples that filters keep."""
+"""Make orders from manifests and filters."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Tables:
-    """What an order needs to know about datasets.
+    """The shard tables of datasets.
 
     Attributes:
         tables: For each dataset, the shard table of the kept samples.
@@ -54,7 +54,7 @@ def read_tables(urls: Sequence[str], wheres: Sequence[str] = ()) -> Tables:
 
     Args:
         urls: The URLs of the datasets.
-        wheres: A filter for each dataset, empty for no filter; an empty list filters nothing.
+        wheres: A filter for each dataset, empty for none; or an empty list for no filters.
     """
     from headrace.order import table_of  # noqa: PLC0415
     from headrace.storage import open_dataset  # noqa: PLC0415 - needs the [storage] extra
@@ -71,11 +71,11 @@ def read_tables(urls: Sequence[str], wheres: Sequence[str] = ()) -> Tables:
 
 
 def kept_of(dataset: OpenDataset, where: str) -> Kept:
-    """Return which samples of a dataset a filter keeps, reading its blocks with a progress bar.
+    """Return the samples that a filter keeps, and show progress.
 
     Raises:
-        BadArgumentError: The filter cannot be read.
-        UsageError: It keeps nothing.
+        BadArgumentError: The filter cannot be parsed.
+        UsageError: The filter keeps nothing.
     """
     from headrace.cli.show.progress import count_progress  # noqa: PLC0415
     from headrace.order import Kept  # noqa: PLC0415
@@ -86,6 +86,6 @@ def kept_of(dataset: OpenDataset, where: str) -> Kept:
         kept = Kept(kept_bits(dataset, filtered, progress=progress), dataset.sample_count)
     if not kept.count:
         raise click.UsageError(
-            f"--where: it keeps none of the {dataset.sample_count:,} samples of {dataset.url}."
+            f"--where keeps none of the {dataset.sample_count:,} samples of {dataset.url}."
         )
     return kept

@@ -65,7 +65,7 @@ class ShareType(click.ParamType[float]):
         share = float(_match(self, _PERCENT, value, "40%")["share"]) / 100
         if not 0 < share < 1:
             self.fail(
-                f"{value!r} is not a {self.name} of a run; expected one inside it, such as 40%"
+                f"{value!r} is not a share of a run; expected more than 0% and less than 100%"
             )
         return share
 
@@ -89,11 +89,11 @@ class CutType(click.ParamType[Any]):
         )
         if (match["kind"] in ("latency", "bandwidth")) != bool(float(match["value"] or 0)):
             self.fail(
-                f"{value!r}: latency and bandwidth need a value above 0, and the others take none"
+                f"{value!r}: latency and bandwidth need a value above 0, and other kinds take none"
             )
         if match["kind"] == "blackhole" and not float(match["seconds"] or 0):
-            self.fail(f"{value!r}: a black hole needs a duration, such as blackhole:5")
-        kind: CutKind = match["kind"]  # type: ignore[assignment] # the pattern knows no other
+            self.fail(f"{value!r}: a blackhole needs a duration, such as blackhole:5")
+        kind: CutKind = match["kind"]  # type: ignore[assignment] # the pattern allows no other
         return Cut(kind, float(match["value"] or 0), float(match["seconds"] or 0))
 
 

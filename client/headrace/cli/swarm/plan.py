@@ -21,14 +21,14 @@ if TYPE_CHECKING:
     from headrace.order import AnyOrder, OrderSpec
     from headrace.v1 import shard_service_pb2 as pb
 
-_PREFETCH_BYTES = 16 << 20  # of a rank: a few batches
-_MOST_PREFETCH_BYTES = 1 << 30  # of all ranks: little compared with the memory of a test machine
-_ENDLESS = 1 << 40  # steps; more than a run limited in seconds has
+_PREFETCH_BYTES = 16 << 20  # per rank: a few batches
+_MAX_PREFETCH_BYTES = 1 << 30  # for all ranks: a small part of a test machine's memory
+_ENDLESS = 1 << 40  # steps, for a run that is limited in seconds
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Options:
-    """The options of the command; their help describes them."""
+    """The options of the command, as its help describes them."""
 
     targets: str
     dataset: str
@@ -65,9 +65,9 @@ class Options:
 
     def __post_init__(self) -> None:
         if bool(self.dataset) == (self.mixture is not None):
-            raise click.UsageError("Give a DATASET, or a --mixture instead.")
+            raise click.UsageError("Give either DATASET or --mixture.")
         if self.where and self.mixture is not None:
-            raise click.UsageError("--where: give each dataset of the --mixture its 'where'.")
+            raise click.UsageError("--where: give each dataset its 'where' in the --mixture file.")
         if sum(given is not None for given in (self.epochs, self.steps, self.seconds)) > 1:
             raise click.UsageError("--epochs, --steps and --seconds exclude one another.")
         ranks = self.ranks
@@ -80,12 +80,12 @@ class Options:
 
     @property
     def restart_command(self) -> tuple[str, ...]:
-        """Return the words of the command that restarts a killed process; none without one."""
+        """Return the words of --restart; none without it."""
         try:
             return tuple(shlex.split(self.restart or ""))
         except ValueError as error:
             raise click.UsageError(
-                f"--restart: {self.restart!r} is no command ({error})."
+                f"--restart: {self.restart!r} is not a command ({error})."
             ) from error
 
     @property
@@ -95,12 +95,12 @@ class Options:
 
 
 @dataclass(frozen=True, slots=True)
-class TrainedOn:
-    """The datasets that the trainers read, as described by the first server.
+class ServedDatasets:
+    """The datasets to read, as the first server describes them.
 
     Attributes:
-        datasets: The one dataset, or those of the mixture in its order.
-        mixture: The mixture with the version of each dataset, or None.
+        datasets: The dataset, or those of the mixture in its order.
+        mixture: The mixture with the version of each dataset; None for one dataset.
     """
 
     datasets: tuple[pb.Dataset, ...]
@@ -120,7 +120,7 @@ class TrainedOn:
         return [dataset.sample_count for dataset in self.datasets]
 
 
-def ask(options: Options) -> TrainedOn:
+def fetch_datasets(options: Options) -> ServedDatasets:
     """Ask the first server about the datasets to read."""
     from headrace.client import Deadlines, fetch_dataset, read_mixture  # noqa: PLC0415
 
@@ -130,7 +130,7 @@ def ask(options: Options) -> TrainedOn:
         text = utf8_text(lambda: path.read_text(encoding="utf-8"), option="--mixture")
         mixture = read_mixture(text)
         if any(entry.skips for entry in mixture.datasets):
-            raise click.UsageError("--mixture: a load test cannot leave samples out; drop 'skips'.")
+            raise click.UsageError("--mixture: a load test does not support 'skips'.")
     wanted = [(options.dataset, options.where)]
     if mixture is not None:
         wanted = [(entry.name, entry.where or "") for entry in mixture.datasets]
@@ -143,10 +143,10 @@ def ask(options: Options) -> TrainedOn:
     )
     if mixture is not None:
         mixture = mixture.pinned([dataset.fingerprint for dataset in found])
-    return TrainedOn(found, mixture)
+    return ServedDatasets(found, mixture)
 
 
-def swarm_spec(options: Options, subject: TrainedOn) -> SwarmSpec:
+def swarm_spec(options: Options, served: ServedDatasets) -> SwarmSpec:
     """Return the swarm that the options describe."""
     from headrace.client import Deadlines  # noqa: PLC0415
     from headrace.loadtest import SwarmSpec  # noqa: PLC0415
@@ -155,12 +155,12 @@ def swarm_spec(options: Options, subject: TrainedOn) -> SwarmSpec:
     size = options.global_batch_size or options.batch_size * options.ranks
     trainers = options.ranks * options.jobs
     order = replace(options.spec, unit=size)
-    mixture, counts = subject.mixture, subject.sample_counts
+    mixture, counts = served.mixture, served.sample_counts
     spec = SwarmSpec(
         targets=options.addresses,
         dataset=options.dataset,
         mixture=mixture,
-        first_ids=tuple(accumulate(subject.stored_counts[:-1], initial=0)),
+        first_ids=tuple(accumulate(served.stored_counts[:-1], initial=0)),
         sample_count=(
             counts[0] if mixture is None else epoch_positions(mixture.spec(order), counts)
         ),
@@ -174,7 +174,7 @@ def swarm_spec(options: Options, subject: TrainedOn) -> SwarmSpec:
         where=options.where,
         step_s=options.step_ms / 1e3,
         seconds=options.seconds,
-        prefetch_bytes=min(_PREFETCH_BYTES, _MOST_PREFETCH_BYTES // trainers),
+        prefetch_bytes=min(_PREFETCH_BYTES, _MAX_PREFETCH_BYTES // trainers),
         transport=options.transport,
         processes=options.processes or min(os.cpu_count() or 1, trainers),
         rescales=tuple(rescale for _, rescale in options.rescales),
@@ -189,17 +189,19 @@ def swarm_spec(options: Options, subject: TrainedOn) -> SwarmSpec:
     return replace(spec, steps=whole if options.seconds is None else _ENDLESS)
 
 
-def orders(subject: TrainedOn, spec: SwarmSpec, urls: Sequence[str]) -> Sequence[AnyOrder]:
-    """Return the order of each job, from the manifests alone, and the columns of filters."""
+def expected_orders(
+    served: ServedDatasets, spec: SwarmSpec, urls: Sequence[str]
+) -> Sequence[AnyOrder]:
+    """Return the order of each job, from the manifests and the columns that filters need."""
     from headrace.cli.stored.shard_tables import read_tables  # noqa: PLC0415 - needs the [storage] extra
 
-    if len(urls) != len(subject.datasets):
+    if len(urls) != len(served.datasets):
         raise click.UsageError(
-            f"--manifest is given {len(urls)} times; expected {len(subject.datasets)}, one for "
+            f"--manifest is given {len(urls)} times; expected {len(served.datasets)}, one for "
             "each dataset in the mixture's order."
         )
-    tables = read_tables(urls, [dataset.filter.where for dataset in subject.datasets])
-    for dataset, fingerprint, url in zip(subject.datasets, tables.fingerprints, urls, strict=True):
+    tables = read_tables(urls, [dataset.filter.where for dataset in served.datasets])
+    for dataset, fingerprint, url in zip(served.datasets, tables.fingerprints, urls, strict=True):
         if fingerprint != dataset.fingerprint:
             raise TokenDatasetChangedError(
                 f"the server's dataset {dataset.name!r} has fingerprint {dataset.fingerprint}, but "
@@ -207,7 +209,7 @@ def orders(subject: TrainedOn, spec: SwarmSpec, urls: Sequence[str]) -> Sequence
                 "served"
             )
     jobs = [replace(spec.order, seed=spec.order.seed + job) for job in range(spec.jobs)]
-    mixture = subject.mixture
+    mixture = served.mixture
     if mixture is None:
         return [tables.order(order) for order in jobs]
     return [tables.mixture(mixture.spec(order)) for order in jobs]

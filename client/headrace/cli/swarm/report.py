@@ -55,7 +55,7 @@ class LoadReport:
 
     def show(self) -> None:
         """Print tables to standard output."""
-        from rich.console import Console  # noqa: PLC0415 - only where there is something to show
+        from rich.console import Console  # noqa: PLC0415 - only for tables
 
         console = Console(highlight=False)
         console.print(_table("speed", _speed_rows(self.summary)))
@@ -87,7 +87,7 @@ def _speed_rows(found: Summary) -> list[tuple[str, str]]:
             "first batch, ms",
             f"{found.first_batch_ms:,.1f} (worst {found.first_batch_worst_ms:,.1f})",
         ),
-        ("wait for a batch, ms", waits or "no rank got a second batch"),
+        ("wait for a batch, ms", waits or "no rank received a second batch"),
         ("time spent waiting", f"{found.stalled:.1%}"),
         ("slowest rank / fastest", f"{found.fairness:.2f}"),
         ("reconnects", f"{found.reconnects:,}{f' ({errors})' if errors else ''}"),
@@ -99,17 +99,20 @@ def _speed_rows(found: Summary) -> list[tuple[str, str]]:
 def _proof_rows(report: LoadReport) -> list[tuple[str, str]]:
     proof, tokens = report.proof, report.tokens
     if proof.wanted_digest:
-        samples = f"{proof.altered:,} batches with wrong samples or places"
-        digest = f"{proof.digest}, the manifest says {proof.wanted_digest}"
+        samples = f"{proof.altered:,} batches with wrong samples or order"
+        digest = f"{proof.digest}, expected {proof.wanted_digest}"
     else:
-        samples = "order not compared: give --manifest URL"
-        digest = f"{proof.digest} (compare with another run's)"
+        samples = "not compared: give --manifest URL"
+        digest = f"{proof.digest}, to compare with another run"
     rows = [
         ("compared", f"{proof.batches:,} batches, {proof.samples:,} samples"),
         ("lost, repeated", f"{proof.lost:,}, {proof.repeated:,} batches"),
         ("out of order, foreign", f"{proof.out_of_order:,}, {proof.foreign:,} batches"),
         ("samples", samples),
-        ("epochs exactly once", f"{proof.epochs_whole:,} of {proof.epochs_complete:,} whole ones"),
+        (
+            "epochs exactly once",
+            f"{proof.epochs_whole:,} of {proof.epochs_complete:,} complete ones",
+        ),
         ("order digest", digest),
         ("tokens resumed", f"{tokens.tokens:,}, {tokens.wrong:,} of them wrong"),
     ]

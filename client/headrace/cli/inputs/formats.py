@@ -1,4 +1,4 @@
-"""Detect the format of a path or URL from file names."""
+"""Detect the format of a file or folder from the names of files."""
 
 from __future__ import annotations
 
@@ -7,16 +7,19 @@ from collections import Counter
 from collections.abc import Sequence
 from itertools import islice
 from pathlib import Path, PurePosixPath
+from typing import TYPE_CHECKING
 
 from headrace.errors import BadArgumentError, ObjectNotFoundError
-from headrace.storage import Store, open_store
+
+if TYPE_CHECKING:
+    from headrace.storage import Store
 
 FORMATS = (
     *("csv", "delta", "headrace", "huggingface", "images", "json"),
     *("mds", "orc", "parquet", "text", "webdataset"),
 )
 
-_MARKS = {
+_MARKER_FILES = {
     "headrace.json": "headrace",
     "index.json": "mds",
     "dataset_dict.json": "huggingface",
@@ -46,26 +49,28 @@ _SUFFIXES = {
     ".txt": "text",
     ".webp": "images",
 }
-_PACKED = {".bz2", ".gz", ".zst"}
-_DOCUMENTS = {
+_COMPRESSED = {".bz2", ".gz", ".zst"}
+_AUXILIARY = {
     *("authors", "changelog", "changes", "citation", "classes", "contributing", "copying"),
     *("description", "labels", "licence", "license", "manifest", "notes", "notice", "readme"),
     *("requirements", "version"),
 }
-"""Stems of files that may accompany any kind of data."""
+"""Stems of files that may accompany data of any format."""
 
-_MOST_NAMES = 20_000  # arbitrary: 20 pages of an S3 listing, some 2 s
+_MAX_NAMES = 20_000  # arbitrary: 20 pages of an S3 listing, about 2 s
 _CLEAR_SHARE = 2 / 3  # arbitrary: twice as many as of all other kinds together
 
 
-def guess_format(source: str) -> str:
-    """Return the format of a file or folder, from the names in it.
+def detect_format(source: str) -> str:
+    """Return the format of a file or folder.
 
     Raises:
-        BadArgumentError: There is nothing, or its names do not indicate a format.
+        BadArgumentError: It does not exist, is empty, or its names do not indicate a format.
         StoreRefusedError: The store refuses.
         StoreUnavailableError: The store cannot be reached.
     """
+    from headrace.storage import open_store  # noqa: PLC0415 - needs the [storage] extra
+
     with contextlib.closing(open_store(source)) as store:
         local, is_local = Path(store.url), "://" not in store.url
     if is_local and not local.exists():
@@ -74,30 +79,30 @@ def guess_format(source: str) -> str:
     if of_file is not None and not (is_local and local.is_dir()):
         return of_file
     if is_local and local.is_file():
-        raise _untold(f"nothing in the name {source}")
+        raise _unknown(source)
     with contextlib.closing(open_store(source)) as store:
-        marked = next((kind for mark, kind in _MARKS.items() if _holds(store, mark)), None)
-        names = [] if marked else sorted(islice(store.list(), _MOST_NAMES))
+        marked = next((kind for mark, kind in _MARKER_FILES.items() if _exists(store, mark)), None)
+        names = [] if marked else sorted(islice(store.list(), _MAX_NAMES))
     if marked is not None:
         return marked
     if any(name.startswith("_delta_log/") for name in names):
         return "delta"
-    told = _most(source, names) or of_file
-    if told is not None:
-        return told
+    found = _majority_format(source, names) or of_file
+    if found is not None:
+        return found
     if not names:
         raise _missing(source)
-    raise _untold(f"no name at {source}")
+    raise _unknown(source)
 
 
-def _most(source: str, names: Sequence[str]) -> str | None:
-    """Return the format of most files, ignoring hidden ones and documents.
+def _majority_format(source: str, names: Sequence[str]) -> str | None:
+    """Return the format of most files, ignoring hidden and auxiliary ones.
 
     Raises:
         BadArgumentError: No format has two thirds of the files with a known format.
     """
-    telling = [name for name in names if not _is_beside_the_data(name)]
-    counts = Counter(filter(None, map(_format_of, telling or names)))
+    data = [name for name in names if not _is_auxiliary(name)]
+    counts = Counter(filter(None, map(_format_of, data or names)))
     if not counts:
         return None
     (most, count), total = counts.most_common(1)[0], counts.total()
@@ -111,13 +116,13 @@ def _most(source: str, names: Sequence[str]) -> str | None:
     return most
 
 
-def _is_beside_the_data(name: str) -> bool:
+def _is_auxiliary(name: str) -> bool:
     path = PurePosixPath(name)
     is_hidden = any(part.startswith((".", "__MACOSX")) for part in path.parts)
-    return is_hidden or path.name.split(".", 1)[0].lower() in _DOCUMENTS
+    return is_hidden or path.name.split(".", 1)[0].lower() in _AUXILIARY
 
 
-def _holds(store: Store, name: str) -> bool:
+def _exists(store: Store, name: str) -> bool:
     try:
         store.read(name, offset=0, length=1)
     except ObjectNotFoundError:
@@ -127,18 +132,20 @@ def _holds(store: Store, name: str) -> bool:
 
 def _format_of(name: str) -> str | None:
     path = PurePosixPath(name.lower())
-    if path.suffix in _PACKED:
+    if path.suffix in _COMPRESSED:
         path = path.with_suffix("")
     return _SUFFIXES.get(path.suffix)
 
 
-def _untold(where: str) -> BadArgumentError:
+def _unknown(source: str) -> BadArgumentError:
     return BadArgumentError(
-        f"{where} indicates the format; pass --format, one of {', '.join(FORMATS)}", field="format"
+        f"the format of {source} is not clear from file names; pass --format, one of "
+        f"{', '.join(FORMATS)}",
+        field="format",
     )
 
 
 def _missing(source: str) -> BadArgumentError:
     return BadArgumentError(
-        f"{source} does not exist, or is empty; expected a file or folder", field="SRC"
+        f"{source} does not exist or is empty; expected a file or folder", field="SRC"
     )
