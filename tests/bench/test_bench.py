@@ -1,4 +1,4 @@
-"""The benchmark measures every piece of every kind of samples, however short it is told to be."""
+"""The benchmark measures every stage of every kind of samples, however short it is told to be."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from headrace.bench import WORKLOADS, Limits, Pieces, decoding_rate
+from headrace.bench import WORKLOADS, Limits, StageRates, decoding_rate
 from headrace.storage import open_dataset
 from support.command import run
 
@@ -28,7 +28,7 @@ def test_samples_are_as_large_as_said(tmp_path: Path, workload: object) -> None:
     assert raw.nbytes / raw.num_rows == pytest.approx(known.sample_bytes, rel=0.1)
 
 
-def test_a_run_names_pieces_limits_and_the_bottleneck() -> None:
+def test_a_run_names_stages_limits_and_the_bottleneck() -> None:
     """The command as a process: tokens, in numbers that are above zero."""
     found = run(
         *("bench", "--only", "tokens", "--mib", "1", "--seconds", "0.1"),
@@ -43,7 +43,7 @@ def test_a_run_names_pieces_limits_and_the_bottleneck() -> None:
     assert report["images_per_processor_second"] is None
     for one in report["workloads"]:
         assert one["bottleneck"] in ("wire", "server", "client", "loop")
-        rates = [one[piece] for piece in ("store", "decode", "wire", "server", "client", "loop")]
+        rates = [one[stage] for stage in ("store", "decode", "wire", "server", "client", "loop")]
         assert 0 < one["bottleneck_share"] <= 1
         assert all(rate > 0 for rate in rates)
         assert one["first_batch_ms"] > 0
@@ -64,8 +64,8 @@ def test_a_limit_is_the_best_that_was_seen() -> None:
 
 
 def test_the_bottleneck_is_what_costs_most() -> None:
-    """Each piece's cost is what it adds to the pieces before it."""
-    pieces = Pieces(
+    """Each stage's cost is what it adds to the stages before it."""
+    rates = StageRates(
         workload="rows",
         batch_bytes=1,
         store=1.0,
@@ -79,6 +79,6 @@ def test_the_bottleneck_is_what_costs_most() -> None:
         first_batch_ms=1.0,
     )
 
-    assert "client" == pieces.bottleneck
+    assert "client" == rates.bottleneck
     # 1/300 - 1/900 of 1/290
-    assert pieces.bottleneck_share == pytest.approx(0.6444, abs=1e-3)
+    assert rates.bottleneck_share == pytest.approx(0.6444, abs=1e-3)

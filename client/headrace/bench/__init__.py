@@ -3,7 +3,7 @@
 from headrace.bench.doctor import Diagnosis, Need, diagnose
 from headrace.bench.image_doctor import ImageCost, decoding_rate, measure_images
 from headrace.bench.limits import Limits, measure_limits
-from headrace.bench.pieces import Pieces, measure_pieces
+from headrace.bench.stages import StageRates, measure_stages
 from headrace.bench.store_doctor import StoreDiagnosis, StoreNeed, diagnose_store
 from headrace.bench.workloads import WORKLOADS, Workload
 
@@ -13,7 +13,7 @@ __all__ = [
     "ImageCost",
     "Limits",
     "Need",
-    "Pieces",
+    "StageRates",
     "StoreDiagnosis",
     "StoreNeed",
     "Workload",
@@ -22,5 +22,5 @@ __all__ = [
     "diagnose_store",
     "measure_images",
     "measure_limits",
-    "measure_pieces",
+    "measure_stages",
 ]

@@ -1,10 +1,11 @@
-"""Run servers in separate processes, which end with the block that uses them."""
+"""Run servers in child processes that end with a `with` block."""
 
 from __future__ import annotations
 
 import json
 import os
 import select
+import shlex
 import signal
 import subprocess
 import sys
@@ -17,7 +18,7 @@ from typing import IO
 from headrace.errors import ConfigurationError
 
 CHUNK_BYTES = 2 << 20
-"""The most payload that a real server puts into a message."""
+"""The maximum payload that a real server puts into a message."""
 
 _READY_S = 120.0  # arbitrary: enough for imports on a busy machine
 _END_S = 20.0
@@ -39,7 +40,7 @@ class Serving:
     ready_line: str
 
     def processor_s(self) -> float:
-        """Return the server's processor time so far, in seconds; 0 except on Linux."""
+        """Return the processor time of the server so far in seconds; 0 on systems besides Linux."""
         try:
             return processor_s(self.process.pid)
         except OSError:
@@ -69,13 +70,13 @@ def serving(
 
     Args:
         datasets: URLs by name.
-        options: Further options of the command.
+        options: Other options of the command.
         listen: The address to listen on.
         stderr: Where its log goes, as for `subprocess`; None for our own standard error.
-        nofile: The most files that it may have open; 0 for our own limit.
+        nofile: The maximum number of open files; 0 for our own limit.
 
     Raises:
-        ConfigurationError: It was not ready in time.
+        ConfigurationError: The server was not ready in time.
     """
     limited = ["sh", "-c", f'ulimit -n {nofile}; exec "$@"', "sh"] if nofile else []
     command = [
@@ -96,11 +97,11 @@ def serving(
 
 @contextmanager
 def serving_ready_bytes(payload_bytes: int, *, chunk_bytes: int = CHUNK_BYTES) -> Iterator[Serving]:
-    """Serve the same bytes over and over, from a gRPC server that does nothing else.
+    """Serve the same bytes repeatedly from a bare gRPC server.
 
     Args:
         payload_bytes: The number of bytes.
-        chunk_bytes: The most of them in one message.
+        chunk_bytes: The maximum number of bytes in a message.
     """
     sizes = (str(payload_bytes), str(chunk_bytes))
     command = [sys.executable, "-m", "headrace.bench.ready", *sizes]
@@ -112,7 +113,7 @@ def serving_ready_bytes(payload_bytes: int, *, chunk_bytes: int = CHUNK_BYTES) -
 def _started(
     command: Sequence[str], stderr: IO[str] | int | None
 ) -> Iterator[tuple[subprocess.Popen[str], str]]:
-    """Start a program and yield its first line; at the end, stop it, or kill it if necessary."""
+    """Start a program and yield its first line; afterwards, stop it, or kill it if necessary."""
     process = subprocess.Popen(  # noqa: S603 - our own programs
         command, stdout=subprocess.PIPE, stderr=stderr, text=True
     )
@@ -122,8 +123,8 @@ def _started(
         line = process.stdout.readline() if ready else ""
         if not line:
             raise ConfigurationError(
-                f"a server was not ready within {_READY_S:.0f} s; run it by hand to see why: "
-                f"{' '.join(command)}"
+                f"a server was not ready within {_READY_S:.0f} s; run this command to see why: "
+                f"{shlex.join(command)}"
             )
         yield process, line
     finally:

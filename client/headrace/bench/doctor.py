@@ -1,4 +1,4 @@
-"""Tell from where a client runs whether a server is fast enough, and which hop is too slow."""
+"""Measure whether a server is fast enough for a job, and which hop is too slow."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ from headrace.order import OrderSpec
 _MIB = 1 << 20
 _CALLS = 11
 _MARGIN = 1.2
-"""A job needs some margin over its mean; below it the server is only just fast enough."""
+"""With less margin over the mean rate of a job, a server is only just fast enough."""
 
 _REMEDIES = {
-    "store": "the server waits for its store: give it a larger cache or --cache-dir, more "
-    "--fetch-threads, or move it closer to the bucket",
+    "store": "the server waits for its store: give it a larger cache, a --cache-dir "
+    "or more --fetch-threads, or move it closer to the bucket",
     "server": "the server is the limit: give it more cores, --workers, or another replica",
     "network": "the network is the limit: move the server closer, or read fewer --columns",
     "client": "this process is the limit: use fewer ranks on this machine, or faster cores",
@@ -51,13 +51,13 @@ class Need:
 
 @dataclass(frozen=True, slots=True)
 class Pass:
-    """One reading of the same batches.
+    """The result of reading some batches.
 
     Attributes:
         samples_per_s: Samples per second.
         mib_per_s: MiB of payload per second.
-        first_batch_ms: From opening to the first batch.
-        hops: The share of the time by hop: store, server, network, client, copy.
+        first_batch_ms: Milliseconds from opening to the first batch.
+        hops: The share of the time spent in each hop: store, server, network, client, copy.
     """
 
     samples_per_s: float
@@ -67,7 +67,7 @@ class Pass:
 
     @property
     def slowest(self) -> str:
-        """Return the hop that took most of the time."""
+        """Return the hop that took the most time."""
         return max(self.hops, key=lambda hop: self.hops[hop])
 
 
@@ -77,13 +77,13 @@ class Diagnosis:
 
     Attributes:
         need: The need of the job.
-        round_trip_ms: The median duration of a call that does nothing.
-        first: The first pass, for which uncached blocks come from the server's store.
+        round_trip_ms: The median duration of a small call.
+        first: The first pass, with uncached blocks from the server's store.
         again: The second pass over the same batches, from the cache as far as they fit.
         fed: Whether the server is fast enough.
         hop: The hop that is too slow, or would be the first to become so.
         verdict: The answer in a sentence.
-        remedy: What would help, or an empty text.
+        remedy: What would help; empty if nothing has to.
     """
 
     need: Need
@@ -99,7 +99,7 @@ class Diagnosis:
 def diagnose(
     targets: Sequence[str], dataset: str, need: Need, *, seconds: float, access: Access
 ) -> Diagnosis:
-    """Read as one rank of the job would, twice.
+    """Read the same batches twice, as one rank of the job would.
 
     Args:
         targets: Servers of the dataset.
@@ -114,56 +114,58 @@ def diagnose(
     deadlines = Deadlines(connect_s=30, give_up_s=60)
     options = ReadOptions(
         dataset,
-        # A separate seed, so that blocks read by others do not make the first pass look faster.
+        # A new seed, so that blocks that others have read do not speed up the first pass.
         OrderSpec(seed=int(time.time()), unit=need.batch_size),
         need.batch_size,
         columns=need.columns,
     )
     round_trip_ms = _round_trip_ms(targets[0], dataset, deadlines, access)
-    first, batches = _read(targets, options, deadlines, access, seconds=seconds, most=1 << 40)
-    again, _ = _read(targets, options, deadlines, access, seconds=seconds, most=batches)
+    first, batches = _read(
+        targets, options, deadlines, access, seconds=seconds, max_batches=1 << 40
+    )
+    again, _ = _read(targets, options, deadlines, access, seconds=seconds, max_batches=batches)
     return judge(need, first, again, round_trip_ms=round_trip_ms)
 
 
 def judge(need: Need, first: Pass, again: Pass, *, round_trip_ms: float) -> Diagnosis:
-    """Draw the conclusion; a pure function."""
-    wanted = need.samples_per_s
-    cold_only = first.samples_per_s < wanted <= again.samples_per_s
+    """Compare the measurements with the need."""
+    needed = need.samples_per_s
+    cold_only = first.samples_per_s < needed <= again.samples_per_s
     hop = "store" if cold_only else again.slowest
     rate = min(first.samples_per_s, again.samples_per_s)
-    fed = rate >= wanted
-    if fed and rate >= wanted * _MARGIN:
+    fed = rate >= needed
+    if fed and rate >= needed * _MARGIN:
         verdict = (
-            f"this job gets {rate:,.0f} samples/s and needs {wanted:,.0f}: the server is fast "
+            f"this job gets {rate:,.0f} samples/s and needs {needed:,.0f}: the server is fast "
             "enough"
         )
     elif fed:
         verdict = (
-            f"this job gets {rate:,.0f} samples/s and needs {wanted:,.0f}: the server is only just "
+            f"this job gets {rate:,.0f} samples/s and needs {needed:,.0f}: the server is only just "
             f"fast enough; the {hop} is the first to become too slow"
         )
     elif cold_only:
         verdict = (
             f"this job will wait until the cache is warm: it gets {first.samples_per_s:,.0f} "
             f"samples/s from the store and {again.samples_per_s:,.0f} from the cache, and needs "
-            f"{wanted:,.0f}"
+            f"{needed:,.0f}"
         )
     else:
         verdict = (
-            f"this job will wait: it gets {rate:,.0f} samples/s and needs {wanted:,.0f}; most of "
+            f"this job will wait: it gets {rate:,.0f} samples/s and needs {needed:,.0f}; most of "
             f"the time goes to the {hop}"
         )
-    remedy = "" if fed and rate >= wanted * _MARGIN else _REMEDIES[hop]
+    remedy = "" if fed and rate >= needed * _MARGIN else _REMEDIES[hop]
     return Diagnosis(need, round_trip_ms, first, again, fed, hop, verdict, remedy)
 
 
 def _round_trip_ms(target: str, dataset: str, deadlines: Deadlines, access: Access) -> float:
-    taken = []
+    durations = []
     for _ in range(_CALLS):
         start = time.perf_counter()
         fetch_dataset(target, dataset, deadlines=deadlines, access=access)
-        taken.append(time.perf_counter() - start)
-    return statistics.median(taken) * 1e3
+        durations.append(time.perf_counter() - start)
+    return statistics.median(durations) * 1e3
 
 
 def _read(
@@ -173,7 +175,7 @@ def _read(
     access: Access,
     *,
     seconds: float,
-    most: int,
+    max_batches: int,
 ) -> tuple[Pass, int]:
     reader = BatchReader(
         targets,
@@ -194,12 +196,12 @@ def _read(
             samples += event.header.sample_count
             payload_bytes += event.header.payload_bytes
             batches += 1
-            if batches >= most or time.perf_counter() - start >= seconds:
+            if batches >= max_batches or time.perf_counter() - start >= seconds:
                 break
     finally:
         reader.close()
-    taken = time.perf_counter() - start
+    elapsed = time.perf_counter() - start
     spent = reader.clock.waited()
-    hops = {field.name: getattr(spent, field.name) / taken for field in fields(spent)}
-    found = Pass(samples / taken, payload_bytes / _MIB / taken, first_s * 1e3, hops)
+    hops = {field.name: getattr(spent, field.name) / elapsed for field in fields(spent)}
+    found = Pass(samples / elapsed, payload_bytes / _MIB / elapsed, first_s * 1e3, hops)
     return found, batches

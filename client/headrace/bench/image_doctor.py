@@ -1,4 +1,4 @@
-"""Tell how many processors the images of a job need, by decoding and cropping some of them."""
+"""Measure how many processors the images of a job need, by decoding some of them."""
 
 from __future__ import annotations
 
@@ -27,20 +27,20 @@ from headrace.server.images.recipe import recipe_of
 _FILES = 64
 _SECONDS = 1.0
 _COLOURS = 3
-_MADE_UP = 16
+_GENERATED = 16
 _NOT_DECODED = (OSError, SyntaxError, ValueError, EOFError)
 
 
 @dataclass(frozen=True, slots=True)
 class ImageCost:
-    """The processor time that images take on this machine.
+    """The processor time that a job's images take on this machine.
 
     Attributes:
         column: The column of the image files.
         side: The height and width of each result, in pixels.
         width: The median width of an image, in pixels.
         height: The median height of an image, in pixels.
-        images_per_s: The images that one processor decodes, crops at random and flips per second.
+        images_per_s: Images per second that one processor decodes, crops at random and flips.
         ranks: The number of ranks of the job.
         processors: The number of processors that the job needs.
     """
@@ -64,9 +64,9 @@ class ImageCost:
 
 
 def decoding_rate(*, side: int, width: int, height: int) -> float:
-    """Return how many JPEGs of a size one processor of this machine decodes and crops per second.
+    """Return the JPEGs per second that one processor of this machine decodes and crops.
 
-    The images are generated, smooth with some noise, with quality 90, and as large as photographs.
+    The images are generated: smooth with some noise, of quality 90, about as large as photographs.
 
     Args:
         side: The height and width of each result, in pixels.
@@ -76,13 +76,12 @@ def decoding_rate(*, side: int, width: int, height: int) -> float:
     Raises:
         ConfigurationError: The packages of the ``[images]`` extra are missing here.
     """
-    # Reports what is missing before Pillow is imported.
-    Decoder(_COLOURS)
-    files = [memoryview(_made_up(number, width, height)) for number in range(_MADE_UP)]
+    Decoder(_COLOURS)  # raises if a package is missing
+    files = [memoryview(_generated_jpeg(number, width, height)) for number in range(_GENERATED)]
     return _rate(files, side)[0]
 
 
-def _made_up(number: int, width: int, height: int) -> bytes:
+def _generated_jpeg(number: int, width: int, height: int) -> bytes:
     from PIL import Image  # noqa: PLC0415 - of the [images] extra
 
     random = np.random.default_rng(number)
@@ -106,7 +105,7 @@ def measure_images(
     columns: Sequence[str] = (),
     access: Access | None = None,
 ) -> ImageCost:
-    """Read some stored images, and transform them on one processor as a server would.
+    """Read some images, and transform them on one processor as a server would.
 
     Args:
         targets: Servers of the dataset.
@@ -134,7 +133,7 @@ def measure_images(
         arrays = next(iter(batches), {})
     column, files = _images_of(arrays)
     rate, heads = _rate(files, side)
-    # To a tenth, and never less than it takes.
+    # Rounded up to a tenth.
     processors = math.ceil(10 * ranks * samples_per_s / rate) / 10
     width = int(statistics.median_low(head.width for head in heads))
     height = int(statistics.median_low(head.height for head in heads))
@@ -146,7 +145,7 @@ def _images_of(arrays: Mapping[str, Any]) -> tuple[str, list[memoryview]]:
     for name, values in arrays.items():
         files = [memoryview(each) for each in values.flat if isinstance(each, bytes)]
         found = [file for file in files if _head(file) is not None]
-        # The server reports damaged files.
+        # Some files may be damaged.
         if 2 * len(found) > len(files):
             return name, found
     raise BadArgumentError(
@@ -164,7 +163,7 @@ def _head(file: memoryview) -> Head | None:
 
 
 def _rate(files: Sequence[memoryview], side: int) -> tuple[float, list[Head]]:
-    """Return images per second of this thread's processor time, and the headers of all files."""
+    """Return the images per second of processor time, and the headers of all files."""
     step = DecodeImage("image", transforms=[RandomResizedCrop(side), RandomHorizontalFlip()])
     recipe = recipe_of(step.to_message().decode_image)
     draws = recipe.draws(sample_keys(0, 0, np.arange(len(files))), 0)
@@ -172,9 +171,9 @@ def _rate(files: Sequence[memoryview], side: int) -> tuple[float, list[Head]]:
     decoder = Decoder(recipe.channels)
     heads: dict[int, Head] = {}
     made, used_s = 0, 0.0
-    # The first round allocates memory and loads code.
+    # The first round, which allocates memory and loads code, does not count.
     for turn in range(1 << 20):
-        began = time.thread_time()
+        start = time.thread_time()
         for row, file in enumerate(files):
             try:
                 heads[row] = head = head_of(file)
@@ -182,7 +181,7 @@ def _rate(files: Sequence[memoryview], side: int) -> tuple[float, list[Head]]:
             except _NOT_DECODED:
                 continue
             made += bool(turn)
-        used_s += (time.thread_time() - began) if turn else 0.0
+        used_s += (time.thread_time() - start) if turn else 0.0
         if not heads:
             raise BadArgumentError("none of the images that were read can be decoded")
         if used_s >= _SECONDS:

@@ -1,4 +1,4 @@
-"""Measure the best rates of this machine: memory, a socket, a file."""
+"""Measure the best rates of this machine: memory, a socket and a file."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 
 _MIB = 1 << 20
-_BUFFER_BYTES = 64 * _MIB  # far more than any cache
+_BUFFER_BYTES = 64 * _MIB  # much larger than any processor cache
 _PART_BYTES = _MIB
 _ROUNDS = 5
 _WAIT_S = 30.0
@@ -22,12 +22,12 @@ _WAIT_S = 30.0
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Rates in MiB/s, each the best of five, since other work on the machine only lowers them.
+    """Rates in MiB/s, each the best of five measurements.
 
     Attributes:
-        memcpy: Memory copied by one thread.
-        socket: Bytes through a TCP connection over the loopback.
-        file: Bytes of a file read from the page cache by one thread.
+        memcpy: One thread copies memory.
+        socket: Bytes pass a TCP connection over the loopback.
+        file: One thread reads a file from the page cache.
     """
 
     memcpy: float
@@ -35,7 +35,7 @@ class Limits:
     file: float
 
     def or_better(self, other: Limits) -> Limits:
-        """Return the better of each rate."""
+        """Return the better value of each rate."""
         return Limits(
             memcpy=max(self.memcpy, other.memcpy),
             socket=max(self.socket, other.socket),
@@ -49,7 +49,7 @@ def measure_limits() -> Limits:
 
 
 def _best_rate(run: Callable[[], None]) -> float:
-    run()  # touches the memory for the first time
+    run()  # touches the memory
     rates = []
     for _ in range(_ROUNDS):
         start = time.perf_counter()
@@ -90,7 +90,7 @@ def _file() -> Callable[[], None]:
     path.write_bytes(_SOURCE.tobytes())
 
     def read(folder: tempfile.TemporaryDirectory[str] = folder) -> None:
-        del folder  # kept as long as this function
+        del folder  # the default keeps it as long as this function
         file = os.open(path, os.O_RDONLY)
         try:
             view, received = _TARGET.data, 0

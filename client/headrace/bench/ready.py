@@ -1,7 +1,7 @@
-"""A bare gRPC server that sends one ready batch over and over: the ceiling of any server.
+"""A bare gRPC server that repeats one payload: an upper bound for any server.
 
-Run as a program with the sizes of the payload and of its messages: it prints its address and serves
-until it is killed.
+Run it as a program with the sizes of the payload and of its messages. It prints its address and
+serves until it is killed.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ import grpc
 
 from headrace.server.rpc.listen import GRPC_OPTIONS
 
-_MOST_STREAMS = 128
+_MAX_STREAMS = 128
 METHOD = "/headrace.bench.Ready/Read"
 
 
 def _handler(payload_bytes: int, chunk_bytes: int) -> grpc.GenericRpcHandler[bytes, bytes]:
-    # Not zeros: the system maps those to a single page, which stays in the nearest cache, so the
-    # server spent a third less time on 16 MiB of them than on written bytes.
+    # Not zeros, which the system maps to a single page: 16 MiB of them cost the server a third less
+    # time than random bytes.
     payload = memoryview(os.urandom(payload_bytes))
     messages = [
         bytes(payload[start : start + chunk_bytes])
@@ -39,8 +39,8 @@ def _handler(payload_bytes: int, chunk_bytes: int) -> grpc.GenericRpcHandler[byt
 
 def main() -> None:
     """Serve."""
-    pool = ThreadPoolExecutor(_MOST_STREAMS, thread_name_prefix="headrace-ready")
-    server = grpc.server(pool, options=GRPC_OPTIONS)  # as the real one has them
+    pool = ThreadPoolExecutor(_MAX_STREAMS, thread_name_prefix="headrace-ready")
+    server = grpc.server(pool, options=GRPC_OPTIONS)  # those of the real server
     server.add_generic_rpc_handlers((_handler(*map(int, sys.argv[1:])),))
     port = server.add_insecure_port("127.0.0.1:0")
     server.start()

@@ -1,4 +1,4 @@
-"""Measure a store from this machine, and tell whether it is fast enough for a job's cold reads."""
+"""Measure whether a store is fast enough for the cold reads of a job."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ from headrace.storage import (
 
 CONCURRENCIES = (1, 2, 4, 8, 16, 32, 64)
 _LATENCY_READS = 31
-_MARGIN = 1.2  # a job needs some room over its mean
-_ENOUGH = 1.05  # twice as many reads at once that bring less than this more bring nothing
-_MOST_OBJECTS = 1000
+_MARGIN = 1.2  # over the mean rate of a job
+_MIN_GAIN = 1.05  # twice as many simultaneous reads that gain less gain nothing
+_MAX_OBJECTS = 1000
 _MIB = 1 << 20
 
 
@@ -33,7 +33,7 @@ class StoreNeed:
     """The need of a job that reads from a store.
 
     Attributes:
-        samples_per_s: Samples per second of all its ranks together.
+        samples_per_s: Samples per second over all ranks.
         run_bytes: Bytes of neighbouring samples that the order reads together.
         shuffle_bytes: Bytes of samples that it shuffles together.
         get_price: The price of a million reads.
@@ -73,8 +73,8 @@ class StoreDiagnosis:
         need_gets_per_s: The reads per second that this takes.
         price_per_hour: The price of these reads per hour.
         cache_bytes: The cache that a server needs to read each block once per epoch.
-        at_once: The fewest simultaneous reads that are enough for the job with a fifth to spare, or
-            `None`.
+        at_once: The smallest number of simultaneous reads that gives a fifth more than the job
+            needs, or `None`.
         fits: Whether the store is fast enough for the job.
         verdict: The answer in a sentence.
     """
@@ -96,7 +96,7 @@ def diagnose_store(url: str, need: StoreNeed, *, seconds: float) -> StoreDiagnos
     """Read random parts of a dataset as a server would, and compare the rates with the need.
 
     Args:
-        url: The url of the dataset.
+        url: The URL of the dataset.
         need: What the job needs.
         seconds: The duration of the measurement for each number of simultaneous reads.
 
@@ -137,16 +137,16 @@ def judge_store(
     get_price: float,
     cache_bytes: int,
 ) -> StoreDiagnosis:
-    """Draw the conclusion: pure.
+    """Compare the measurements with the need.
 
     Args:
-        rates: By reads at once, rising.
-        first_byte_ms: Median and 90th percentile.
+        rates: The rates by increasing number of simultaneous reads.
+        first_byte_ms: The median and the 90th percentile.
         read_bytes: The average size of a read.
-        need_mib_per_s: Stored bytes that the job takes.
+        need_mib_per_s: The stored MiB per second that the job reads.
         need_gets_per_s: The reads per second that this takes.
         get_price: The price of a million reads.
-        cache_bytes: That a server needs.
+        cache_bytes: The cache that a server needs.
     """
     best = max(rates, key=lambda rate: rate.mib_per_s)
     enough = next((r.at_once for r in rates if r.mib_per_s >= need_mib_per_s * _MARGIN), None)
@@ -164,8 +164,8 @@ def judge_store(
     else:
         verdict = (
             f"this store is too slow: {needs}, and it delivers {best.mib_per_s:,.1f} at best, with "
-            f"{best.at_once} simultaneous reads; move the server closer to the store, give it more "
-            "network, let several replicas read (lanes=), or keep the data on a disk (cache_dir)"
+            f"{best.at_once} simultaneous reads; move the server closer to the store, give it a "
+            "faster network or several replicas (lanes=), or keep the data on a disk (--cache-dir)"
         )
     return StoreDiagnosis(
         *first_byte_ms,
@@ -186,7 +186,7 @@ _Part = tuple[str, int, int]
 
 
 def _parts(dataset: OpenDataset, store: Store, run_bytes: int) -> list[_Part]:
-    """Return parts of the data that are as long as a run, in a random order that is the same."""
+    """Return parts of the data as long as a run, in a fixed random order."""
     found = list(
         _parts_of_shards(dataset, run_bytes)
         if isinstance(dataset, Dataset)
@@ -200,13 +200,13 @@ def _parts(dataset: OpenDataset, store: Store, run_bytes: int) -> list[_Part]:
 
 def _parts_of_shards(dataset: Dataset, run_bytes: int) -> list[_Part]:
     # Runs of neighbouring blocks, spread over the dataset.
-    each = dataset.run_blocks(run_bytes)
-    starts = range(0, dataset.block_count, each)
-    chosen = starts[:: max(1, len(starts) // _MOST_OBJECTS)]
+    run = dataset.run_blocks(run_bytes)
+    starts = range(0, dataset.block_count, run)
+    chosen = starts[:: max(1, len(starts) // _MAX_OBJECTS)]
     parts: dict[_Part, None] = {}
     for first in chosen:
         place = dataset.block_place(first)
-        last = dataset.block_place(min(first + each, dataset.block_count) - 1)
+        last = dataset.block_place(min(first + run, dataset.block_count) - 1)
         if last.shard != place.shard:
             last = place
         parts[place.shard, place.offset, last.offset + last.stored_bytes - place.offset] = None
@@ -214,35 +214,35 @@ def _parts_of_shards(dataset: Dataset, run_bytes: int) -> list[_Part]:
 
 
 def _parts_of_files(store: Store, run_bytes: int) -> list[_Part]:
-    entries = itertools.islice(store.list_entries(""), _MOST_OBJECTS)
+    entries = itertools.islice(store.list_entries(""), _MAX_OBJECTS)
     sizes = [(entry.name, entry.stored_bytes) for entry in entries if entry.stored_bytes]
-    most = max((size for _, size in sizes), default=0)
+    largest = max((size for _, size in sizes), default=0)
     return [
         (name, offset, min(run_bytes, size - offset))
         for name, size in sizes
-        if size * 2 >= min(most, run_bytes)  # an index beside the data is not the data
+        if size * 2 >= min(largest, run_bytes)  # leaves out small files, such as an index
         for offset in range(0, max(1, size - run_bytes // 2), run_bytes)
-    ][: 4 * _MOST_OBJECTS]
+    ][: 4 * _MAX_OBJECTS]
 
 
 def _first_bytes(store: Store, parts: Sequence[_Part]) -> list[float]:
-    """Return milliseconds of reads of one byte, rising, without that which connects."""
-    taken = []
+    """Return the sorted durations of one-byte reads in ms, without the first, which connects."""
+    durations = []
     for name, offset, _ in itertools.islice(itertools.cycle(parts), _LATENCY_READS + 1):
-        began = time.perf_counter()
+        start = time.perf_counter()
         store.read(name, offset=offset, length=1)
-        taken.append((time.perf_counter() - began) * 1e3)
-    return sorted(taken[1:])
+        durations.append((time.perf_counter() - start) * 1e3)
+    return sorted(durations[1:])
 
 
 def _rates(store: Store, parts: Sequence[_Part], seconds: float) -> list[Rate]:
-    """Measure until more reads at once bring nothing twice."""
+    """Measure until twice as many simultaneous reads gain nothing, twice in a row."""
     rates: list[Rate] = []
     best, without_gain = 0.0, 0
     for at_once in CONCURRENCIES:
         found = _rate(store, parts, at_once, seconds)
         rates.append(found)
-        without_gain = 0 if found.mib_per_s > best * _ENOUGH else without_gain + 1
+        without_gain = 0 if found.mib_per_s > best * _MIN_GAIN else without_gain + 1
         best = max(best, found.mib_per_s)
         if without_gain == 2:  # noqa: PLR2004 - once may be chance
             break
@@ -252,25 +252,25 @@ def _rates(store: Store, parts: Sequence[_Part], seconds: float) -> list[Rate]:
 def _rate(store: Store, parts: Sequence[_Part], at_once: int, seconds: float) -> Rate:
     ahead = itertools.cycle(parts)
     lock = threading.Lock()
-    taken: list[float] = []
+    durations: list[float] = []
     failures: list[BaseException] = []
-    began = time.perf_counter()
+    start = time.perf_counter()
     read_bytes = 0
 
     def read() -> None:
         nonlocal read_bytes
         try:
-            # Each thread reads once at least, even if it starts when the time is over.
+            # Each thread reads at least once, even if it starts too late.
             is_over = False
             while not is_over:
                 with lock:
                     name, offset, length = next(ahead)
-                asked = time.perf_counter()
+                read_start = time.perf_counter()
                 count = len(store.read(name, offset=offset, length=length))
                 with lock:
-                    taken.append(time.perf_counter() - asked)
+                    durations.append(time.perf_counter() - read_start)
                     read_bytes += count
-                is_over = bool(failures) or time.perf_counter() - began >= seconds
+                is_over = bool(failures) or time.perf_counter() - start >= seconds
         except BaseException as error:  # noqa: BLE001 - raised again in the caller's thread
             failures.append(error)
 
@@ -281,5 +281,5 @@ def _rate(store: Store, parts: Sequence[_Part], at_once: int, seconds: float) ->
         thread.join()
     if failures:
         raise failures[0]
-    passed = time.perf_counter() - began
-    return Rate(at_once, read_bytes / _MIB / passed, statistics.median(taken) * 1e3)
+    elapsed = time.perf_counter() - start
+    return Rate(at_once, read_bytes / _MIB / elapsed, statistics.median(durations) * 1e3)

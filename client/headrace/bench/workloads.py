@@ -1,4 +1,4 @@
-"""Generate four kinds of samples for benchmarks. Like images, they do not compress."""
+"""Generate four kinds of samples, which do not compress."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ class Workload:
     """One kind of samples.
 
     Attributes:
-        name: What it is called on the command line.
-        batch_size: Samples a batch, for batches of about 1 MiB or, for images, of 16 MiB.
-        sample_bytes: Raw bytes of a sample, about.
-        make: Returns a table of that many samples.
+        name: The name on the command line.
+        batch_size: Samples per batch, for batches of about 1 MiB, or 16 MiB of images.
+        sample_bytes: The approximate raw size of a sample in bytes.
+        make: Returns a table with a given number of samples.
     """
 
     name: str
@@ -36,20 +36,20 @@ class Workload:
         """Write a dataset of at least 32 batches.
 
         Args:
-            url: Where the dataset is to be.
-            raw_bytes: Raw bytes of it, about.
+            url: Where to write the dataset.
+            raw_bytes: The approximate raw size of the dataset in bytes.
 
         Returns:
-            Its samples.
+            The number of samples.
         """
         count = max(32 * self.batch_size, raw_bytes // self.sample_bytes)
-        a_shard = max(1, min(count, _SHARD_BYTES // self.sample_bytes))
+        shard_samples = max(1, min(count, _SHARD_BYTES // self.sample_bytes))
         generator = np.random.default_rng(7)
         store = open_store(url)
         shards, schema = [], None
         try:
-            for number, start in enumerate(range(0, count, a_shard)):
-                table = self.make(min(a_shard, count - start), generator)
+            for number, start in enumerate(range(0, count, shard_samples)):
+                table = self.make(min(shard_samples, count - start), generator)
                 schema = table.schema
                 with ShardWriter(store, f"{number:05d}.arrow", schema=schema) as writer:
                     for batch in table.to_batches():

@@ -16,12 +16,12 @@ from headrace.cli.options.types import NumberType
 from headrace.cli.show.progress import count_progress
 
 if TYPE_CHECKING:
-    from headrace.bench import Limits, Pieces
+    from headrace.bench import Limits, StageRates
 
 _KINDS = ("rows", "images", "tokens", "texts")
 _MIB = 1 << 20
-_SIDE, _IMAGE = 224, (500, 375)  # what rates of images are usually quoted for
-_OWN_LOAD = 2  # a server and a client
+_SIDE, _IMAGE = 224, (500, 375)  # sizes for which decoding rates are usually quoted
+_OWN_LOAD = 2  # of our server and client
 _LIMITS = {
     "store": "file",
     "decode": "memcpy",
@@ -32,12 +32,16 @@ _LIMITS = {
     "loop": "socket",
     "gpu": "socket",
 }
-"""The limit with which each stage is compared."""
+"""The limit that each stage is compared with."""
 
 
 @click.command(name="bench")
 @click.option(
-    "--only", type=click.Choice(_KINDS), multiple=True, help="Which kinds to measure. [all]"
+    "--only",
+    type=click.Choice(_KINDS),
+    multiple=True,
+    show_default="all",
+    help="Kinds of samples to measure.",
 )
 @click.option(
     "--mib",
@@ -53,22 +57,27 @@ _LIMITS = {
     show_default=True,
     help="Seconds per measurement; each kind takes 18.",
 )
-@click.option("--url", help="Write the datasets below this URL to measure its store. [local]")
+@click.option(
+    "--url",
+    show_default="a temporary folder",
+    help="Write the datasets below this URL, to measure its store.",
+)
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def command(
     *, only: Sequence[str], mib: int, seconds: float, url: str | None, as_json: bool
 ) -> None:
-    """Generate samples, serve them, and measure each stage on the way to a training loop.
+    """Measure each stage from a store to a training loop.
 
-    Samples are rows of 40 float32 with a label, images of 64 KiB, tokens as int32[2048], and texts
-    of about 400 bytes. The table compares each stage, in MiB/s, with the best that this machine can
-    do, and names the slowest stage between a warm cache and the loop. For images, the last line
-    says how many JPEGs a processor decodes, crops at random and flips per second.
+    The command generates samples and serves them: rows of 40 float32 with a label, images of 64
+    KiB, tokens as int32[2048], and texts of about 400 bytes. The table compares the rate of each
+    stage in MiB/s with the best that this machine can do, and names the slowest stage between a
+    warm cache and the loop. For images, the last line says how many JPEGs per second a processor
+    decodes, crops at random and flips.
     """
-    from headrace.bench import WORKLOADS, measure_limits, measure_pieces  # noqa: PLC0415
+    from headrace.bench import WORKLOADS, measure_limits, measure_stages  # noqa: PLC0415
 
     wanted = [workload for workload in WORKLOADS if not only or workload.name in only]
-    found: list[Pieces] = []
+    found: list[StageRates] = []
     with (
         tempfile.TemporaryDirectory() as folder,
         count_progress("measuring", total=len(wanted), unit="kinds of samples") as show,
@@ -77,14 +86,14 @@ def command(
         for number, workload in enumerate(wanted):
             show(number)
             where = f"{(url or folder).rstrip('/')}/{workload.name}"
-            found.append(measure_pieces(workload, where, raw_bytes=mib * _MIB, seconds=seconds))
+            found.append(measure_stages(workload, where, raw_bytes=mib * _MIB, seconds=seconds))
         limits = limits.or_better(measure_limits())  # the load of a machine changes
-    images_per_s = _decoding() if not only or "images" in only else None
+    images_per_s = _decoding_rate() if not only or "images" in only else None
     machine = _machine()
     if as_json:
-        pieces = [_as_json(one) for one in found]
+        rates = [_as_json(one) for one in found]
         limit = dataclasses.asdict(limits)
-        report = {"machine": machine, "limits": limit, "workloads": pieces}
+        report = {"machine": machine, "limits": limit, "workloads": rates}
         click.echo(json.dumps({**report, "images_per_processor_second": images_per_s}))
         return
     _show(machine, limits, found)
@@ -95,8 +104,8 @@ def command(
         )
 
 
-def _decoding() -> float | None:
-    """Return how many images a processor decodes and crops per second; None without a decoder."""
+def _decoding_rate() -> float | None:
+    """Return the images that a processor decodes and crops per second; None without a decoder."""
     from headrace.bench import decoding_rate  # noqa: PLC0415
     from headrace.errors import ConfigurationError  # noqa: PLC0415
 
@@ -107,7 +116,7 @@ def _decoding() -> float | None:
         return None
 
 
-def _as_json(one: Pieces) -> dict[str, object]:
+def _as_json(one: StageRates) -> dict[str, object]:
     named = {"bottleneck": one.bottleneck, "bottleneck_share": one.bottleneck_share}
     return {**dataclasses.asdict(one), **named}
 
@@ -124,7 +133,7 @@ def _machine() -> dict[str, object]:
     }
 
 
-def _show(machine: dict[str, object], limits: Limits, found: Sequence[Pieces]) -> None:
+def _show(machine: dict[str, object], limits: Limits, found: Sequence[StageRates]) -> None:
     from rich.console import Console  # noqa: PLC0415
     from rich.table import Table  # noqa: PLC0415
 
@@ -136,20 +145,18 @@ def _show(machine: dict[str, object], limits: Limits, found: Sequence[Pieces]) -
     )
     cores = os.cpu_count() or 1
     if os.getloadavg()[0] > cores + _OWN_LOAD:
-        console.print(
-            f"other programs are using the {cores} cores: all figures are lower than they could be"
-        )
+        console.print(f"other programs are using the {cores} cores, which lowers all figures")
     table = Table(title="MiB/s and share of the limit", title_justify="left")
-    table.add_column("piece")
+    table.add_column("stage")
     table.add_column("limit")
     for one in found:
         table.add_column(one.workload, justify="right")
-    for piece, limit in _LIMITS.items():
-        rates = [float(getattr(one, piece)) for one in found]
+    for stage, limit in _LIMITS.items():
+        rates = [float(getattr(one, stage)) for one in found]
         if any(rates):
             most = float(getattr(limits, limit))
             shares = (f"{rate:,.0f} ({rate / most:.0%})" if rate else "-" for rate in rates)
-            table.add_row(piece, limit, *shares)
+            table.add_row(stage, limit, *shares)
     table.add_row("first batch, ms", "", *(f"{one.first_batch_ms:,.1f}" for one in found))
     table.add_row("batch, KiB", "", *(f"{one.batch_bytes / 1024:,.0f}" for one in found))
     named = (f"{one.bottleneck}, {one.bottleneck_share:.0%} of the time" for one in found)

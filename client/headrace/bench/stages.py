@@ -1,4 +1,4 @@
-"""Measure each stage of a batch separately, and all of them together."""
+"""Measure each stage from a store to a training loop, and all of them together."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import statistics
 import subprocess
 import time
 from collections.abc import Callable, Generator, Iterator
-from contextlib import nullcontext
+from contextlib import closing, nullcontext
 from dataclasses import dataclass
 
 import grpc
@@ -38,22 +38,22 @@ _WHOLE_RUN_S = 600.0
 
 
 @dataclass(frozen=True, slots=True)
-class Pieces:
-    """Rates of payload in MiB/s, each the median of three, interleaved.
+class StageRates:
+    """The payload rate of each stage in MiB/s, the median of three interleaved measurements.
 
     Attributes:
         workload: The kind of samples.
         batch_bytes: The payload of a batch in bytes.
         store: Reading shards, without processing them.
         decode: Reading, verifying and decoding blocks.
-        gather: The work of the server besides sending: order, finding, gathering, hashing. Payload
-            per second of its processor time, less that of the bare server; 0 if the system does not
-            report processor times.
-        wire: Receiving ready bytes from a bare gRPC server in another process, and dropping them.
-        server: Receiving shuffled batches from a real server with a warm cache, and dropping them.
+        gather: The work of the server except sending: order, lookup, gathering, hashing. This is
+            the payload per second of processor time, less that of a bare server; 0 if the system
+            does not report processor times.
+        wire: Receiving and dropping bytes from a bare gRPC server in another process.
+        server: Receiving and dropping shuffled batches from a real server with a warm cache.
         client: The same, verified and assembled by the client.
-        loop: The same as tensors in a training loop that does nothing.
-        gpu: The same on the GPU; 0 without one.
+        loop: The same, as tensors in a training loop that does nothing.
+        gpu: The same, on the GPU; 0 without a GPU.
         first_batch_ms: Milliseconds from opening to the first batch, with a warm cache.
     """
 
@@ -71,14 +71,14 @@ class Pieces:
 
     @property
     def bottleneck(self) -> str:
-        """Return the stage that takes most of a batch's time in the loop, with a warm cache."""
+        """Return the stage that adds the most time to a batch in the loop, with a warm cache."""
         costs = self._costs()
-        return max(costs, key=lambda piece: costs[piece])
+        return max(costs, key=lambda stage: costs[stage])
 
     @property
     def bottleneck_share(self) -> float:
-        """Return its share of that time, in [0, 1]."""
-        costs = {piece: max(0.0, cost) for piece, cost in self._costs().items()}
+        """Return the share of the bottleneck in that time, in [0, 1]."""
+        costs = {stage: max(0.0, cost) for stage, cost in self._costs().items()}
         return costs[self.bottleneck] / sum(costs.values())
 
     def _costs(self) -> dict[str, float]:
@@ -91,12 +91,12 @@ class Pieces:
         }
 
 
-def measure_pieces(workload: Workload, url: str, *, raw_bytes: int, seconds: float) -> Pieces:
+def measure_stages(workload: Workload, url: str, *, raw_bytes: int, seconds: float) -> StageRates:
     """Write a dataset, serve it from a separate process, and measure.
 
     Args:
         workload: The kind of samples.
-        url: The URL to write to, which must be empty.
+        url: An empty URL to write to.
         raw_bytes: The approximate raw size of the dataset in bytes.
         seconds: The duration of each measurement.
 
@@ -109,7 +109,10 @@ def measure_pieces(workload: Workload, url: str, *, raw_bytes: int, seconds: flo
         payload = _first_payload(workload, address)
         _warm(workload, address)
         with serving_ready_bytes(payload) as ready:
-            bare, busy = ready.address, {"wire": _Busy(ready), "server": _Busy(server)}
+            bare, busy = (
+                ready.address,
+                {"wire": _ProcessorTime(ready), "server": _ProcessorTime(server)},
+            )
             runs: dict[str, Callable[[], Iterator[int]]] = {
                 "store": lambda: _read_store(url),
                 "decode": lambda: _decode(url),
@@ -120,14 +123,14 @@ def measure_pieces(workload: Workload, url: str, *, raw_bytes: int, seconds: flo
             }
             if _has_gpu():
                 runs["gpu"] = lambda: _loop_batches(workload, address, device="cuda")
-            rates: dict[str, list[float]] = {piece: [] for piece in runs}
+            rates: dict[str, list[float]] = {stage: [] for stage in runs}
             for _ in range(_ROUNDS):
-                for piece, run in runs.items():
-                    with busy.get(piece, nullcontext([])) as mib:
-                        rates[piece].append(_rate(run(), seconds, mib))
+                for stage, run in runs.items():
+                    with busy.get(stage, nullcontext([])) as mib:
+                        rates[stage].append(_rate(run(), seconds, mib))
         first_ms = statistics.median(_first_ms(workload, address) for _ in range(_ROUNDS))
-    medians = {piece: statistics.median(found) for piece, found in rates.items()}
-    return Pieces(
+    medians = {stage: statistics.median(found) for stage, found in rates.items()}
+    return StageRates(
         workload=workload.name,
         batch_bytes=payload,
         first_batch_ms=first_ms,
@@ -136,8 +139,8 @@ def measure_pieces(workload: Workload, url: str, *, raw_bytes: int, seconds: flo
     )
 
 
-class _Busy:
-    """Add up the processor time that a server uses per MiB of payload."""
+class _ProcessorTime:
+    """Add up the processor time of a server, and the payload that it sends."""
 
     def __init__(self, server: Serving) -> None:
         self._server = server
@@ -154,7 +157,7 @@ class _Busy:
         self.sent_mib += sum(self._mib)
 
 
-def _gather_rate(bare: _Busy, server: _Busy) -> float:
+def _gather_rate(bare: _ProcessorTime, server: _ProcessorTime) -> float:
     if not server.spent_s:
         return 0.0
     more_s = server.spent_s / server.sent_mib - bare.spent_s / bare.sent_mib
@@ -162,12 +165,12 @@ def _gather_rate(bare: _Busy, server: _Busy) -> float:
 
 
 def _rate(sizes: Iterator[int], seconds: float, mib: list[float]) -> float:
-    """Return MiB/s of an endless or finite stream of sizes; the first item starts the clock.
+    """Return the MiB/s of a stream of sizes. The first item starts the clock.
 
     Args:
         sizes: The sizes of the received items in bytes.
         seconds: The duration of the measurement.
-        mib: The MiB of all items are added to it.
+        mib: A list to which the MiB of all items are appended.
     """
     first = next(sizes)
     start, total = time.perf_counter(), 0
@@ -180,17 +183,17 @@ def _rate(sizes: Iterator[int], seconds: float, mib: list[float]) -> float:
 
 
 def _read_store(url: str) -> Iterator[int]:
-    store = open_store(url)
-    names = [name for name in store.list("shards/") if name.endswith(".arrow")]
-    yield 0
-    for name in itertools.chain.from_iterable(itertools.repeat(names)):
-        yield len(store.read(name))
+    with closing(open_store(url)) as store:
+        names = [name for name in store.list("shards/") if name.endswith(".arrow")]
+        yield 0
+        for name in itertools.cycle(names):
+            yield len(store.read(name))
 
 
 def _decode(url: str) -> Iterator[int]:
     yield 0
     with open_dataset(url) as dataset:
-        for block in itertools.chain.from_iterable(itertools.repeat(range(dataset.block_count))):
+        for block in itertools.cycle(range(dataset.block_count)):
             yield dataset.read_block(block).nbytes
 
 
@@ -202,7 +205,7 @@ def _messages(address: str, method: str, request: bytes) -> Iterator[int]:
             for message in call:
                 yield len(message)
         finally:
-            call.cancel()  # type: ignore[no-untyped-call] # grpc-stubs leave it so
+            call.cancel()  # type: ignore[no-untyped-call] # grpc-stubs lacks a type
 
 
 def _server_messages(workload: Workload, address: str) -> Iterator[int]:
