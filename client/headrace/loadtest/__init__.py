@@ -1,7 +1,7 @@
-"""Simulate a swarm of trainers that measures a server and proves that nothing was lost.
+"""Simulate many trainers to measure a server, and prove that no sample was lost.
 
-The swarm reads like trainers, through the thin client, and records a digest of the sample ids of
-each batch. The records are then compared with what the manifest alone requires.
+The simulated trainers, together called a swarm, read through the client and record a digest of the
+sample ids of each batch. The records are then compared with the order computed from the manifest.
 """
 
 from headrace.loadtest.faults.faults import Kill, run_faults

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Sequence
 from headrace.errors import ConfigurationError
 from headrace.loadtest.faults.proxy import Cut, FaultyProxy
 
-_JOIN_S = 30.0
+_WAIT_S = 30.0
 _POLL_S = 0.1
 
 
@@ -29,8 +29,8 @@ class Kill:
             restart: The command that restarts it, whose process is killed next. Empty to kill once.
 
         Raises:
-            ConfigurationError: There is no such process, or it belongs to another user; or there is
-                no such command.
+            ConfigurationError: There is no such process or command, or the process belongs to
+                another user.
         """
         if restart and shutil.which(restart[0]) is None:
             raise ConfigurationError(
@@ -50,14 +50,14 @@ class Kill:
 
     @property
     def last_pid(self) -> int | None:
-        """Return the process that was started last and is still running, if any."""
+        """Return the process that was started last and is still running, or None."""
         return None if self._child is None else self._child.pid
 
     def end(self) -> None:
-        """Kill the process that was started last, if any, and do not start another."""
+        """Kill the process that was started last, and start no other."""
         if self._child is not None:
             self._child.kill()
-            self._child.wait(_JOIN_S)
+            self._child.wait(_WAIT_S)
         self._pid = self._child = None
 
     def __call__(self) -> None:
@@ -68,10 +68,10 @@ class Kill:
             os.kill(self._pid, signal.SIGKILL)
             self.count += 1
         if self._child is not None:
-            self._child.wait(_JOIN_S)
+            self._child.wait(_WAIT_S)
         self._pid = None
         if self._restart:
-            # It outlives us, so it must not keep our output open.
+            # The process outlives this one, so it must not keep our output open.
             self._child = subprocess.Popen(  # noqa: S603 - the user's own command
                 self._restart,
                 stdin=subprocess.DEVNULL,
@@ -94,14 +94,13 @@ def run_faults(
 ) -> Iterator[list[str]]:
     """Cause faults until the block ends.
 
-    A fault waits until batches have arrived since the last one. Otherwise a server that takes
-    longer to start than the time between faults would be killed before it serves anything, forever.
+    A fault waits until batches have arrived since the last one. Otherwise, a server that takes
+    longer to start than the time between faults would always be killed before it serves a batch.
 
     Args:
-        kills: The kills, in turn, one every ``every_s``.
+        kills: The kills, in turn.
         proxies: The proxies of the swarm.
-        cuts: The cuts: those without an end start at once, the others in turn, one every
-            ``every_s``.
+        cuts: The cuts: those without an end start at once, the others in turn.
         every_s: The minimum number of seconds between two faults of a kind.
         batches: Returns how many batches the swarm has read so far.
         note: Called with a short name of each fault while the swarm runs, from any thread.
@@ -133,7 +132,7 @@ def run_faults(
     finally:
         stop.set()
         for thread in threads:
-            thread.join(_JOIN_S)
+            thread.join(_WAIT_S)
 
 
 def _loop(

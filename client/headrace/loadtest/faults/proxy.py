@@ -2,10 +2,10 @@
 
 Contract:
 
-1. Without a cut every byte passes, in both directions, in order.
-2. ``latency`` delays every byte, ``bandwidth`` paces them, per connection and direction;
-   ``blackhole`` passes nothing on and closes nothing; ``reset`` aborts every connection, once.
-3. `close` ends every connection and the thread; a proxy that cannot listen leaves none.
+1. Without a cut, every byte passes in order, in both directions.
+2. Per connection and direction, ``latency`` delays every byte and ``bandwidth`` limits the rate.
+   ``blackhole`` lets nothing pass but closes nothing. ``reset`` aborts every connection once.
+3. `close` ends every connection and the thread. A proxy that cannot listen leaves no thread.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from headrace.errors import ConfigurationError
 
 _CHUNK = 64 << 10
 _WAIT_S = 10.0
-_MOST_CHUNKS = 64  # in transit in one direction of one connection
+_MAX_CHUNKS = 64  # in transit per connection and direction
 
 CutKind = Literal["latency", "bandwidth", "blackhole", "reset"]
 
@@ -54,21 +54,21 @@ class FaultyProxy:
             target: ``host:port`` to connect to.
 
         Raises:
-            ConfigurationError: ``target`` is not such a pair.
+            ConfigurationError: ``target`` is not ``host:port``.
             OSError: No socket can be opened to listen on.
         """
         host, colon, port = target.rpartition(":")
         if not colon or not port.isdigit() or ":" in host.strip("[]"):
             raise ConfigurationError(
-                f"{target!r} cannot be cut off: expected HOST:PORT; the built-in proxy does not "
-                "support names with a scheme, unix sockets and IPv6 addresses"
+                f"the built-in proxy cannot stand before {target!r}; expected HOST:PORT, without a "
+                "scheme, a unix socket or an IPv6 address"
             )
         self._target = (host, int(port))
         self._cut: Cut | None = None
         self._writers: set[asyncio.StreamWriter] = set()
         self._flowing = asyncio.Event()
         self._flowing.set()
-        # asyncio tells of no failure to open a socket.
+        # asyncio does not report that it cannot open a socket.
         with contextlib.ExitStack() as undo:
             listener = undo.enter_context(socket.create_server(("127.0.0.1", 0)))
             self._loop = asyncio.new_event_loop()
@@ -93,7 +93,7 @@ class FaultyProxy:
         self.close()
 
     def apply(self, cut: Cut | None) -> None:
-        """Start a cut in place of the current one; None restores the network."""
+        """Replace the current cut; None restores the network."""
         self._call(self._apply(cut))
 
     def close(self) -> None:
@@ -136,13 +136,13 @@ class FaultyProxy:
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await self._flowing.wait()
         try:
-            there_reader, there_writer = await asyncio.open_connection(*self._target)
+            target_reader, target_writer = await asyncio.open_connection(*self._target)
         except OSError:
             _abort(writer)
             return
-        writers = {writer, there_writer}
+        writers = {writer, target_writer}
         self._writers |= writers
-        pumps = (self._pump(reader, there_writer), self._pump(there_reader, writer))
+        pumps = (self._pump(reader, target_writer), self._pump(target_reader, writer))
         try:
             await asyncio.gather(*pumps)
         except OSError:
@@ -153,25 +153,25 @@ class FaultyProxy:
                 _abort(each)
 
     async def _pump(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        under_way: asyncio.Queue[tuple[float, bytes]] = asyncio.Queue(_MOST_CHUNKS)
-        sender = asyncio.create_task(self._send(under_way, writer))
+        in_transit: asyncio.Queue[tuple[float, bytes]] = asyncio.Queue(_MAX_CHUNKS)
+        sender = asyncio.create_task(self._send(in_transit, writer))
         try:
             while chunk := await reader.read(_CHUNK):
-                await under_way.put((self._loop.time(), chunk))
-            await under_way.put((self._loop.time(), b""))
+                await in_transit.put((self._loop.time(), chunk))
+            await in_transit.put((self._loop.time(), b""))
             await sender
         finally:
             sender.cancel()
 
     async def _send(
-        self, under_way: asyncio.Queue[tuple[float, bytes]], writer: asyncio.StreamWriter
+        self, in_transit: asyncio.Queue[tuple[float, bytes]], writer: asyncio.StreamWriter
     ) -> None:
         while True:
-            came_at, chunk = await under_way.get()
+            arrived_at, chunk = await in_transit.get()
             await self._flowing.wait()
             cut = self._cut
             if cut is not None and cut.kind == "latency":
-                await asyncio.sleep(max(0.0, came_at + cut.value - self._loop.time()))
+                await asyncio.sleep(max(0.0, arrived_at + cut.value - self._loop.time()))
             if cut is not None and cut.kind == "bandwidth":
                 await asyncio.sleep(len(chunk) / cut.value)
             if not chunk:
@@ -183,7 +183,7 @@ class FaultyProxy:
 
 
 def _abort(writer: asyncio.StreamWriter) -> None:
-    # With a linger time of 0 the other side sees a reset instead of an orderly end.
+    # With a linger time of 0, the other side sees a reset instead of an orderly close.
     transport_socket = writer.get_extra_info("socket")
     if transport_socket is not None:
         with contextlib.suppress(OSError):

@@ -1,1 +1,1 @@
-"""Compare what ranks received with what they should have, and resume from their tokens."""
+"""Compare what the ranks received with the plan, and resume from their tokens."""

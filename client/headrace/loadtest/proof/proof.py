@@ -1,8 +1,8 @@
-"""Compare what the ranks received with what they should have.
+"""Compare what the ranks received with the plan.
 
-Every batch that a rank received must be in the plan for that rank, once and in order, and a rank
-that finished must not miss any. With an order, made from the manifest alone, each batch's samples
-are compared too, place by place.
+Each batch that a rank received must be in the rank's plan, once and in order, and a rank that
+finished must have received all of them. With an order computed from the manifest, the samples of
+each batch are compared as well.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ from headrace.loadtest.swarm.records import Records, id_sum, id_sum_of_range, or
 from headrace.loadtest.swarm.spec import Generation, SwarmSpec
 from headrace.loadtest.swarm.swarm import SwarmResult
 
-_MOST_EXAMPLES = 5
+_MAX_EXAMPLES = 5
 _CHUNK = 1 << 20
 
 
 class AnyOrder(Protocol):
-    """An order of the manifests' samples: `headrace.order.Order` or `MixtureOrder`."""
+    """An order: `headrace.order.Order` or `MixtureOrder`."""
 
     @property
     def sample_count(self) -> int:
-        """Return the number of positions of an epoch."""
+        """Return the number of positions in an epoch."""
         ...
 
     def sample_ids(self, epoch: int, start: int, stop: int) -> NDArray[np.int64]:
@@ -47,13 +47,12 @@ class Proof:
         repeated: Batches that a rank received twice.
         out_of_order: Batches that arrived after a later one.
         foreign: Batches that do not belong to their rank.
-        altered: Batches with other samples or places than the order's; 0 without a manifest.
-        digest: The digest of what was received: equal for equal samples at equal places, for any
-            ranks.
-        wanted_digest: The same from the manifest alone; empty without one.
-        epochs_whole: Epochs of which every sample was seen exactly once, over all jobs; of a
-            mixture, every draw.
-        epochs_complete: Epochs that the run covered from start to end, over all jobs.
+        altered: Batches whose samples differ from the order; 0 without a manifest.
+        digest: The digest of all samples and their positions, which does not depend on the ranks.
+        wanted_digest: The digest according to the manifest; empty without one.
+        epochs_whole: Epochs over all jobs in which every sample, or every draw of a mixture, was
+            received exactly once.
+        epochs_complete: Epochs over all jobs that the run covered from start to end.
         examples: Some of the faults, in words.
     """
 
@@ -72,7 +71,7 @@ class Proof:
 
     @property
     def holds(self) -> bool:
-        """Return whether everything arrived exactly once, in order and unaltered."""
+        """Return whether all samples arrived exactly once, in order and unaltered."""
         faults = self.lost + self.repeated + self.out_of_order + self.foreign + self.altered
         if self.wanted_digest and self.wanted_digest != self.digest:
             return False
@@ -84,8 +83,8 @@ def prove(swarm: SwarmResult, orders: Sequence[AnyOrder] | None) -> Proof:
 
     Args:
         swarm: The results of the swarm.
-        orders: One order per job, made from the manifest; None to compare only coordinates and
-            counts.
+        orders: The order of each job, computed from the manifest; None to compare only positions
+            and counts.
     """
     spec, results = swarm.spec, swarm.results
     proof = Proof()
@@ -108,7 +107,7 @@ def _check_rank(proof: Proof, spec: SwarmSpec, generation: Generation, result: R
     inside = (steps >= generation.first_step) & (steps < generation.end_step)
     aligned = records["position"] % size == 0
     known, counts = np.unique(steps[inside & aligned], return_counts=True)
-    # A rank that was stopped early lost nothing after the last batch it received.
+    # A rank that stopped early lost nothing after its last batch.
     ended = not result.error and spec.seconds is None
     reached = generation.end_step if ended else int(known[-1]) + 1 if known.size else 0
     lost = max(0, reached - generation.first_step) - known.size
@@ -135,12 +134,12 @@ def _check_rank(proof: Proof, spec: SwarmSpec, generation: Generation, result: R
 def _epochs(
     spec: SwarmSpec, results: Sequence[RankResult], orders: Sequence[AnyOrder] | None
 ) -> tuple[int, int]:
-    """Count the epochs of which every sample was seen exactly once, and those that were run."""
+    """Count the epochs that were received exactly once, and those that were run."""
     if any(result.error for result in results) or spec.seconds is not None or spec.plan.dropped:
         return 0, 0
     is_whole = spec.mixture is None and not spec.where
     if not is_whole and orders is None:
-        return 0, 0  # only the manifests tell which samples such an epoch has
+        return 0, 0  # only the manifests tell the samples of such an epoch
     complete = spec.steps // spec.plan.batch_count
     once = id_sum_of_range(spec.sample_count) if complete and is_whole else 0
     records = np.concatenate([result.records for result in results])
@@ -155,7 +154,7 @@ def _epochs(
 
 
 def _drawn(order: AnyOrder, epoch: int) -> int:
-    """Return the digest of the samples that an epoch draws, counting each draw."""
+    """Return the digest of the draws of an epoch."""
     starts = range(0, order.sample_count, _CHUNK)
     ends = (min(start + _CHUNK, order.sample_count) for start in starts)
     parts = (
@@ -171,7 +170,8 @@ def _compare(proof: Proof, swarm: SwarmResult, orders: Sequence[AnyOrder]) -> Pr
     altered = 0
     examples: list[str] = []
     records: Records = np.concatenate([result.records for result in results])
-    records.sort(order=["job", "epoch", "position"])  # so that the order's windows are made once
+    # Sorted, so that each window of the order is computed once.
+    records.sort(order=["job", "epoch", "position"])
     for record in records:
         rank, size = int(record["rank"]), sizes[record["generation"]]
         epoch, position = int(record["epoch"]), int(record["position"])
@@ -183,7 +183,7 @@ def _compare(proof: Proof, swarm: SwarmResult, orders: Sequence[AnyOrder]) -> Pr
             altered += 1
             examples.append(
                 f"job {record['job']} rank {rank} of {size}: the batch at epoch {epoch} position "
-                f"{position} does not have the samples that the manifest gives"
+                f"{position} differs from the manifest"
             )
     return replace(
         _with_examples(proof, examples), altered=altered, wanted_digest=f"{total(wanted_sums):016x}"
@@ -191,4 +191,4 @@ def _compare(proof: Proof, swarm: SwarmResult, orders: Sequence[AnyOrder]) -> Pr
 
 
 def _with_examples(proof: Proof, examples: Sequence[str]) -> Proof:
-    return replace(proof, examples=(*proof.examples, *examples)[:_MOST_EXAMPLES])
+    return replace(proof, examples=(*proof.examples, *examples)[:_MAX_EXAMPLES])

@@ -1,4 +1,4 @@
-"""Resume some tokens of the ranks, and compare the next batches with those of the run."""
+"""Resume some tokens of the ranks, and compare the next batches with the run."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ class TokenCheck:
 
     Attributes:
         tokens: The number of tokens that a second reader resumed.
-        wrong: The number of tokens after which the batch differed from the run's, or was missing.
-        examples: Some of these, in words.
+        wrong: The number of tokens after which the next batch differed from the run or was missing.
+        examples: Some of the wrong tokens, in words.
     """
 
     tokens: int
@@ -32,7 +32,7 @@ class TokenCheck:
 def check_tokens(
     swarm: SwarmResult, *, targets: Sequence[str], most: int, seed: int = 0
 ) -> TokenCheck:
-    """Resume a random choice of the tokens that ranks have kept.
+    """Resume a random choice of the tokens that the ranks kept.
 
     Args:
         swarm: The results of the swarm.
@@ -40,8 +40,8 @@ def check_tokens(
         most: The maximum number of tokens to resume.
         seed: The seed of the choice.
     """
-    known = [following for result in swarm.results for following in result.next_batches]
-    chosen = random.Random(seed).sample(known, min(most, len(known)))
+    kept = [following for result in swarm.results for following in result.next_batches]
+    chosen = random.Random(seed).sample(kept, min(most, len(kept)))
     sizes = [generation.world_size for generation in swarm.generations]
     spec = replace(swarm.spec, targets=tuple(targets))
     faults = [

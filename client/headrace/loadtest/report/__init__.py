@@ -1,1 +1,1 @@
-"""Report on a run: figures, a timeline and a picture."""
+"""Report on a run: rates, a timeline and a picture."""

@@ -1,4 +1,4 @@
-"""Draw a run: throughput and waiting over time, faults, and a histogram of waiting times."""
+"""Plot a run: throughput and waiting over time, faults, and a histogram of waiting times."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ from headrace.loadtest.swarm.swarm import SwarmResult
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-_BUCKETS = 120  # points that the eye can tell apart
-_LEAST_WAIT_S = 1e-5
-_MOST_LABELS = 12
-"""The number of labelled marks in the first plot; others are only lines (arbitrary: what fits)."""
+_BUCKETS = 120  # arbitrary: points that remain distinct
+_MIN_WAIT_S = 1e-5
+_MAX_LABELS = 12
+"""The maximum number of labelled marks; the others are only lines (arbitrary: what fits)."""
 
 
 def draw(swarm: SwarmResult, path: Path, *, faults: Sequence[Mark] = ()) -> None:
-    """Write the picture of a run that received at least one batch.
+    """Plot a run that received at least one batch.
 
     Args:
         swarm: The results of the swarm.
         path: The file to write; its suffix gives the format, such as ``.png`` or ``.svg``.
-        faults: The faults caused from outside.
+        faults: The faults that the load test caused.
     """
     import matplotlib as mpl  # noqa: PLC0415 - only where a picture is wanted
 
@@ -49,8 +49,8 @@ def draw(swarm: SwarmResult, path: Path, *, faults: Sequence[Mark] = ()) -> None
     stalled.set(ylabel="% of time", ylim=(0, 100), xlim=rate.get_xlim())
     marks = sorted([*marks_of(swarm), *faults], key=lambda mark: mark.at_s)
     _draw_marks((rate, stalled), marks, began)
-    later = np.maximum(later_waits(swarm.results), _LEAST_WAIT_S)
-    bins = np.geomspace(_LEAST_WAIT_S, max(float(later.max(initial=0.0)), 1e-3), 60)
+    later = np.maximum(later_waits(swarm.results), _MIN_WAIT_S)
+    bins = np.geomspace(_MIN_WAIT_S, max(float(later.max(initial=0.0)), 1e-3), 60)
     waits.hist(later * 1e3, bins=bins * 1e3, color="tab:gray")
     waits.set(title="wait for a batch, without first batches", xlabel="milliseconds")
     waits.set(ylabel="batches", xscale="log", yscale="log")
@@ -62,7 +62,7 @@ def _draw_marks(drawings: Sequence[Axes], marks: Sequence[Mark], began: float) -
     for number, mark in enumerate(marks):
         for drawing in drawings:
             drawing.axvline(mark.at_s - began, color="black", linestyle=":", linewidth=0.8)
-        if number < _MOST_LABELS:
+        if number < _MAX_LABELS:
             drawings[0].text(
                 mark.at_s - began,
                 0.98,

@@ -1,4 +1,4 @@
-"""Summarize the records of a swarm."""
+"""Summarize the records of a run."""
 
 from __future__ import annotations
 
@@ -19,20 +19,20 @@ class Summary:
 
     Attributes:
         elapsed_s: Seconds of the whole run, including process starts and rescales.
-        reading_s: Seconds from the first batch to the last one, including rescales; if there is
-            only one, those of the whole run.
+        reading_s: Seconds from the first batch to the last, including rescales; ``elapsed_s`` if
+            there is only one batch.
         samples_per_s: Samples of all ranks per second of ``reading_s``.
         mib_per_s: MiB of payload of all ranks per second of ``reading_s``.
         batches_per_s: Batches of all ranks per second of ``reading_s``.
         first_batch_ms: The median wait of a rank for its first batch, in milliseconds.
-        first_batch_worst_ms: The longest such wait.
-        wait_ms: The wait for a batch other than the first, in milliseconds, by percentile.
+        first_batch_worst_ms: The longest wait for a first batch, in milliseconds.
+        wait_ms: The wait for later batches in milliseconds, by percentile.
         stalled: The share of the ranks' time spent waiting for batches.
-        fairness: Samples per second of the slowest rank, divided by those of the fastest.
-        reconnects: Failed streams of all ranks.
-        errors: The same by reason; a reconnect requested by the server is ``REBALANCE`` or
-            ``DRAINING``.
-        failed: Ranks that gave up, with their errors.
+        fairness: The samples per second of the slowest rank, divided by those of the fastest.
+        reconnects: The number of failed streams of all ranks.
+        errors: The number of failed streams by reason. The server requests ``REBALANCE`` and
+            ``DRAINING`` itself.
+        failed: The ranks that gave up, with their errors.
     """
 
     elapsed_s: float = 0.0
@@ -50,12 +50,12 @@ class Summary:
     failed: tuple[str, ...] = ()
 
 
-PERCENTILES = {"p50": 50.0, "p90": 90.0, "p99": 99.0, "p99.9": 99.9}
+_PERCENTILES = {"p50": 50.0, "p90": 90.0, "p99": 99.0, "p99.9": 99.9}
 
 
 def summarise(swarm: SwarmResult) -> Summary:
-    """Return the figures of a run; zeros where no rank received anything."""
-    heard = [result for result in swarm.results if result.records.size]
+    """Return the summary of a run; rates are 0 if no rank received a batch."""
+    readers = [result for result in swarm.results if result.records.size]
     failures: Counter[str] = Counter()
     for result in swarm.results:
         failures += result.failures
@@ -64,15 +64,15 @@ def summarise(swarm: SwarmResult) -> Summary:
         for result in swarm.results
         if result.error
     )
-    if not heard:
+    if not readers:
         return Summary(
             elapsed_s=swarm.elapsed_s,
             reconnects=failures.total(),
             errors=dict(failures),
             failed=failed,
         )
-    records = np.concatenate([result.records for result in heard])
-    firsts = np.array([result.records["wait_s"][0] for result in heard])
+    records = np.concatenate([result.records for result in readers])
+    firsts = np.array([result.records["wait_s"][0] for result in readers])
     span_s = float(records["at_s"].max() - records["at_s"].min())
     reading_s = max(1e-9, span_s or swarm.elapsed_s)
     return Summary(
@@ -83,9 +83,9 @@ def summarise(swarm: SwarmResult) -> Summary:
         batches_per_s=records.size / reading_s,
         first_batch_ms=float(np.median(firsts)) * 1e3,
         first_batch_worst_ms=float(firsts.max()) * 1e3,
-        wait_ms=_percentiles(later_waits(heard)),
-        stalled=_stalled(heard),
-        fairness=_fairness(heard),
+        wait_ms=_percentiles(later_waits(readers)),
+        stalled=_stalled(readers),
+        fairness=_fairness(readers),
         reconnects=failures.total(),
         errors=dict(failures.most_common()),
         failed=failed,
@@ -93,7 +93,7 @@ def summarise(swarm: SwarmResult) -> Summary:
 
 
 def later_waits(results: Sequence[RankResult]) -> NDArray[np.float64]:
-    """Return the seconds waited for each batch except every rank's first."""
+    """Return the seconds that ranks waited for each batch except their first."""
     waits = [result.records["wait_s"][1:] for result in results]
     return np.concatenate([np.empty(0), *waits])
 
@@ -101,8 +101,8 @@ def later_waits(results: Sequence[RankResult]) -> NDArray[np.float64]:
 def _percentiles(waits: NDArray[np.float64]) -> dict[str, float]:
     if not waits.size:
         return {}
-    values = np.percentile(waits, list(PERCENTILES.values())) * 1e3
-    return dict(zip(PERCENTILES, map(float, values), strict=True))
+    values = np.percentile(waits, list(_PERCENTILES.values())) * 1e3
+    return dict(zip(_PERCENTILES, map(float, values), strict=True))
 
 
 def _stalled(results: Sequence[RankResult]) -> float:
@@ -121,7 +121,7 @@ def _fairness(results: Sequence[RankResult]) -> float:
         ]
         if rates:
             slowest, fastest = min(rates), max(rates)
-            # A rank's part of a last, uneven batch may be empty.
+            # A rank may get no samples of an incomplete last batch.
             worst = min(worst, slowest / fastest if fastest else 1.0)
     return worst
 

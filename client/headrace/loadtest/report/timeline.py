@@ -1,4 +1,4 @@
-"""Find out what happened when in a run: waiting times and faults."""
+"""Compute the timeline of a run: waiting times and faults."""
 
 from __future__ import annotations
 
@@ -28,29 +28,28 @@ class Mark:
 def waiting_share(results: Sequence[RankResult], edges: NDArray[np.float64]) -> NDArray[np.float64]:
     """Return the share of time that ranks waited for batches, between consecutive edges.
 
-    The wait for a rank's first batch counts, and each wait counts when it happened. While no rank
-    reads, the share is NaN.
+    First batches count too. While no rank reads, the share is NaN.
 
     Args:
-        results: The results of all ranks that got a batch.
+        results: The results of the ranks.
         edges: Increasing times, as ``time.time()``.
     """
-    heard = [result.records for result in results if result.records.size]
-    ends = np.concatenate([np.empty(0), *(records["at_s"] for records in heard)])
-    waits = np.concatenate([np.empty(0), *(records["wait_s"] for records in heard)])
-    first_starts = np.array([records["at_s"][0] - records["wait_s"][0] for records in heard])
-    last_ends = np.array([records["at_s"][-1] for records in heard])
-    waited = np.diff(_passed(ends - waits, waits, edges))
-    there = np.diff(_passed(first_starts, last_ends - first_starts, edges))
+    found = [result.records for result in results if result.records.size]
+    ends = np.concatenate([np.empty(0), *(records["at_s"] for records in found)])
+    waits = np.concatenate([np.empty(0), *(records["wait_s"] for records in found)])
+    first_starts = np.array([records["at_s"][0] - records["wait_s"][0] for records in found])
+    last_ends = np.array([records["at_s"][-1] for records in found])
+    waited = np.diff(_elapsed(ends - waits, waits, edges))
+    reading = np.diff(_elapsed(first_starts, last_ends - first_starts, edges))
     with np.errstate(invalid="ignore", divide="ignore"):
-        share: NDArray[np.float64] = np.where(there > 0, waited / there, np.nan)
+        share: NDArray[np.float64] = np.where(reading > 0, waited / reading, np.nan)
     return np.minimum(share, 1.0)
 
 
-def _passed(
+def _elapsed(
     starts: NDArray[np.float64], lengths: NDArray[np.float64], edges: NDArray[np.float64]
 ) -> NDArray[np.float64]:
-    """Return how much of all stretches has passed at each edge."""
+    """Return the total length of all intervals before each edge."""
     return np.array([np.clip(edge - starts, 0.0, lengths).sum() for edge in edges])
 
 
@@ -78,7 +77,7 @@ def marks_of(swarm: SwarmResult) -> list[Mark]:
 
 
 def _start_of(swarm: SwarmResult, generation: int) -> float | None:
-    """Return when the first rank of a generation started to wait for its first batch."""
+    """Return when the first rank of a generation started to wait, or None."""
     return min(
         (
             float(result.records["at_s"][0] - result.records["wait_s"][0])

@@ -1,1 +1,1 @@
-"""Run a swarm of trainers: processes with many ranks, which record what they read."""
+"""Run a swarm of simulated trainers, and record what they read."""

@@ -1,4 +1,4 @@
-"""Kill all trainers of a swarm at once, and keep the work saved by the last checkpoint."""
+"""Decide when to kill all trainers of a swarm, and what their last checkpoint saved."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from headrace.loadtest.swarm.worker import Finished, News, Tick
 
 
 class Crash:
-    """Follow a generation up to the step at which it is killed."""
+    """Follow a generation until the step at which it is killed."""
 
     def __init__(self, step: int, first_step: int, seats: Sequence[RankSeat]) -> None:
-        """Wait for a step.
+        """Start to follow a generation.
 
         Args:
-            step: The step that a rank must have reached.
+            step: The step at which to kill, once any rank has reached it.
             first_step: The first step of the generation.
             seats: Its ranks.
         """
@@ -30,31 +30,33 @@ class Crash:
         self._tokens: dict[int, dict[int, bytes]] = {seat.job: {} for seat in seats}
 
     def note(self, message: Tick | Finished) -> None:
-        """Handle a message from a process."""
+        """Process a message from a process of the swarm."""
         if isinstance(message, Finished):
             for result in message.results:
                 self._records[result.seat] = [result.records]
             return
         for news in message.news:
-            self._take(news)
+            self._add(news)
 
     def is_due(self) -> bool:
         """Return whether the step has been reached."""
         return max(self._reached(seat) for seat in self._seats) >= self._step
 
     def checkpoint(self, spec: SwarmSpec) -> tuple[int, list[bytes | None], list[RankResult]]:
-        """Return the step after the last checkpoint, its tokens by job, and the work before it."""
+        """Return the step of the last checkpoint, its tokens by job, and the results before it."""
         passed = min(self._reached(seat) for seat in self._seats)
         saved = set.intersection(*(set(tokens) for tokens in self._tokens.values()))
         step = max((step for step in saved if step <= passed), default=self._first_step)
         tokens = [self._tokens[job].get(step) for job in sorted(self._tokens)]
         results = [
-            RankResult(seat, _before(spec, self._all(seat), step), last_token=tokens[seat.job])
+            RankResult(
+                seat, _before(spec, self._records_of(seat), step), last_token=tokens[seat.job]
+            )
             for seat in self._seats
         ]
         return step, tokens, results
 
-    def _take(self, news: News) -> None:
+    def _add(self, news: News) -> None:
         self._records[news.seat].append(news.records)
         if news.seat.rank == 0:
             self._tokens[news.seat.job].update(news.checkpoints)
@@ -62,7 +64,7 @@ class Crash:
     def _reached(self, seat: RankSeat) -> int:
         return self._first_step + sum(part.size for part in self._records[seat])
 
-    def _all(self, seat: RankSeat) -> Records:
+    def _records_of(self, seat: RankSeat) -> Records:
         return np.concatenate([Recorder().records(), *self._records[seat]])
 
 

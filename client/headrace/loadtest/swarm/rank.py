@@ -1,10 +1,10 @@
-"""Simulate one trainer: it reads batches, sleeps for a step's time, and keeps records.
+"""Simulate one trainer, which reads batches, sleeps for the time of a step, and keeps records.
 
 Contract of `run_rank`:
 
-1. Success: every batch of its generation is recorded once, in order of arrival.
+1. Success: every batch of the generation is recorded once, in order of arrival.
 2. Failure: the error of the client is returned with the records of earlier batches.
-3. Stop: when ``stop`` is set the rank ends within a second, or as soon as its reader closes.
+3. Stop: after ``stop`` is set, the rank ends within a second, or as soon as its reader closes.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from headrace.loadtest.swarm.spec import Generation, SwarmSpec
 
 @dataclass(frozen=True, slots=True)
 class RankSeat:
-    """The rank, its job, and where it starts.
+    """A rank of a job, and where it starts.
 
     Attributes:
         job: Number of the job.
@@ -68,9 +68,9 @@ class RankResult:
         seat: The rank.
         records: Its batches.
         last_token: The token after its last batch, or None.
-        next_batches: Tokens that were kept, with the batches that must follow.
+        next_batches: The kept tokens, with the batches that must follow them.
         failures: The number of stream failures by reason.
-        error: Why it ended early, or an empty text.
+        error: Why the rank ended early, or an empty text.
     """
 
     seat: RankSeat
@@ -83,11 +83,11 @@ class RankResult:
 
 @dataclass(slots=True)
 class Tally:
-    """The records of a rank so far; written by its thread, read by others without a lock.
+    """The progress of a rank. Its thread writes it, and others read it without a lock.
 
     Attributes:
-        recorder: Its batches.
-        checkpoints: Tokens of rank 0 by the step that follows them.
+        recorder: The records of its batches.
+        checkpoints: The tokens of rank 0, by the step after them.
     """
 
     batches: int = 0
@@ -101,7 +101,7 @@ class Tally:
 def run_rank(
     spec: SwarmSpec, generation: Generation, seat: RankSeat, *, tally: Tally, stop: threading.Event
 ) -> RankResult:
-    """Read one rank's batches of a generation; the module's head holds the contract."""
+    """Read the batches of one rank, as the contract of this module says."""
     run = _Run(spec, generation, seat, tally, stop)
     try:
         run.read()
@@ -131,7 +131,7 @@ class _Run:
         epoch, _ = spec.batch_at(generation.first_step)
         transport = TransportState()
         landing = Landing(BufferPool(idle_bytes=spec.prefetch_bytes).take, None, transport)
-        wanted = Transport(spec.transport, ring_bytes=2 * spec.prefetch_bytes)
+        options = Transport(spec.transport, ring_bytes=2 * spec.prefetch_bytes)
         reader = BatchReader(
             spec.targets,
             spec.options(job=seat.job, rank=seat.rank, world_size=generation.world_size),
@@ -140,7 +140,7 @@ class _Run:
             allocate=landing.allocate,
             access=spec.access,
             on_failure=self._note_failure,
-            open_feed=RingFeeds(wanted, landing, silence_s=spec.deadlines.silence_s),
+            open_feed=RingFeeds(options, landing, silence_s=spec.deadlines.silence_s),
         )
         self._prefetcher = Prefetcher(
             reader,
@@ -212,8 +212,8 @@ class _Run:
 
     def _choose_steps(self) -> frozenset[int]:
         steps = range(self._generation.first_step, self._generation.end_step)
-        wanted = min(self._spec.token_samples, len(steps))
-        return frozenset(self._random.sample(steps, wanted))
+        count = min(self._spec.token_samples, len(steps))
+        return frozenset(self._random.sample(steps, count))
 
     def _rest(self, step: int) -> None:
         rest_s = self._spec.step_s

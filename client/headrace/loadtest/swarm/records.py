@@ -1,13 +1,13 @@
-"""Record each batch: a few numbers and two digests of its sample ids.
+"""Record a few numbers and two digests of the sample ids for each batch.
 
-Both digests are sums modulo 2^64 over samples, so they add up over ranks and batches, whatever the
-world size was:
+Both digests are sums over samples modulo 2^64, so they add up over ranks and batches for any world
+size:
 
 - ``id_sum`` adds a hash of each sample id: equal sums mean equal multisets of samples;
-- ``order_sum`` adds a hash of each sample id together with its place (epoch and position): equal
-  sums mean the same samples at the same places.
+- ``order_sum`` adds a hash of each sample id, epoch and position: equal sums mean the same samples
+  at the same positions.
 
-The hash is the finalizer of SplitMix64, so two runs that differ have equal sums with a chance of
+The hash is the finalizer of SplitMix64, so different runs have equal sums with a probability of
 about 2^-64. *Source*: Steele, Lea, Flood, "Fast splittable pseudorandom number generators", 2014.
 """
 
@@ -34,7 +34,7 @@ RECORD = np.dtype(
         ("wait_s", "<f8"),
     ]
 )
-"""One batch of one rank. ``at_s`` is time.time(); ``sample_count`` leaves pads out."""
+"""One batch of one rank. ``at_s`` is time.time(), and ``sample_count`` excludes pads."""
 
 Records = NDArray[np.void]
 
@@ -43,23 +43,23 @@ _CHUNK = 1 << 20
 
 
 class Recorder:
-    """A growing array of records; one thread appends."""
+    """A growing array of records, to which one thread appends."""
 
     def __init__(self) -> None:
-        """Start without records."""
+        """Make an empty recorder."""
         self._records: Records = np.empty(256, dtype=RECORD)
         self._count = 0
 
     def append(self, values: tuple[float, ...]) -> None:
-        """Add a record, its values in the order of `RECORD`."""
+        """Append a record, with values in the order of `RECORD`."""
         if self._count == self._records.size:
             self._records = np.concatenate([self._records, np.empty_like(self._records)])
         self._records[self._count] = values
         self._count += 1
 
     def records(self, start: int = 0) -> Records:
-        """Return a copy of the records, except for the first ``start``; from any thread."""
-        count = self._count  # first: an array that replaces the one we look at holds as many
+        """Return a copy of the records from ``start`` on; safe from any thread."""
+        count = self._count  # read first, because a new array holds at least this many
         return self._records[start:count].copy()
 
 
@@ -69,14 +69,14 @@ def id_sum(sample_ids: NDArray[np.int64]) -> int:
 
 
 def order_sum(sample_ids: NDArray[np.int64], *, epoch: int, start: int) -> int:
-    """Return the digest of samples at the places ``start``, ``start`` + 1, … of an epoch."""
-    places = np.arange(start, start + sample_ids.size, dtype=np.uint64)
-    keys = _mix(_mix(places) + np.uint64(epoch))
+    """Return the digest of samples at the positions ``start``, ``start`` + 1, … of an epoch."""
+    positions = np.arange(start, start + sample_ids.size, dtype=np.uint64)
+    keys = _mix(_mix(positions) + np.uint64(epoch))
     return int(_mix(sample_ids.astype(np.uint64) ^ keys).sum(dtype=np.uint64))
 
 
 def id_sum_of_range(sample_count: int) -> int:
-    """Return the digest of the samples [0, ``sample_count``), each once."""
+    """Return the digest of the samples [0, ``sample_count``)."""
     parts = (
         id_sum(np.arange(start, min(start + _CHUNK, sample_count), dtype=np.int64))
         for start in range(0, sample_count, _CHUNK)
@@ -85,7 +85,7 @@ def id_sum_of_range(sample_count: int) -> int:
 
 
 def total(sums: NDArray[np.uint64] | Sequence[int]) -> int:
-    """Add up digests."""
+    """Return the sum of digests."""
     return int(np.asarray(sums, dtype=np.uint64).sum(dtype=np.uint64))
 
 

@@ -1,4 +1,4 @@
-"""The specification of a load test, as frozen values without I/O."""
+"""The specification of a load test."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ SAMPLE_IDS = "headrace.sample_id"
 
 @dataclass(frozen=True, slots=True)
 class Rescale:
-    """Stop all ranks at one step, and continue with another number of them.
+    """Stop all ranks at a step, and continue with another number of ranks.
 
     Attributes:
-        ranks: World size from then on.
-        share: Share of the run's steps after which it happens, in (0, 1).
+        ranks: The new world size.
+        share: The share of the run's steps after which this happens, in (0, 1).
     """
 
     ranks: int
@@ -35,7 +35,7 @@ class Pause:
     Attributes:
         rank: The rank to pause in every job.
         seconds: The duration of the pause.
-        share: Share of the run's steps after which it happens, in [0, 1).
+        share: The share of the run's steps after which this happens, in [0, 1).
     """
 
     rank: int
@@ -49,8 +49,8 @@ class Generation:
 
     Attributes:
         world_size: Number of ranks.
-        first_step: First step of the generation, counted from the run's start.
-        end_step: Step after its last.
+        first_step: The first step, counted from the start of the run.
+        end_step: The step after the last.
     """
 
     world_size: int
@@ -64,30 +64,29 @@ class SwarmSpec:
 
     Attributes:
         targets: gRPC addresses of servers that serve the same data.
-        dataset: Name of the dataset there; empty for a mixture.
-        mixture: The datasets to draw from in place of ``dataset``, each with its version.
-        first_ids: For each dataset of the mixture, the samples of those before it.
-        sample_count: Samples of an epoch.
-        order: The order of the first job; job j adds j to its seed.
-        global_batch_size: Samples of a batch over all ranks.
-        ranks: World size at the start.
-        jobs: The number of jobs, each with this many ranks and its own seed.
-        steps: Steps of each job, >= 1; epochs follow one another.
+        dataset: The name of the dataset; empty for a mixture.
+        mixture: The datasets to draw from instead of ``dataset``, each with its version.
+        first_ids: For each dataset of the mixture, the number of samples before it.
+        sample_count: The number of samples in an epoch.
+        order: The order of the first job; job j adds j to the seed.
+        global_batch_size: Samples per batch over all ranks.
+        ranks: The world size at the start.
+        jobs: The number of jobs, each with its own seed.
+        steps: The steps of each job, >= 1, across epochs.
         end: How to handle an incomplete last batch.
         columns: Columns to read; empty for all.
         where: The filter for samples of ``dataset``; empty for all.
         step_s: Seconds that a simulated training step takes.
-        seconds: Seconds after which every rank stops where it is, or None.
+        seconds: Seconds after which every rank stops, or None.
         prefetch_bytes: Bytes that one rank reads ahead.
-        transport: How batches arrive: over gRPC, through a ring, or ``auto``, as for
-            `RemoteDataset`.
+        transport: How batches arrive, as for `RemoteDataset`.
         processes: The number of processes for the ranks.
         rescales: When the number of ranks changes, in order.
         pauses: The pauses of ranks.
         crashes: Shares of the run's steps after which all processes of the swarm are killed with
-            SIGKILL, to continue from the last checkpoint.
+            SIGKILL and continue from the last checkpoint.
         checkpoint_steps: Steps between two checkpoints.
-        token_samples: The number of tokens that each rank keeps for resuming.
+        token_samples: The number of tokens that each rank keeps, to resume from.
         deadlines: How long a rank waits before it gives up.
         access: How to authenticate.
     """
@@ -119,11 +118,11 @@ class SwarmSpec:
     access: Access = field(default_factory=Access)
 
     def __post_init__(self) -> None:
-        """Refuse swarms that cannot run."""
+        """Refuse a swarm that cannot run."""
         if self.plan.batch_count < 1:
             raise BadArgumentError(
                 f"the dataset has {self.sample_count} samples, less than one global batch of "
-                f"{self.global_batch_size}; expected a smaller batch, or --end uneven",
+                f"{self.global_batch_size}; use a smaller batch, or --end uneven",
                 field="global_batch_size",
             )
         if self.rescales and self.seconds is not None:
@@ -134,8 +133,8 @@ class SwarmSpec:
             )
         if self.crashes and self.seconds is not None:
             raise BadArgumentError(
-                "trainers of a run that is limited in seconds cannot crash at a share of its "
-                "steps; give epochs or steps instead",
+                "ranks of a run that is limited in seconds cannot crash at a share of its steps; "
+                "give epochs or steps instead",
                 field="seconds",
             )
         shares = [rescale.share for rescale in self.rescales]
@@ -156,14 +155,14 @@ class SwarmSpec:
         )
 
     def generations(self) -> list[Generation]:
-        """Cut the run at its rescales."""
+        """Return the generations of the run, divided at its rescales."""
         steps = [max(1, int(self.steps * rescale.share)) for rescale in self.rescales]
         sizes = [self.ranks, *(rescale.ranks for rescale in self.rescales)]
         cuts = zip(sizes, [0, *steps], [*steps, self.steps], strict=True)
         return [Generation(size, first, end) for size, first, end in cuts if end > first]
 
     def options(self, *, job: int, rank: int, world_size: int) -> ReadOptions:
-        """Return the specification of what one rank reads."""
+        """Return the options with which one rank reads."""
         return ReadOptions(
             dataset=self.dataset,
             mixture=self.mixture,
@@ -185,7 +184,7 @@ class SwarmSpec:
     def sample_ids(self, event: BatchEvent) -> NDArray[np.int64]:
         """Return the ids of a batch's samples, without pads.
 
-        A sample of a mixture has the id in its dataset plus the samples of the datasets before.
+        The id of a mixture's sample is its id in its dataset plus the samples of earlier datasets.
         """
         header = event.header
         ids = np.asarray(event.columns[SAMPLE_IDS].values)[: header.sample_count - header.pad_count]
@@ -196,5 +195,5 @@ class SwarmSpec:
         return joined
 
     def batch_at(self, step: int) -> tuple[int, int]:
-        """Return the epoch and the number of the global batch for a step of the run."""
+        """Return the epoch of a step of the run, and the index of its global batch."""
         return divmod(step, self.plan.batch_count)

@@ -1,15 +1,15 @@
-"""Run a swarm: processes with many ranks, generation after generation.
+"""Run a swarm in processes with many ranks, one generation after another.
 
 Contract of `run_swarm`:
 
-1. Success: the results of every rank of every generation are returned, even of ranks that failed,
-   which name their error.
+1. Success: the results of all ranks of all generations are returned, including those of ranks that
+   failed, with their errors.
 2. A generation in which a rank failed is the last.
-3. Failure: a process that dies, or sends nothing for longer than its ranks may wait, is an error
-   that names it; the others are ended.
-4. Crash, if the specification has one: every process is killed with SIGKILL; what its ranks read
-   after their last common checkpoint is dropped and read again.
-5. Cancel: an interrupt ends every process before it is raised.
+3. Failure: a process that dies, or sends nothing for too long, raises an error that names it, and
+   the other processes are ended.
+4. Crash, if specified: all processes are killed with SIGKILL. What their ranks read after the last
+   common checkpoint is dropped and read again.
+5. Cancel: an interrupt ends all processes before it is raised.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from headrace.loadtest.swarm.rank import RankResult, RankSeat
 from headrace.loadtest.swarm.spec import Generation, SwarmSpec
 from headrace.loadtest.swarm.worker import TICK_S, Finished, Tick, work
 
-_START_S = 120.0  # arbitrary: a process imports gRPC and NumPy, on a machine that is busy
+_START_S = 120.0  # arbitrary: enough for imports on a busy machine
 _END_S = 30.0
 
 
@@ -42,7 +42,7 @@ class Progress:
         elapsed_s: Seconds since the swarm started.
         ranks: The number of running ranks of all jobs.
         batches: Batches read so far, over all ranks and generations.
-        batches_wanted: The number of batches to read in total, if nothing stops the ranks.
+        batches_wanted: The total number of batches to read, if nothing stops the ranks.
         samples: Samples read so far.
         payload_bytes: Payload bytes read so far.
         waited_s: Total seconds that ranks have waited for batches.
@@ -58,20 +58,20 @@ class Progress:
 
     @property
     def share(self) -> float:
-        """Share of the run that is done, in [0, 1]."""
+        """Return the finished share of the run, in [0, 1]."""
         return self.batches / max(1, self.batches_wanted)
 
 
 @dataclass(frozen=True, slots=True)
 class SwarmResult:
-    """What a swarm did.
+    """The results of a swarm.
 
     Attributes:
-        spec: What it was asked to do.
-        generations: What it did: the ranks between two rescales or crashes. Steps that were lost
-            in a crash and done again count in the later generation.
-        results: One a rank and generation.
-        began_at_s: When it began, as ``time.time()``.
+        spec: The specification.
+        generations: The generations that ran, between rescales or crashes. Steps that were lost in
+            a crash and repeated belong to the later generation.
+        results: One result per rank and generation.
+        began_at_s: When the swarm started, as ``time.time()``.
         elapsed_s: Seconds from the start of the first rank to the end of the last.
     """
 
@@ -85,14 +85,14 @@ class SwarmResult:
 def run_swarm(
     spec: SwarmSpec, *, progress: Callable[[Progress], None] | None = None
 ) -> SwarmResult:
-    """Run simulated trainers; the module's head holds the contract.
+    """Run simulated trainers, as the contract of this module says.
 
     Args:
-        spec: What to do.
+        spec: The specification.
         progress: Called about twice a second, in the caller's thread.
 
     Raises:
-        ConfigurationError: A process of the swarm died or hangs.
+        ConfigurationError: A process of the swarm died or hung.
     """
     return _Swarm(spec, progress).run()
 
@@ -102,7 +102,7 @@ class _Swarm:
         self._spec = spec
         self._progress = progress
         self._began, self._began_at = time.monotonic(), time.time()
-        self._board = _Board(spec, self._began)
+        self._totals = _Totals(spec, self._began)
         self._planned = deque(spec.generations())
         self._crash_steps = deque(max(1, int(spec.steps * share)) for share in spec.crashes)
         self._done: list[Generation] = []
@@ -122,7 +122,7 @@ class _Swarm:
         )
 
     def _run_next(self, generation: Generation) -> bool:
-        """Run a generation; say whether another may follow."""
+        """Run a generation, and return whether another may follow."""
         seats = [
             RankSeat(job, len(self._done), rank, self._tokens[job])
             for rank in range(generation.world_size)
@@ -132,7 +132,7 @@ class _Swarm:
         found = self._run_generation(generation, seats, crash)
         if found is None:
             assert crash is not None
-            self._go_on_after(crash, generation)
+            self._resume_after(crash, generation)
             return True
         self._done.append(generation)
         self._results += found
@@ -147,7 +147,7 @@ class _Swarm:
             return None
         return Crash(self._crash_steps.popleft(), generation.first_step, seats)
 
-    def _go_on_after(self, crash: Crash, generation: Generation) -> None:
+    def _resume_after(self, crash: Crash, generation: Generation) -> None:
         step, tokens, results = crash.checkpoint(self._spec)
         if step > generation.first_step:
             self._done.append(replace(generation, end_step=step))
@@ -162,32 +162,32 @@ class _Swarm:
         results: list[RankResult] = []
         with _processes(self._spec, generation, seats) as processes:
             waiting = dict(enumerate(processes))
-            heard = dict.fromkeys(waiting, time.monotonic())
+            heard_s = dict.fromkeys(waiting, time.monotonic())
             while waiting:
                 ends = {process.connection: number for number, process in waiting.items()}
                 for ready in wait_for_any(list(ends), timeout=TICK_S):
                     assert isinstance(ready, Connection)
                     number = ends[ready]
-                    heard[number] = time.monotonic()
+                    heard_s[number] = time.monotonic()
                     message = waiting[number].receive()
-                    self._board.note(number, _tick_of(message))
+                    self._totals.note(number, _tick_of(message))
                     if isinstance(message, Finished):
                         results += message.results
                         del waiting[number]
                     if crash is not None:
                         crash.note(message)
-                _check_alive(waiting, heard, silence_s=_START_S)
+                _check_alive(waiting, heard_s, silence_s=_START_S)
                 if self._progress is not None:
-                    self._progress(self._board.progress(len(seats)))
+                    self._progress(self._totals.progress(len(seats)))
                 if crash is not None and waiting and crash.is_due():
                     _kill(processes)
                     return None
-            self._board.end_generation()
+            self._totals.end_generation()
         return results
 
 
-class _Board:
-    """Adds up what the processes tell."""
+class _Totals:
+    """Add up the progress of the processes."""
 
     def __init__(self, spec: SwarmSpec, began: float) -> None:
         self._began = began
@@ -236,8 +236,8 @@ class _Process:
         except EOFError:
             self.process.join(_END_S)
             raise ConfigurationError(
-                f"a process of the load test died with exit code {self.process.exitcode}; its "
-                "message is above; the usual cause is too little memory for that number of ranks"
+                f"a process of the load test died with exit code {self.process.exitcode}; see its "
+                "message above; the usual cause is too little memory for this number of ranks"
             ) from None
         assert isinstance(message, Tick | Finished)
         return message
@@ -247,7 +247,7 @@ class _Process:
 def _processes(
     spec: SwarmSpec, generation: Generation, seats: Sequence[RankSeat]
 ) -> Iterator[list[_Process]]:
-    context = multiprocessing.get_context("spawn")  # forked children of gRPC hang
+    context = multiprocessing.get_context("spawn")  # forked processes with gRPC hang
     started: list[_Process] = []
     try:
         for number in range(min(spec.processes, len(seats))):
@@ -264,7 +264,7 @@ def _processes(
         yield started
     finally:
         for each in started:
-            each.connection.close()  # tells a process that still runs to stop
+            each.connection.close()  # tells a running process to stop
         for each in started:
             each.process.join(_END_S)
             each.process.kill()
@@ -272,14 +272,14 @@ def _processes(
 
 
 def _check_alive(
-    waiting: dict[int, _Process], heard: dict[int, float], *, silence_s: float
+    waiting: dict[int, _Process], heard_s: dict[int, float], *, silence_s: float
 ) -> None:
     now = time.monotonic()
     for number, process in waiting.items():
-        if now - heard[number] > silence_s:
+        if now - heard_s[number] > silence_s:
             raise ConfigurationError(
-                f"{process.process.name} has said nothing for {silence_s:.0f} s; the machine is "
-                "too busy for that number of ranks: use fewer --ranks, or more --processes"
+                f"{process.process.name} has sent nothing for {silence_s:.0f} s; the machine is "
+                "too busy for this number of ranks: use fewer --ranks, or more --processes"
             )
 
 

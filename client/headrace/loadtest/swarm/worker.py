@@ -1,10 +1,10 @@
-"""The ranks of one process of the swarm.
+"""Run the ranks of one process of the swarm.
 
 Contract of `work`:
 
-1. While ranks run, a `Tick` goes to the coordinator every `TICK_S`.
-2. At the end of all ranks their results go, as one `Finished`, and the process ends with 0.
-3. When the coordinator says so, or is gone, the ranks are stopped, and 2 follows.
+1. While ranks run, the process sends a `Tick` to the coordinator every `TICK_S`.
+2. When all ranks have ended, it sends their results as one `Finished`, and ends with 0.
+3. When the coordinator requests it or is gone, the ranks are stopped, and 2 follows.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from headrace.loadtest.swarm.records import Records
 from headrace.loadtest.swarm.spec import Generation, SwarmSpec
 
 TICK_S = 0.5
-"""Arbitrary: what a live display needs."""
+"""Arbitrary: often enough for a live display."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +37,7 @@ class News:
 
 @dataclass(frozen=True, slots=True)
 class Tick:
-    """What the ranks of a process have read so far, and the news if trainers are to crash."""
+    """What the ranks of a process have read so far, with the news if the run has crashes."""
 
     batches: int
     samples: int
@@ -48,7 +48,7 @@ class Tick:
 
 @dataclass(frozen=True, slots=True)
 class Finished:
-    """What became of the ranks of a process."""
+    """The results of the ranks of a process."""
 
     results: tuple[RankResult, ...]
 
@@ -56,9 +56,9 @@ class Finished:
 def work(
     spec: SwarmSpec, generation: Generation, seats: Sequence[RankSeat], connection: Connection
 ) -> None:
-    """Run ranks in threads; the entry point of a process. The module's head holds the contract."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the coordinator, which tells us
-    # Failures are counted by reason; a line for each of hundreds of ranks would drown the report.
+    """Run ranks in threads, as the contract of this module says; the entry point of a process."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the coordinator handles Ctrl-C
+    # Failures are counted by reason; a line for each of hundreds of ranks would hide the report.
     logging.getLogger("headrace.client").setLevel(logging.ERROR)
     stop = threading.Event()
     tallies = [Tally() for _ in seats]
@@ -68,7 +68,7 @@ def work(
             for seat, tally in zip(seats, tallies, strict=True)
         ]
         _report(ranks, _Reporter(seats, tallies, with_news=bool(spec.crashes)), connection, stop)
-    with contextlib.suppress(OSError):  # the coordinator wants no results any more
+    with contextlib.suppress(OSError):  # the coordinator no longer needs results
         connection.send(Finished(tuple(rank.result() for rank in ranks)))
 
 
@@ -81,22 +81,22 @@ def _report(
     while wait(ranks, timeout=TICK_S).not_done:
         try:
             connection.send(reporter.tick())
-            told_to_stop = connection.poll()
+            must_stop = connection.poll()
         except OSError:
-            told_to_stop = True
-        if told_to_stop:
+            must_stop = True
+        if must_stop:
             stop.set()
             return
 
 
 class _Reporter:
-    """Tells what is new."""
+    """Make ticks with what is new since the last one."""
 
     def __init__(
         self, seats: Sequence[RankSeat], tallies: Sequence[Tally], *, with_news: bool
     ) -> None:
         self._ranks = list(zip(seats, tallies, strict=True))
-        self._told = [0] * len(self._ranks)
+        self._sent = [0] * len(self._ranks)
         self._with_news = with_news
 
     def tick(self) -> Tick:
@@ -111,6 +111,6 @@ class _Reporter:
 
     def _news(self) -> Iterator[News]:
         for number, (seat, tally) in enumerate(self._ranks):
-            records = tally.recorder.records(self._told[number])
-            self._told[number] += records.size
+            records = tally.recorder.records(self._sent[number])
+            self._sent[number] += records.size
             yield News(seat, records, dict(tally.checkpoints))
