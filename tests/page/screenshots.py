@@ -20,7 +20,7 @@ import pyarrow as pa
 from playwright.sync_api import sync_playwright
 
 from headrace.client import NumpyDataset, Transport
-from headrace.page.runs.pasted import written
+from headrace.page.runs.pasted import url_token
 from page.test_browser import CHROMIUM
 from support.datasets import write_dataset
 from support.page_samples import shapes_table
@@ -127,7 +127,7 @@ def _token(address: str, *, seed: int, batches: int) -> str:
         for _ in range(batches):
             next(rows)
         assert dataset.token is not None
-        return written(dataset.token)
+        return url_token(dataset.token)
 
 
 def _loop(address: str, rank: int, over: threading.Event) -> None:

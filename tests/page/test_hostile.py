@@ -19,8 +19,8 @@ from headrace.errors import ConfigurationError
 from headrace.page.data.media import TYPES
 from headrace.page.guard.forms import BODY_S
 from headrace.page.guard.hosts import is_known_host
-from headrace.page.guard.middleware import FILE_POLICY, MOST_BODY_BYTES, POLICY
-from headrace.page.guard.sessions import IDLE_S, LIFE_S, MOST, MOST_EACH, Sessions
+from headrace.page.guard.middleware import FILE_POLICY, MAX_BODY_BYTES, POLICY
+from headrace.page.guard.sessions import IDLE_S, LIFE_S, MAX_PER_CALLER, MAX_SESSIONS, Sessions
 from headrace.page.settings import PageSettings
 from support.datasets import small_table, write_dataset
 from support.page_samples import FILES, NAME, SCRIPT, TURNED, hostile_table
@@ -112,7 +112,7 @@ def test_07_what_is_too_long_is_refused_at_once(hostile: Paged) -> None:
     assert 414 == hostile.ask("/?" + "a" * 9000).status
     assert 431 == hostile.ask("/", headers={"x-long": "a" * 40_000}).status
     form = {"content-type": "application/x-www-form-urlencoded"}
-    assert _is_refused(hostile, form, b"a" * (MOST_BODY_BYTES + 1))
+    assert _is_refused(hostile, form, b"a" * (MAX_BODY_BYTES + 1))
     parts = b"".join(b"10000\r\n" + b"a" * 65536 + b"\r\n" for _ in range(17)) + b"0\r\n\r\n"
     assert _is_refused(hostile, {**form, "transfer-encoding": "chunked"}, parts)
 
@@ -305,14 +305,14 @@ def test_21_sessions_are_bounded_and_end() -> None:
     now = [0.0]
     sessions = Sessions(lambda: now[0])
     first = sessions.open("t", caller="anna")
-    for _ in range(3 * MOST_EACH):
+    for _ in range(3 * MAX_PER_CALLER):
         sessions.open("u", caller="bert")
 
-    assert 1 + MOST_EACH == len(sessions)
+    assert 1 + MAX_PER_CALLER == len(sessions)
     assert "t" == sessions.token_of(first)
-    for index in range(2 * MOST):
+    for index in range(2 * MAX_SESSIONS):
         sessions.open("v", caller=str(index))
-    assert MOST == len(sessions)
+    assert MAX_SESSIONS == len(sessions)
 
     number = sessions.open("t", caller="anna")
     now[0] = IDLE_S

@@ -52,7 +52,7 @@ def test_a_server_shows_who_reads_and_where(tmp_path: Path) -> None:
             next(batches)
             rows = until(lambda: _rows(page.ask("/live").text))
 
-            assert [["anybody", "red", "1"]] == [row[:3] for row in rows]
+            assert [["anonymous", "red", "1"]] == [row[:3] for row in rows]
             found = re.fullmatch(r"([\d,]+) \(([\d.]+) %\)", rows[0][5])
             assert found is not None
             position, step = int(found[1].replace(",", "")), int(rows[0][6].replace(",", ""))
@@ -154,7 +154,7 @@ def _watched(metrics: Metrics) -> Iterator[Watch]:
     try:
         yield watch
     finally:
-        watch.tell("end")
+        watch.send_url("end")
         thread.join()
         ours.close()
 

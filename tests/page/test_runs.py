@@ -27,8 +27,8 @@ from headrace.order import (
     dump_mixture,
     encode_token,
 )
-from headrace.page.data.filtered import Filtered
-from headrace.page.runs.told import read_mixture_text, read_skips
+from headrace.page.data.filter_results import FilterResults
+from headrace.page.runs.run_options import read_mixture_text, read_skips
 from headrace.storage import open_dataset
 from support.command import Serving, serving
 from support.datasets import write_dataset
@@ -217,7 +217,7 @@ def test_what_is_too_long_for_an_address_is_shown_all_the_same(world: _World) ->
     answer = _show(world.page, one=str(state["token"]), skips_one=comments)
 
     assert 200 == answer.status
-    assert "too long for an address" in answer.text
+    assert "too long for a URL" in answer.text
     assert values.tolist() == _values(answer)
 
 
@@ -305,12 +305,12 @@ def test_a_filter_that_takes_too_long_is_refused(tmp_path: Path) -> None:
     table = pa.table({"third": values % 3})
     write_dataset(str(tmp_path), table, shard_samples=[20_000], block_bytes=256)
     ticks = itertools.count(0, 10)
-    filtered = Filtered(now=lambda: float(next(ticks)))
+    filtered = FilterResults(now=lambda: float(next(ticks)))
     with open_dataset(str(tmp_path)) as dataset:
         for _ in range(3):
             with pytest.raises(BadArgumentError, match="headrace order URL --where"):
-                filtered.of(dataset, "third = 1")
-        assert 6667 == Filtered().of(dataset, "third = 1").count
+                filtered.get(dataset, "third = 1")
+        assert 6667 == FilterResults().get(dataset, "third = 1").count
 
 
 @pytest.mark.parametrize(

@@ -57,7 +57,7 @@ def test_tokens_are_shown_as_text_beside_their_ids(tmp_path: Path, tokenizer: Pa
         assert ids in card
         assert "not in the tokenizer" in card
     assert "the first 64 as text" in cards[5]
-    assert "no value" in cards[7]
+    assert "missing" in cards[7]
     assert "the first 4,096 as text" in whole
     assert "boat" not in without
     assert "&lt;script&gt;" in other

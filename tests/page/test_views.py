@@ -28,7 +28,7 @@ from headrace.order import (
     encode_token,
     table_of,
 )
-from headrace.page.runs.compared import compare
+from headrace.page.runs.comparison import compare
 from headrace.page.runs.run_order import Member, RunOrder
 from headrace.storage import open_dataset
 from support.command import run, serving
@@ -248,11 +248,11 @@ def test_versions_are_compared_by_what_blocks_hold(tmp_path: Path) -> None:
         row = text.partition(what)[2].partition("</tr>")[0]
         return re.findall("<td[^>]*><bdi>(.*?)</bdi>", row)
 
-    assert ["50 of 150", "50 of 150"] == cells(second, "first samples, in the same blocks")
+    assert ["50 of 150", "50 of 150"] == cells(second, "leading samples in the same blocks")
     assert ["100 of 150", "100 of 150"] == cells(
         second, "samples in blocks that both versions have"
     )
-    assert ["0 of 150", "0 of 100"] == cells(moved, "first samples, in the same blocks")
+    assert ["0 of 150", "0 of 100"] == cells(moved, "leading samples in the same blocks")
     assert ["100 of 150", "100 of 100"] == cells(moved, "samples in blocks that both versions have")
 
 
@@ -358,7 +358,7 @@ def test_two_runs_of_one_order_never_differ(page: Paged, url: str) -> None:
     one, two = encode_token(_token(url)), encode_token(_token(url, step=5, position=320))
     text = page.ask(f"/run?one={one.hex()}&two={two.hex()}").text
 
-    assert "Both are of one order" in text
+    assert "Both runs have the same order" in text
 
 
 def test_two_runs_that_differ_say_where_and_why(page: Paged, url: str) -> None:

@@ -65,7 +65,7 @@ class Paged:
         headers: Mapping[str, str] | None = None,
         body: bytes | None = None,
     ) -> Answer:
-        """Ask over a connection of its own; redirects are not followed."""
+        """ViewRequest over a connection of its own; redirects are not followed."""
         connection = http.client.HTTPConnection(*self.address, timeout=TIMEOUT_S)
         try:
             connection.request(method, target, body, dict(headers or {}))

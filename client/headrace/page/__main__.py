@@ -1,4 +1,4 @@
-"""Serve the page of a server, which starts it: `python -m headrace.page FD`."""
+"""Serve the page of a server, which runs this as `python -m headrace.page FD`."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from headrace.server.steps.registered import load_tokenizers
 
 
 def main(fd: int) -> int:
-    """Serve the page until the server ends; return the exit code."""
+    """Serve the page until the server ends, and return the exit code."""
     connection = Connection(fd)
     settings, source = connection.recv()
     config = ServerConfig(**settings)
@@ -31,7 +31,7 @@ def main(fd: int) -> int:
         datasets[0] = changed.dataset_configs
         return True
 
-    # The socket closes when the server ends, for any reason.
+    # The socket closes when the server ends for any reason.
     watch = Watch(connection, on_end=lambda: os.kill(os.getpid(), signal.SIGTERM))
     with ExitStack() as stack:
         if source is not None:
@@ -41,7 +41,7 @@ def main(fd: int) -> int:
             settings_of(config),
             configs=lambda: datasets[0],
             access=Access(Path(config.tokens) if config.tokens else None),
-            on_ready=watch.tell,
+            on_ready=watch.send_url,
             watch=watch,
             tokenizers=load_tokenizers(config.tokenizers),
         )
@@ -49,7 +49,7 @@ def main(fd: int) -> int:
 
 
 def settings_of(config: ServerConfig) -> PageSettings:
-    """Return the settings of the page of a server."""
+    """Return the settings of a server's page."""
     return PageSettings(
         listen=config.page,
         hosts=tuple(filter(None, map(str.strip, config.page_hosts.split(",")))),

@@ -1,4 +1,4 @@
-"""Map addresses to views, identify callers, and report errors."""
+"""Route requests to views, identify callers, and report errors."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from starlette.types import ASGIApp
 
 from headrace.errors import HeadraceError
 from headrace.page.guard.forms import read_form
-from headrace.page.guard.login import COOKIE, login, logout, token_of
-from headrace.page.guard.middleware import Guard, TooLargeError, gone, late, too_large
-from headrace.page.site import Ask, Query, Site
+from headrace.page.guard.login import COOKIE, login, logout
+from headrace.page.guard.middleware import Guard, TooLargeError, disconnected, too_large, too_slow
+from headrace.page.site import Query, Site, ViewRequest
 from headrace.page.views import VIEWS, View
 from headrace.server.access.callers import Caller
 
 VIEW_S: Final = 20.0
-"""How long a view may work. If a store takes longer, the view reports a timeout."""
+"""How long a view may take, for example to read from a store."""
 _THREADS: Final = 8
 _STATIC: Final = Path(__file__).parent / "static"
 _STATIC_TYPES: Final = {
@@ -41,7 +41,7 @@ _STATUS: Final = {
     "PERMISSION_DENIED": 403,
     "UNAVAILABLE": 503,
 }
-_FAULT: Final = 500
+_SERVER_ERROR: Final = 500
 
 _log = logging.getLogger(__name__)
 
@@ -63,7 +63,7 @@ def make_app(site: Site, *, names: Collection[str]) -> ASGIApp:
             for path, view in VIEWS.items()
         ),
     ]
-    handlers = {TooLargeError: too_large, ClientDisconnect: gone, TimeoutError: late}
+    handlers = {TooLargeError: too_large, ClientDisconnect: disconnected, TimeoutError: too_slow}
     return Guard(Starlette(routes=routes, exception_handlers=handlers), names=names)
 
 
@@ -77,42 +77,48 @@ def _endpoint(
             return site.html("login.html", status=401, target=target, problem="")
         form = await read_form(request) if request.method == "POST" else {}
         query = Query({**request.query_params, **form})
-        ask = Ask(site, caller, request.path_params, query, target, is_form=bool(form))
+        view_request = ViewRequest(
+            site, caller, request.path_params, query, target, is_form=bool(form)
+        )
         loop = asyncio.get_running_loop()
         try:
             async with asyncio.timeout(VIEW_S):
-                return await loop.run_in_executor(pool, _judged, view, ask)
+                return await loop.run_in_executor(pool, _answer, view, view_request)
         except TimeoutError:
-            return _problem(
-                ask, 504, f"The view was not ready within {VIEW_S:.0f} seconds. Try again."
+            return _error_page(
+                view_request, 504, f"The view was not ready within {VIEW_S:.0f} seconds. Try again."
             )
 
     return endpoint
 
 
 def _caller(site: Site, request: Request) -> Caller | None:
-    token = token_of(site, request.cookies.get(COOKIE, ""))
+    token = site.sessions.token_of(request.cookies.get(COOKIE, ""))
     try:
         return site.access.caller([("authorization", f"Bearer {token}")] if token else [])
     except HeadraceError:
         return None
 
 
-def _judged(view: View, ask: Ask) -> Response:
-    """Return the answer of a view, or an error with what its reader may see."""
+def _answer(view: View, request: ViewRequest) -> Response:
+    """Return the response of a view, or an error page with what the caller may see."""
     try:
-        return view(ask)
+        return view(request)
     except HeadraceError as error:
-        status = _STATUS.get(error.code, _FAULT)
-        _log.info("%r: %s", ask.target[:200], error.message)
-        return _problem(ask, status, ask.site.told(error).message)
-    except Exception:  # noqa: BLE001 - the boundary of a view: no trace reaches a browser
-        _log.exception("%r failed", ask.target[:200])
-        return _problem(ask, _FAULT, "This is a bug of headrace. The page's log says more.")
+        status = _STATUS.get(error.code, _SERVER_ERROR)
+        _log.info("%r: %s", request.target[:200], error.message)
+        return _error_page(request, status, request.site.without_urls(error).message)
+    except Exception:  # noqa: BLE001 - the boundary of a view: browsers see no traceback
+        _log.exception("%r failed", request.target[:200])
+        return _error_page(
+            request,
+            _SERVER_ERROR,
+            "This is a bug in headrace. See the log of the page for details.",
+        )
 
 
-def _problem(ask: Ask, status: int, text: str) -> Response:
-    return ask.site.html("problem.html", status=status, caller=ask.caller, text=text)
+def _error_page(request: ViewRequest, status: int, text: str) -> Response:
+    return request.site.html("problem.html", status=status, caller=request.caller, text=text)
 
 
 async def _static(request: Request) -> Response:
@@ -120,5 +126,5 @@ async def _static(request: Request) -> Response:
     media = _STATIC_TYPES.get(name)
     if media is None:
         return Response("There is no such file.\n", 404, media_type="text/plain")
-    # Small, and from a local disk.
+    # Files are small and on a local disk.
     return FileResponse(_STATIC / name, media_type=media, headers={"cache-control": "max-age=300"})

@@ -28,7 +28,7 @@ from headrace.server.access.callers import Access
 @click.option(
     "--tokens",
     type=click.Path(dir_okay=False, exists=True),
-    help="JSON file of tokens in the format of a server's; visitors log in with one of them.",
+    help="JSON file of tokens, as for `headrace serve`; visitors log in with one of them.",
 )
 @click.option("--tls-cert", type=click.Path(dir_okay=False), help="PEM file of a certificate.")
 @click.option("--tls-key", type=click.Path(dir_okay=False), help="PEM file of its private key.")
@@ -49,11 +49,11 @@ def command(
     tls_key: str | None,
     tokenizers: tuple[str, ...],
 ) -> None:
-    """Show the datasets at URLs as a page, until Ctrl-C: samples, columns, versions, orders, runs.
+    """Show the datasets at URLs as a web page, until Ctrl-C.
 
-    It needs no server, and prints one line with its address when it is ready. Anyone who can open
-    that address sees the data, so it listens on addresses other than this machine's own only with
-    --tokens.
+    The page shows samples, columns, versions, orders and runs, without a server. When it is ready,
+    the command prints one line with its address. Anyone who can open that address sees the data, so
+    addresses other than this machine's own require --tokens.
 
     \b
     headrace view s3://bucket/photos

@@ -1,4 +1,4 @@
-"""Listen, and answer until stopped."""
+"""Serve a page until it is stopped."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from headrace.errors import ConfigurationError
 from headrace.page.app import make_app
 from headrace.page.data.library import Library
 from headrace.page.guard.connections import PageProtocol
-from headrace.page.guard.middleware import MOST_HEAD_BYTES
+from headrace.page.guard.middleware import MAX_HEAD_BYTES
 from headrace.page.live.watch import Watch
 from headrace.page.settings import PageSettings
 from headrace.page.site import Site
@@ -25,12 +25,12 @@ from headrace.server.access.callers import Access
 from headrace.server.settings.server_config import split_address
 from headrace.storage import Tokenizer
 
-_MOST_CONNECTIONS: Final = 128
+_MAX_CONNECTIONS: Final = 128
 _KEEP_ALIVE_S: Final = 5
 
 
 class Listener:
-    """A listening page; `run` answers requests.
+    """A listening page; `run` responds to requests.
 
     Args:
         app: The application.
@@ -51,24 +51,24 @@ class Listener:
         self._server = uvicorn.Server(
             uvicorn.Config(
                 app,
-                http=partial(PageProtocol, request_s=settings.request_s),  # type: ignore[arg-type]  # any callable does
+                http=partial(PageProtocol, request_s=settings.request_s),  # type: ignore[arg-type]  # any callable will do
                 ws="none",
                 lifespan="off",
                 log_config=None,
                 access_log=False,
                 proxy_headers=False,
                 server_header=False,
-                limit_concurrency=_MOST_CONNECTIONS,
+                limit_concurrency=_MAX_CONNECTIONS,
                 timeout_keep_alive=_KEEP_ALIVE_S,
                 timeout_graceful_shutdown=1,
-                h11_max_incomplete_event_size=MOST_HEAD_BYTES,
+                h11_max_incomplete_event_size=MAX_HEAD_BYTES,
                 ssl_certfile=settings.tls_cert or None,
                 ssl_keyfile=settings.tls_key or None,
             )
         )
 
     def run(self, *, on_ready: Callable[[str], None]) -> None:
-        """Answer until `stop`, or SIGTERM or SIGINT in the main thread.
+        """Respond until `stop`, or until SIGTERM or SIGINT in the main thread.
 
         Args:
             on_ready: Called with the URL when the page is ready.
@@ -117,8 +117,8 @@ def _bound(address: str) -> socket.socket:
     try:
         made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         made.bind((host, port))
-        # Connections before the first answer wait in the kernel.
-        made.listen(_MOST_CONNECTIONS)
+        # Early connections wait in the kernel.
+        made.listen(_MAX_CONNECTIONS)
     except OSError as error:
         made.close()
         raise ConfigurationError(

@@ -1,4 +1,4 @@
-"""The settings of a page: its address, and who may see it."""
+"""The settings of a page."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ class PageSettings:
 
     Attributes:
         listen: ``host:port``; port 0 picks a free one.
-        hosts: Host names of the page besides localhost and plain IP addresses.
-        tokens: JSON file of the callers, in the server's format; empty lets anyone see everything.
-        tls_cert: PEM file of a certificate chain, with ``tls_key``; empty for plain HTTP.
+        hosts: Host names of the page besides localhost and IP addresses.
+        tokens: JSON file of tokens, as for a server; if empty, anyone may see everything.
+        tls_cert: PEM file of a certificate chain, with ``tls_key``; empty for HTTP.
         tls_key: PEM file of its private key.
-        request_s: How long a browser may take to send a request; as the server's default.
+        request_s: Seconds that a browser may take to send a request.
 
     Raises:
-        ConfigurationError: It would listen beyond this machine and let anyone in.
+        ConfigurationError: The page would listen beyond this machine and let anyone in.
     """
 
     listen: str = "127.0.0.1:8080"

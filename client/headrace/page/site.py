@@ -1,4 +1,4 @@
-"""What all views of a page share: the datasets, the callers, the templates."""
+"""The state that all views of a page share: datasets, callers and templates."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from starlette.responses import HTMLResponse, Response
 
 from headrace.cli.show.texts import printable, size
 from headrace.cli.stored.labels import StoredLabels
+from headrace.cli.stored.order_cost import OrderCost
 from headrace.errors import HeadraceError
 from headrace.order import AnyOrder, Order, OrderSpec
-from headrace.page.data.filtered import Filtered
-from headrace.page.data.kept import Kept
+from headrace.page.data.filter_results import FilterResults
 from headrace.page.data.library import Library
+from headrace.page.data.lru_cache import LruCache
 from headrace.page.guard.sessions import Sessions
 from headrace.page.live.watch import Watch
-from headrace.page.runs.figures import Figures
 from headrace.server.access.callers import Access, Caller
 from headrace.server.front.hidden_paths import DatasetPlaces
 from headrace.storage import Tokenizer
@@ -32,25 +32,25 @@ _RUNS: Final = 4
 """Orders with filters take up to 128 MiB each."""
 _LABELS: Final = 4
 """Labels of at most 16 MiB each."""
-_FIGURES: Final = 256
+_COSTS: Final = 256
 
 
 class Site:
-    """One page.
+    """The state of a page.
 
     Args:
-        library: Its datasets.
+        library: The datasets.
         access: Authenticates callers.
         watch: Reports the server's state; None without a server.
         tokenizers: The tokenizers that turn tokens into text, by name.
 
     Attributes:
         sessions: The sessions of callers.
-        orders: Orders that were shown, by fingerprint and options.
-        runs: Orders of runs with a filter, skipped samples or a mixture, by their digests.
-        filtered: The results of filters.
-        labels: Labels of datasets that were shown, by fingerprint and column.
-        figures: The costs of orders, by everything that they depend on.
+        orders: Orders by fingerprint and options.
+        runs: Orders of runs with a filter, skipped samples or a mixture, by digests.
+        filters: The results of filters.
+        labels: Labels of datasets by fingerprint and column.
+        costs: The costs of orders, by all that they depend on.
     """
 
     def __init__(
@@ -65,11 +65,11 @@ class Site:
         self.access = access
         self.watch = watch
         self.sessions = Sessions()
-        self.orders: Kept[tuple[str, OrderSpec], Order] = Kept(_ORDERS)
-        self.runs: Kept[Hashable, AnyOrder] = Kept(_RUNS)
-        self.filtered = Filtered()
-        self.labels: Kept[tuple[str, str], StoredLabels | None] = Kept(_LABELS)
-        self.figures: Kept[Hashable, Figures] = Kept(_FIGURES)
+        self.orders: LruCache[tuple[str, OrderSpec], Order] = LruCache(_ORDERS)
+        self.runs: LruCache[Hashable, AnyOrder] = LruCache(_RUNS)
+        self.filters = FilterResults()
+        self.labels: LruCache[tuple[str, str], StoredLabels | None] = LruCache(_LABELS)
+        self.costs: LruCache[Hashable, OrderCost] = LruCache(_COSTS)
         self._templates = jinja2.Environment(
             loader=jinja2.FileSystemLoader(_FOLDER / "templates"),
             autoescape=True,
@@ -79,8 +79,8 @@ class Site:
         )
         self._templates.filters.update(size=size, printable=printable, query=query_of)
 
-    def told(self, error: HeadraceError) -> HeadraceError:
-        """Return an error for viewers, without the URLs of data, which only operators may see."""
+    def without_urls(self, error: HeadraceError) -> HeadraceError:
+        """Return an error without the URLs of datasets, which only operators may see."""
         if self.access.is_open:
             return error
         places = DatasetPlaces()
@@ -89,7 +89,7 @@ class Site:
         return places.without(error)
 
     def html(self, template: str, *, status: int = 200, **context: Any) -> Response:
-        """Return a template as an answer."""
+        """Return a rendered template as a response."""
         text = self._templates.get_template(template).render(
             has_live=self.watch is not None, has_login=not self.access.is_open, **context
         )
@@ -97,23 +97,23 @@ class Site:
 
 
 class Query(dict[str, str]):
-    """The query of a request; a missing name gives an empty text."""
+    """The query of a request, in which missing values are empty texts."""
 
     def __missing__(self, name: str) -> str:
         return ""
 
 
 @dataclass(frozen=True, slots=True)
-class Ask:
-    """One request by an authenticated caller.
+class ViewRequest:
+    """A request by an authenticated caller.
 
     Attributes:
         site: The page.
         caller: The caller.
         path: The parts of the path, by name.
-        query: The query, the last value of each name.
+        query: The query and the form, with the last value of each name.
         target: The path and the query, as received.
-        is_form: Whether a form was sent, whose fields are in the query.
+        is_form: Whether a form was sent.
     """
 
     site: Site
@@ -124,13 +124,13 @@ class Ask:
     is_form: bool = False
 
     def html(self, template: str, *, status: int = 200, **context: Any) -> Response:
-        """Return a template as an answer, with the parts common to all views."""
+        """Return a rendered template as a response, with the parts common to all views."""
         return self.site.html(
             template, status=status, caller=self.caller, query=self.query, **context
         )
 
     def number(self, name: str, default: int, *, low: int = 0, high: int = (1 << 62) - 1) -> int:
-        """Return a number of the query, limited to a range; the default if it is missing."""
+        """Return a number of the query, clipped to a range; the default if it is missing."""
         text = self.query[name].strip()
         if not text.isdecimal() or len(text) > 19:  # noqa: PLR2004 - digits of 2^62
             return default
@@ -138,5 +138,5 @@ class Ask:
 
 
 def query_of(values: Mapping[str, Any], **changed: Any) -> str:
-    """Return the query with some values changed; None removes one."""
+    """Return the query as text with some values changed; None removes a value."""
     return urlencode({k: v for k, v in {**values, **changed}.items() if v is not None})

@@ -1,1 +1,1 @@
-"""Read what the page shows: datasets, samples by id, and values as pictures, text and numbers."""
+"""Read datasets and samples, and format values as pictures, text and numbers."""

@@ -1,11 +1,11 @@
-"""The datasets of a page: opened once, with the blocks last shown.
+"""The open datasets of a page, and a cache of their blocks.
 
 Contract:
 
-1. A caller gets only what it may read; a name that it may not read gives the same error as one that
-   does not exist.
+1. A caller gets only what it may read. A name that it may not read gives the same error as a name
+   that does not exist.
 2. An open dataset is closed when it is neither kept nor in use.
-3. Blocks in memory are limited to `_BLOCKS_BYTES`, and a block of more than `MOST_BLOCK_BYTES` is
+3. The blocks in memory are limited to `_BLOCKS_BYTES`. A block of more than `MAX_BLOCK_BYTES` is
    refused before it is read.
 
 If the code differs, the code is wrong.
@@ -34,16 +34,17 @@ from headrace.storage import DatasetVersion, OpenDataset, list_versions, open_da
 
 _OPEN: Final = 32
 _BLOCKS_BYTES: Final = 128 << 20
-MOST_BLOCK_BYTES: Final = 256 << 20
-"""The most raw bytes of a block to read for a page (arbitrary)."""
+MAX_BLOCK_BYTES: Final = 256 << 20
+"""The maximum raw size of a block to read (arbitrary)."""
 
 _LIST_BYTES: Final = 8 << 20
-"""The most bytes of a file of skipped samples, about a million; it is read again for each view."""
+"""Of a file of skipped samples, which is read for each view; about a million ids."""
 
 _FRESH_S: Final = 10.0
-"""How long an open dataset without a named version counts as current; longer if opening it takes
-longer, by `_PATIENCE`."""
-_PATIENCE: Final = 50.0
+"""How long an open dataset counts as current, unless a version was requested."""
+
+_FRESH_FACTOR: Final = 50.0
+"""It counts as current for at least this many times as long as opening it took."""
 
 
 @dataclass(slots=True, eq=False)
@@ -71,7 +72,7 @@ class Library:
         self._blocks_bytes = 0
 
     def names(self, caller: Caller) -> list[str]:
-        """Return the names that a caller may read, sorted."""
+        """Return the sorted names of the datasets that a caller may read."""
         return sorted(filter(caller.may_read, self._configs()))
 
     def urls(self) -> list[str]:
@@ -79,10 +80,10 @@ class Library:
         return [config.place[0] for config in self._configs().values()]
 
     def config(self, caller: Caller, name: str) -> DatasetConfig:
-        """Return the URL of a dataset.
+        """Return the configuration of a dataset.
 
         Raises:
-            DatasetNotFoundError: This caller may see no dataset of that name.
+            DatasetNotFoundError: There is no such dataset, or the caller may not read it.
         """
         config = self._configs().get(name) if caller.may_read(name) else None
         if config is None:
@@ -95,9 +96,9 @@ class Library:
         return list(reversed(list_versions(config.place[0], options=config.store)))
 
     def stored_skips(self, caller: Caller, name: str, digest: str) -> Skips | None:
-        """Return a list of skipped samples of the server; None if it has no such list.
+        """Return the server's list of skipped samples with a digest, or None.
 
-        Only files of up to `_LIST_BYTES` are read, and errors in them are not shown to callers.
+        Files larger than `_LIST_BYTES` and unreadable ones are ignored.
         """
         for file in self.config(caller, name).skips:
             try:
@@ -111,7 +112,7 @@ class Library:
 
     @contextmanager
     def opened(self, caller: Caller, name: str, fingerprint: str = "") -> Iterator[OpenDataset]:
-        """Yield a dataset, open while the context lasts.
+        """Yield an open dataset.
 
         Args:
             caller: The caller.
@@ -119,7 +120,7 @@ class Library:
             fingerprint: The fingerprint of the version; empty for the served one.
 
         Raises:
-            DatasetNotFoundError: This caller may see no dataset of that name.
+            DatasetNotFoundError: There is no such dataset, or the caller may not read it.
             HeadraceError: It cannot be opened.
         """
         config = self.config(caller, name)
@@ -144,10 +145,10 @@ class Library:
                 self._blocks.move_to_end(key)
                 return found
         size = int(dataset.block_raw_bytes(np.array([block], np.int64))[0])
-        if size > MOST_BLOCK_BYTES:
+        if size > MAX_BLOCK_BYTES:
             raise BadArgumentError(
                 f"block {block} has {size} bytes, but a page reads blocks of at most "
-                f"{MOST_BLOCK_BYTES}; `headrace cat` shows its samples",
+                f"{MAX_BLOCK_BYTES}; `headrace cat` shows its samples",
                 field="block",
             )
         found = dataset.read_block(block)
@@ -163,15 +164,15 @@ class Library:
         """Close datasets that are not in use."""
         with self._lock:
             while self._handles:
-                self._forget(next(iter(self._handles)))
+                self._evict(next(iter(self._handles)))
 
     def _handle(self, name: str, config: DatasetConfig, fingerprint: str) -> _Handle:
         key = (name, fingerprint)
-        if (found := self._known(key, config)) is not None:
+        if (found := self._cached(key, config)) is not None:
             return found
-        # One at a time, since two simultaneous views would open it twice.
+        # One at a time, so that two views do not open a dataset twice.
         with self._opening:
-            if (found := self._known(key, config)) is not None:
+            if (found := self._cached(key, config)) is not None:
                 return found
             began = time.monotonic()
             dataset = open_dataset(
@@ -181,17 +182,17 @@ class Library:
                 source_options=config.source,
             )
             now = time.monotonic()
-            fresh_s = max(_FRESH_S, _PATIENCE * (now - began))
+            fresh_s = max(_FRESH_S, _FRESH_FACTOR * (now - began))
             made = _Handle(config, dataset, float("inf") if fingerprint else now + fresh_s, users=1)
             with self._lock:
                 if key in self._handles:
-                    self._forget(key)
+                    self._evict(key)
                 self._handles[key] = made
                 while len(self._handles) > _OPEN:
-                    self._forget(next(iter(self._handles)))
+                    self._evict(next(iter(self._handles)))
             return made
 
-    def _known(self, key: tuple[str, str], config: DatasetConfig) -> _Handle | None:
+    def _cached(self, key: tuple[str, str], config: DatasetConfig) -> _Handle | None:
         with self._lock:
             found = self._handles.get(key)
             is_good = found is not None and found.config == config
@@ -201,7 +202,7 @@ class Library:
             found.users += 1
             return found
 
-    def _forget(self, key: tuple[str, str]) -> None:
+    def _evict(self, key: tuple[str, str]) -> None:
         handle = self._handles.pop(key)
         handle.is_kept = False
         self._close_unused(handle)

@@ -1,7 +1,7 @@
-"""Decide which values a browser gets as files, and with which type.
+"""Make image and sound files for a browser.
 
-The type depends only on the first bytes, and is one of a list of types that run nothing. HTML, SVG,
-PDF and all others are bytes.
+The media type depends only on the first bytes, and is one of a few types that cannot run code.
+HTML, SVG, PDF and all others are shown as bytes.
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ TYPES: Final = frozenset(
     }
 )
 
-MOST_FILE_BYTES: Final = 16 << 20
-_MOST_AS_IT_IS_BYTES: Final = 1 << 20
-_MOST_AS_IT_IS_PIXELS: Final = 1 << 20
+MAX_FILE_BYTES: Final = 16 << 20
+_MAX_UNCHANGED_BYTES: Final = 1 << 20
+_MAX_UNCHANGED_PIXELS: Final = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,17 +59,18 @@ def sound_type(value: bytes) -> str | None:
 
 
 def sound(value: bytes) -> File | str:
-    """Return a sound as a file, or a note why it is not one."""
+    """Return a sound as a file, or a note why that is impossible."""
     media = sound_type(value)
     if media is None:
         return "neither an image nor a sound"
-    return _too_large(value) if len(value) > MOST_FILE_BYTES else File(value, media)
+    return _too_large(value) if len(value) > MAX_FILE_BYTES else File(value, media)
 
 
 def image(value: bytes, side: int) -> File | str:
-    """Return an image as a file, unchanged if small, else redrawn; or a note why it is not one.
+    """Return an image as a file, or a note why that is impossible.
 
-    An image with many pixels according to its header is decoded neither here nor in the browser.
+    A small image is returned unchanged, and others are redrawn. An image whose header says that it
+    has too many pixels is decoded neither here nor in the browser.
 
     Args:
         value: Bytes of a file.
@@ -78,10 +79,10 @@ def image(value: bytes, side: int) -> File | str:
     media, sides = media_type(value), image_sides(value)
     if media is None:
         return "neither an image nor a sound"
-    if len(value) > MOST_FILE_BYTES:
+    if len(value) > MAX_FILE_BYTES:
         return _too_large(value)
-    is_small = len(value) <= _MOST_AS_IT_IS_BYTES
-    if sides is not None and is_small and math.prod(sides) <= _MOST_AS_IT_IS_PIXELS:
+    is_small = len(value) <= _MAX_UNCHANGED_BYTES
+    if sides is not None and is_small and math.prod(sides) <= _MAX_UNCHANGED_PIXELS:
         return File(value, media)
     drawn = picture(value, side)
     return drawn if isinstance(drawn, str) else File(png_of(drawn), "image/png")
@@ -100,10 +101,10 @@ def raster(pixels: NDArray[np.uint8]) -> File:
 
 
 def mask_classes(value: bytes) -> NDArray[np.int64] | str:
-    """Return the classes of a mask's pixels, ``(height, width) int64``, or a note why not."""
+    """Return a mask's pixels as classes, ``(height, width) int64``, or a note why not."""
     from PIL import Image  # noqa: PLC0415
 
-    # For its checks: other formats, many pixels, damage.
+    # Checks the format, the number of pixels and whether the file is intact.
     checked = picture(value, 1)
     if isinstance(checked, str):
         return checked
@@ -113,7 +114,7 @@ def mask_classes(value: bytes) -> NDArray[np.int64] | str:
 
 
 def coloured(classes: NDArray[Any]) -> File | str:
-    """Return a mask as an overlay: a colour per class, transparent where it is 0.
+    """Return a mask as an overlay with a colour per class; class 0 is transparent.
 
     Args:
         classes: ``(height, width)``, of integers.
@@ -125,11 +126,11 @@ def coloured(classes: NDArray[Any]) -> File | str:
 
 
 def _too_large(value: bytes) -> str:
-    return f"too large for a page: {len(value):,} bytes; at most {MOST_FILE_BYTES:,} are shown"
+    return f"too large for a page: {len(value):,} bytes; at most {MAX_FILE_BYTES:,} are shown"
 
 
 def _palette() -> NDArray[np.uint8]:
-    """Return 256 colours, ``(256, 4) uint8``; neighbours differ, and the first is transparent."""
+    """Return 256 distinct colours, ``(256, 4) uint8``, of which the first is transparent."""
     hues = np.arange(256) * 0.618033988749895 % 1
     waves = (np.cos((hues[:, None] + np.array([0, 1 / 3, 2 / 3])) * 2 * np.pi) + 1) / 2
     colours = np.column_stack([waves * 255, np.full(256, 150)]).astype(np.uint8)

@@ -1,4 +1,4 @@
-"""Read samples by id from their blocks, one value or all of them."""
+"""Read samples by id, and make files and boxes of their values."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from headrace.page.data.values import Column, array_of, pixels_of
 from headrace.storage import OpenDataset
 
 SIDE: Final = 512
-"""The longer side of a large image, in pixels."""
-MOST_BOXES: Final = 200
+"""The longer side of redrawn images, in pixels."""
+MAX_BOXES: Final = 200
 _CORNERS: Final = 4
 
 
 @dataclass(frozen=True, slots=True)
 class Box:
-    """A box over an image, in the image's pixels."""
+    """A box over an image, in pixels of the image."""
 
     x: float
     y: float
@@ -37,7 +37,7 @@ def rows_of(
     """Return each sample as a batch of one row, reading each block once.
 
     Raises:
-        BadArgumentError: An id is outside of the dataset.
+        BadArgumentError: The dataset has no such id.
         HeadraceError: A block cannot be read.
     """
     count = dataset.sample_count
@@ -71,7 +71,7 @@ def column_named(columns: Sequence[Column], name: str) -> Column:
 
 
 def file_of(column: Column, row: pa.RecordBatch, *, as_mask: bool) -> File | str:
-    """Return a value as a file for a browser, or a note why there is none.
+    """Return a value as a file for a browser, or a note why that is impossible.
 
     Args:
         column: The column of the value.
@@ -101,14 +101,14 @@ def boxes_of(column: Column, row: pa.RecordBatch, *, form: str) -> list[Box]:
     Args:
         column: A column whose values are boxes of four numbers each, or one such box.
         row: The sample.
-        form: ``xyxy`` for two corners, ``xywh`` for a corner and the sides.
+        form: ``xyxy`` for two corners, or ``xywh`` for a corner and the sides.
     """
     value = row.column(column.name)[0].as_py()
     if not isinstance(value, list):
         return []
     quads = value if value and isinstance(value[0], list) else [value]
     boxes = []
-    for quad in quads[:MOST_BOXES]:
+    for quad in quads[:MAX_BOXES]:
         numbers = [each for each in quad or [] if isinstance(each, int | float)]
         if len(numbers) != _CORNERS or not np.isfinite(numbers).all():
             continue
@@ -119,6 +119,6 @@ def boxes_of(column: Column, row: pa.RecordBatch, *, form: str) -> list[Box]:
     return boxes
 
 
-def look_alike(columns: Sequence[Column], words: Sequence[str]) -> str:
-    """Return the first column whose name contains one of some words, or an empty text."""
+def guess_column(columns: Sequence[Column], words: Sequence[str]) -> str:
+    """Return the first column whose name contains one of the words, or an empty text."""
     return next((one.name for one in columns if any(w in one.name.lower() for w in words)), "")

@@ -1,4 +1,4 @@
-"""Format values for a page: the kind of each, and a text that fits."""
+"""Format values for a page."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from headrace.cli.show.pictures import media_type
+from headrace.cli.show.pictures import is_image_shape, media_type, shape_of
 from headrace.cli.show.python_values import python_value
 from headrace.cli.show.texts import value_text
 from headrace.page.data.media import sound_type
@@ -19,16 +19,14 @@ from headrace.storage import FORMAT_KEY, Tokenizer, classes_of
 
 Kind = Literal["null", "text", "number", "image", "sound", "numbers", "bytes", "class"]
 
-MOST_LETTERS: Final = 16_384
-"""Of a text on a page of its own; of 10 MB a browser is shown no more."""
-_MOST_NUMBERS: Final = 1024
+MAX_CHARACTERS: Final = 16_384
+"""Of a text that is shown in full; browsers are slow with much longer ones."""
+_MAX_NUMBERS: Final = 1024
 _SHORT: Final = 240
 _SHORT_NUMBERS: Final = 24
-_MOST_TOKENS: Final = 4096
+_MAX_TOKENS: Final = 4096
 _SHORT_TOKENS: Final = 64
-_LEAST_SIDE: Final = 4
-_CHANNELS: Final = (1, 3, 4)
-_FLAT, _DEEP = 2, 3
+_MIN_SIDE: Final = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +54,7 @@ class Column:
         name: Its name.
         type: Its Arrow type.
         is_nullable: Whether a value may be null.
-        form: The dataset's note on its format, such as ``bfloat16``, or an empty text.
+        form: Its `headrace.format`, such as ``bfloat16``, or an empty text.
         classes: The names of its classes; None if it has none.
     """
 
@@ -68,36 +66,35 @@ class Column:
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Return the shape of every value; () for columns without a fixed shape."""
-        return _shape(self.type)
+        """Return the shape of all values; () if it is not fixed."""
+        shape, item = shape_of(self.type)
+        return shape if pa.types.is_primitive(item) else ()
 
     @property
     def is_raster(self) -> bool:
         """Return whether values are drawn as pictures: 2D, optionally with 1, 3 or 4 channels."""
-        shape = self.shape
-        is_deep = len(shape) == _DEEP and shape[2] in _CHANNELS
-        return (len(shape) == _FLAT or is_deep) and min(shape[:2]) >= _LEAST_SIDE
+        return is_image_shape(self.shape) and min(self.shape[:2]) >= _MIN_SIDE
 
     def shown(self, scalar: Any, *, is_whole: bool = False) -> Shown:
         """Return a value to show.
 
         Args:
-            scalar: The value, of Arrow.
-            is_whole: Whether there is room for long values.
+            scalar: The value, as an Arrow scalar.
+            is_whole: Whether to show long values in full.
         """
         if not scalar.is_valid:
-            return Shown(self.name, "null", "null", "no value, unlike 0 or an empty one")
+            return Shown(self.name, "null", "null", "missing, unlike 0 or an empty value")
         if self.is_raster:
             return Shown(self.name, "image", " x ".join(map(str, self.shape)), str(self.type))
         if _is_list(self.type):
-            return _numbers(self, scalar, _MOST_NUMBERS if is_whole else _SHORT_NUMBERS)
+            return _numbers(self, scalar, _MAX_NUMBERS if is_whole else _SHORT_NUMBERS)
         return self._shown(python_value(scalar), is_whole=is_whole)
 
     def _shown(self, value: object, *, is_whole: bool) -> Shown:
         if self.classes is not None and isinstance(value, int):
             return _class(self.name, value, self.classes)
         if isinstance(value, str | dict):
-            return _text(self.name, str(value), MOST_LETTERS if is_whole else _SHORT)
+            return _text(self.name, str(value), MAX_CHARACTERS if is_whole else _SHORT)
         if isinstance(value, bytes):
             return _bytes(self.name, value)
         return Shown(self.name, "number", value_text(value, self.form))
@@ -113,18 +110,18 @@ def text_of_tokens(
 ) -> Shown:
     """Return a list of token ids as text, with the ids as a note.
 
-    If they are not tokens of that tokenizer, a note says so, and the ids are shown as before.
+    Ids that the tokenizer does not have are shown as numbers, with a note.
     """
     if shown.kind != "numbers" or not shown.text:
         return shown
     values = scalar.value.values if hasattr(scalar, "value") else scalar.values
-    most = _MOST_TOKENS if is_whole else _SHORT_TOKENS
+    most = _MAX_TOKENS if is_whole else _SHORT_TOKENS
     ids = values.slice(0, most).to_pylist()
     text = tokenizer.decode(ids) if all(isinstance(one, int) for one in ids) else None
     if text is None:
         return Shown(shown.column, shown.kind, shown.text, f"{shown.note}, not in the tokenizer")
     more = f"; the first {most:,} as text" if len(values) > most else ""
-    return Shown(shown.column, "text", text[:MOST_LETTERS], f"{shown.note}: {shown.text}{more}")
+    return Shown(shown.column, "text", text[:MAX_CHARACTERS], f"{shown.note}: {shown.text}{more}")
 
 
 def array_of(scalar: Any, shape: Sequence[int]) -> NDArray[Any] | None:
@@ -142,7 +139,7 @@ def array_of(scalar: Any, shape: Sequence[int]) -> NDArray[Any] | None:
 
 
 def pixels_of(values: NDArray[Any]) -> tuple[NDArray[np.uint8], str]:
-    """Return an array as pixels, bytes unchanged and others from black to white, and a note."""
+    """Return an array as pixels, with uint8 unchanged and others scaled to grey, and a note."""
     if values.dtype == np.uint8:
         return values, "bytes as they are"
     numbers = values.astype(np.float64)
@@ -159,19 +156,9 @@ def _column(field: Any) -> Column:
     try:
         classes = classes_of(field)
     except ValueError:
-        # Untrusted metadata: treat it as a column of numbers.
+        # The metadata is untrusted; treat the column as numbers.
         classes = None
     return Column(field.name, field.type, field.nullable, form, classes)
-
-
-def _shape(kind: Any) -> tuple[int, ...]:
-    if isinstance(kind, pa.FixedShapeTensorType):
-        return tuple(kind.shape)
-    shape: list[int] = []
-    while pa.types.is_fixed_size_list(kind):
-        shape.append(kind.list_size)
-        kind = kind.value_type
-    return tuple(shape) if pa.types.is_primitive(kind) else ()
 
 
 def _is_list(kind: Any) -> bool:
@@ -181,7 +168,7 @@ def _is_list(kind: Any) -> bool:
 
 
 def _class(column: str, value: int, classes: Sequence[str]) -> Shown:
-    # A negative number is not a class, but Python would index from the end.
+    # Python would take a negative number as an index from the end.
     if 0 <= value < len(classes):
         return Shown(column, "class", classes[value][:_SHORT], f"class {value}")
     return Shown(column, "number", str(value), "none of the classes")

@@ -1,1 +1,1 @@
-"""Decide who is let in, and limit requests: hosts, headers, sessions, deadlines, sizes."""
+"""Control access, and limit requests: hosts, headers, sessions, deadlines, sizes."""

@@ -1,4 +1,4 @@
-"""Parse forms as browsers send them, without files or other encodings."""
+"""Parse forms as browsers send them by default, without files."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from urllib.parse import parse_qsl
 
 from starlette.requests import Request
 
-_MOST_FIELDS: Final = 32
+_MAX_FIELDS: Final = 32
 BODY_S: Final = 10.0
-"""How long a browser may take to send a form; as for the headers of a request."""
+"""How long a browser may take to send a form, as for the headers of a request."""
 _KIND: Final = "application/x-www-form-urlencoded"
 
 
 async def read_form(request: Request) -> dict[str, str]:
-    """Return the fields of a form, the last value of each name; none if it is not a form.
+    """Return the fields of a form, with the last value of each name; none if it is not a form.
 
     Raises:
         TimeoutError: The browser takes longer than `BODY_S` to send it.
@@ -27,7 +27,7 @@ async def read_form(request: Request) -> dict[str, str]:
         return {}
     try:
         return dict(
-            parse_qsl(body.decode("ascii"), keep_blank_values=True, max_num_fields=_MOST_FIELDS)
+            parse_qsl(body.decode("ascii"), keep_blank_values=True, max_num_fields=_MAX_FIELDS)
         )
     except ValueError:
         return {}

@@ -1,7 +1,7 @@
-"""Check the host that a browser names.
+"""Check the host name of a request.
 
-This prevents DNS rebinding: a site whose name is made to resolve to this page is refused by its
-name. Numeric addresses cannot be rebound, so they are accepted.
+This prevents DNS rebinding, in which the name of another site is made to resolve to this page.
+Numeric addresses cannot be rebound, so they are accepted.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def is_known_host(header: str, names: Collection[str]) -> bool:
 
 
 def is_own_origin(origin: str, host: str) -> bool:
-    """Return whether an ``Origin`` header is that of a page at a host, including the port."""
+    """Return whether an ``Origin`` header names a host, including the port."""
     parts = urlsplit(origin)
     return parts.scheme in {"http", "https"} and parts.netloc.lower() == host.lower()
 

@@ -16,30 +16,25 @@ if TYPE_CHECKING:
     from headrace.page.site import Site
 
 COOKIE: Final = "headrace-page"
-_MOST_TOKEN: Final = 4096
-_WAIT_S: Final = 0.5
-"""The delay after an unknown token. Tokens are too long to be guessed anyway."""
-
-
-def token_of(site: Site, number: str) -> str:
-    """Return the token of a session, or an empty text."""
-    return site.sessions.token_of(number) or ""
+_MAX_TOKEN: Final = 4096
+_DELAY_S: Final = 0.5
+"""The delay after an unknown token. Tokens are too long to guess anyway."""
 
 
 async def login(site: Site, request: Request) -> Response:
-    """Show the form, or process it."""
+    """Show the login form, or process it."""
     if request.method != "POST":
-        target = _local(request.query_params.get("to", "/"))
+        target = _local_path(request.query_params.get("to", "/"))
         return site.html("login.html", target=target, problem="")
     form = await read_form(request)
-    token, target = form.get("token", "").strip(), _local(form.get("to", "/"))
+    token, target = form.get("token", "").strip(), _local_path(form.get("to", "/"))
     try:
-        if len(token) > _MOST_TOKEN or not token.isascii():
+        if len(token) > _MAX_TOKEN or not token.isascii():
             token = ""
         caller = site.access.caller([("authorization", f"Bearer {token}")])
     except HeadraceError:
-        await asyncio.sleep(_WAIT_S)
-        problem = "This token is unknown, or gives access to nothing."
+        await asyncio.sleep(_DELAY_S)
+        problem = "This token is unknown or gives no access."
         return site.html("login.html", status=401, target=target, problem=problem)
     site.sessions.close(request.cookies.get(COOKIE, ""))
     answer = RedirectResponse(target, 303)
@@ -48,7 +43,7 @@ async def login(site: Site, request: Request) -> Response:
         site.sessions.open(token, caller=caller.name),
         max_age=int(LIFE_S),
         httponly=True,
-        # Not strict, so that a link from a colleague works with the session.
+        # Not strict, so that links from other sites keep the session.
         samesite="lax",
         secure=request.url.scheme == "https",
     )
@@ -63,7 +58,7 @@ async def logout(site: Site, request: Request) -> Response:
     return answer
 
 
-def _local(target: str) -> str:
-    """Return a path of this page; the first page for other targets."""
+def _local_path(target: str) -> str:
+    """Return a target on this page; the first page for any other target."""
     is_path = target.startswith("/") and not target.startswith(("//", "/\\"))
     return target if is_path and target.isprintable() and "\\" not in target else "/"

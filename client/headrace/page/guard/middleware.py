@@ -1,11 +1,12 @@
-"""Apply rules to every request before it is processed.
+"""Enforce rules for every request.
 
 1. The host is one of the page's, the method is GET, HEAD or POST, and the target and the body are
-    short.
-2. A request must come from this page, if the browser says where it comes from; only links may be
-   followed from elsewhere. So no other site can let a browser run filters over its user's data.
-3. A request is answered within `DEADLINE_S`, or its connection is cut.
-4. Every answer has the headers of `HEADERS`; one that shows a file has those of `FILE_POLICY`.
+   short.
+2. A request comes from this page, if the browser says where it comes from; other sites may only
+   link to the page. So no other site can make a browser run filters over its user's data.
+3. A request is answered within `DEADLINE_S`, or its connection is closed.
+4. Every response has the headers `HEADERS`; one that shows a file has `FILE_POLICY` instead of
+   `POLICY`.
 """
 
 from __future__ import annotations
@@ -24,13 +25,13 @@ from headrace.page.guard.hosts import is_known_host, is_own_origin
 DEADLINE_S: Final = 60.0
 """Enough for a file of 16 MiB at 2 Mbit/s."""
 
-MOST_TARGET_BYTES: Final = 8 << 10
-MOST_HEAD_BYTES: Final = 16 << 10
-MOST_BODY_BYTES: Final = 1 << 20
-"""The size of a checkpoint's state with a mixture of a few thousand datasets."""
+MAX_TARGET_BYTES: Final = 8 << 10
+MAX_HEAD_BYTES: Final = 16 << 10
+MAX_BODY_BYTES: Final = 1 << 20
+"""Enough for a state with a mixture of a few thousand datasets."""
 
-_TOO_LATE: Final = "It took too long.\n"
-_TOO_LARGE: Final = f"The body is longer than {MOST_BODY_BYTES} bytes.\n"
+_TOO_LATE: Final = "The request took too long.\n"
+_TOO_LARGE: Final = f"The body is longer than {MAX_BODY_BYTES} bytes.\n"
 
 POLICY: Final = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; media-src 'self'; "
@@ -50,7 +51,7 @@ HEADERS: Final[Mapping[str, str]] = {
 
 
 class Guard:
-    """Refuse invalid requests, and add headers to every answer.
+    """Refuse invalid requests, and add headers to every response.
 
     Args:
         app: The application.
@@ -62,15 +63,15 @@ class Guard:
         self._names = names
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer a request."""
+        """Respond to a request."""
         if scope["type"] != "http":
             return
 
-        has_begun = False
+        has_started = False
 
         async def send_guarded(message: Message) -> None:
-            nonlocal has_begun
-            has_begun = True
+            nonlocal has_started
+            has_started = True
             if message["type"] == "http.response.start":
                 headers = MutableHeaders(scope=message)
                 for name, value in HEADERS.items():
@@ -78,37 +79,37 @@ class Guard:
             await send(message)
 
         refused = _refusal(scope, self._names)
-        app = self._app if refused is None else _said(*refused)
+        app = self._app if refused is None else _text_response(*refused)
         try:
             async with asyncio.timeout(DEADLINE_S):
                 await app(scope, _bounded(receive), send_guarded)
         except TimeoutError:
-            # The rest of an answer that has started is missing, so its connection is closed.
-            if has_begun:
+            # A response that has started cannot be completed, so its connection is closed.
+            if has_started:
                 raise
-            await _said(504, _TOO_LATE)(scope, receive, send_guarded)
+            await _text_response(504, _TOO_LATE)(scope, receive, send_guarded)
 
 
-def _said(status: int, text: str) -> ASGIApp:
+def _text_response(status: int, text: str) -> ASGIApp:
     return PlainTextResponse(text, status, headers={"connection": "close"})
 
 
 class TooLargeError(Exception):
-    """A body is longer than the limit, whatever its headers said."""
+    """A body is longer than the limit, contrary to its headers."""
 
 
 def too_large(_request: Request, _error: Exception) -> Response:
-    """Answer that the body is too long."""
+    """Respond that the body is too long."""
     return PlainTextResponse(_TOO_LARGE, 413, headers={"connection": "close"})
 
 
-def gone(_request: Request, _error: Exception) -> Response:
-    """Answer a browser that disconnected before it sent its form; nobody reads the answer."""
+def disconnected(_request: Request, _error: Exception) -> Response:
+    """Respond to a browser that disconnected while it sent a form; nobody reads this."""
     return PlainTextResponse("", 400, headers={"connection": "close"})
 
 
-def late(_request: Request, _error: Exception) -> Response:
-    """Answer that a browser takes too long to send its form."""
+def too_slow(_request: Request, _error: Exception) -> Response:
+    """Respond to a browser that takes too long to send a form."""
     return PlainTextResponse(_TOO_LATE, 504, headers={"connection": "close"})
 
 
@@ -118,36 +119,36 @@ def _refusal(scope: Scope, names: Collection[str]) -> tuple[int, str] | None:
     hosts = headers.getlist("host")
     if len(hosts) != 1 or not is_known_host(hosts[0], names):
         return 421, (
-            "This page does not have that host name. Use localhost or an address, or have it "
-            "started with --page-hosts NAME.\n"
+            "This page does not have that host name. Use localhost or an address, or start the "
+            "page with --page-hosts NAME.\n"
         )
     if scope["method"] not in {"GET", "HEAD", "POST"}:
         return 405, "This page answers only GET, HEAD and POST.\n"
     is_link = scope["method"] != "POST" and headers.get("sec-fetch-dest") == "document"
-    if not is_link and not _is_ours(headers, hosts[0]):
+    if not is_link and not _is_own(headers, hosts[0]):
         return 403, "Other sites may link to this page, but not load or send anything else.\n"
     return _too_long(scope, headers)
 
 
 def _too_long(scope: Scope, headers: Headers) -> tuple[int, str] | None:
-    if len(scope["raw_path"]) + len(scope["query_string"]) > MOST_TARGET_BYTES:
-        return 414, f"The address is longer than {MOST_TARGET_BYTES} bytes.\n"
-    if sum(len(name) + len(value) for name, value in headers.raw) > MOST_HEAD_BYTES:
-        return 431, f"The headers are longer than {MOST_HEAD_BYTES} bytes.\n"
+    if len(scope["raw_path"]) + len(scope["query_string"]) > MAX_TARGET_BYTES:
+        return 414, f"The address is longer than {MAX_TARGET_BYTES} bytes.\n"
+    if sum(len(name) + len(value) for name, value in headers.raw) > MAX_HEAD_BYTES:
+        return 431, f"The headers are longer than {MAX_HEAD_BYTES} bytes.\n"
     length = headers.get("content-length", "0")
-    if not length.isdecimal() or int(length) > MOST_BODY_BYTES:
+    if not length.isdecimal() or int(length) > MAX_BODY_BYTES:
         return 413, _TOO_LARGE
     return None
 
 
-def _is_ours(headers: Headers, host: str) -> bool:
-    """Return whether a request was sent from this page, as far as the browser says."""
+def _is_own(headers: Headers, host: str) -> bool:
+    """Return whether a request was sent from this page, according to the browser."""
     site, origin = headers.get("sec-fetch-site", "none"), headers.get("origin")
     return site in {"none", "same-origin"} and (origin is None or is_own_origin(origin, host))
 
 
 def _bounded(receive: Receive) -> Receive:
-    left = MOST_BODY_BYTES
+    left = MAX_BODY_BYTES
 
     async def bounded() -> Message:
         nonlocal left

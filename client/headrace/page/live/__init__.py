@@ -1,1 +1,1 @@
-"""Watch a running server, with at most one question per second, and none without viewers."""
+"""Query a running server at most once per second, and only while somebody looks."""

@@ -1,4 +1,4 @@
-"""Compute rates from answers: what streams did and waited for, and what happened when."""
+"""Compute rates, waits and events from the answers of a server."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any, Final
 from headrace.page.live.watch import Answer
 
 RECENT_S: Final = 30.0
-"""Seconds over which a rate is computed, since messages of small batches contain many."""
+"""Seconds over which a rate is computed; shorter times contain too few messages."""
 WAITS_S: Final = 120.0
 """Seconds over which waits are computed."""
 
@@ -21,13 +21,13 @@ _QUIET: Final = frozenset({"OK", "CANCELLED", ""})
 
 @dataclass(frozen=True, slots=True)
 class StreamRate:
-    """One open stream to show.
+    """An open stream.
 
     Attributes:
         row: Its counts.
-        samples_per_s: Samples per second over the last seconds.
-        store: The share of the last minutes that it waited for the store.
-        making: The share in which its batches were made.
+        samples_per_s: Samples per second over the last `RECENT_S`.
+        store: The share of the last `WAITS_S` in which it waited for the store.
+        making: The share in which the server made its batches.
         reader: The share in which it waited for its reader.
         progress: The finished share of the epoch; None if unknown.
     """
@@ -45,7 +45,7 @@ class Mark:
     """An event on the server.
 
     Attributes:
-        ago_s: How long ago.
+        ago_s: How many seconds ago.
         what: Its name.
         count: How often it happened.
     """
@@ -58,7 +58,7 @@ class Mark:
 def stream_rates(
     answers: Sequence[Answer], is_shown: Callable[[dict[str, Any]], bool]
 ) -> list[StreamRate]:
-    """Return the open streams to show, by caller, dataset and rank."""
+    """Return the open streams to show, sorted by caller, dataset and rank."""
     if not answers:
         return []
     last = answers[-1]
@@ -70,15 +70,15 @@ def stream_rates(
 
 def _stream_rate(number: object, row: dict[str, Any], answers: Sequence[Answer]) -> StreamRate:
     at = answers[-1].at
-    recent = _before(number, answers, at - RECENT_S)
-    lately = _before(number, answers, at - WAITS_S)
+    recent = _first_since(number, answers, at - RECENT_S)
+    lately = _first_since(number, answers, at - WAITS_S)
 
     def share(name: str) -> float:
         if lately is None:
             return 0.0
         old, began = lately
-        gone = float(row[name]) - float(old[name])
-        return min(max(gone / max(at - began, 1e-9), 0.0), 1.0)
+        grown = float(row[name]) - float(old[name])
+        return min(max(grown / max(at - began, 1e-9), 0.0), 1.0)
 
     rate = 0.0 if recent is None else (row["samples"] - recent[0]["samples"]) / (at - recent[1])
     store = share("store_wait_s")
@@ -88,7 +88,7 @@ def _stream_rate(number: object, row: dict[str, Any], answers: Sequence[Answer])
     return StreamRate(row, rate, store, making, share("client_wait_s"), progress)
 
 
-def _before(
+def _first_since(
     number: object, answers: Sequence[Answer], since: float
 ) -> tuple[dict[str, Any], float] | None:
     """Return the counts of a stream in the first answer with it since a given time."""
@@ -99,7 +99,7 @@ def _before(
 
 
 def totals(answers: Sequence[Answer], name: str) -> list[tuple[float, float]]:
-    """Return how fast a sum grew: seconds ago and a rate, for each pair of consecutive answers."""
+    """Return how many seconds ago a counter grew at which rate, between consecutive answers."""
     if not answers:
         return []
     at = answers[-1].at
@@ -111,7 +111,7 @@ def totals(answers: Sequence[Answer], name: str) -> list[tuple[float, float]]:
 
 
 def marks(answers: Sequence[Answer]) -> list[Mark]:
-    """Return faults, drains and rebalances between consecutive answers, latest first."""
+    """Return faults, drains and rebalances, latest first."""
     found = []
     for one, later in itertools.pairwise(answers):
         for (name, reason), value in later.counted.items():

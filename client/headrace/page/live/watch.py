@@ -1,10 +1,10 @@
-"""Ask the server for its state when somebody looks, at most once a second.
+"""Query the server for its state while somebody looks, at most once per second.
 
 Contract:
 
-1. A viewer within a second of an answer gets that answer; without viewers nothing is asked.
-2. A question waits for `_ANSWER_S`; then the last answer is returned, with its age.
-3. Answers of the last `KEPT_S` are kept, to compute rates and events.
+1. A viewer within a second of an answer gets that answer. Without viewers, nothing is queried.
+2. A query waits for `_ANSWER_S`; then the last answer is returned.
+3. The answers of the last `KEPT_S` are kept, to compute rates and events.
 
 If the code differs, the code is wrong.
 """
@@ -23,7 +23,7 @@ from typing import Any, Final
 KEPT_S: Final = 300.0
 _EVERY_S: Final = 1.0
 _ANSWER_S: Final = 3.0
-_MOST_ANSWERS: Final = 320
+_MAX_ANSWERS: Final = 320
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +32,7 @@ class Answer:
 
     Attributes:
         at: The time, on a monotonic clock.
-        streams: Rows of its open streams, by their number.
+        streams: The counts of its open streams, by number.
         counted: Sums of counters, by name and reason.
     """
 
@@ -41,12 +41,12 @@ class Answer:
     counted: dict[tuple[str, str], float]
 
     def total(self, name: str) -> float:
-        """Return the sum over all reasons."""
+        """Return a counter's sum over all reasons."""
         return sum(value for (found, _), value in self.counted.items() if found == name)
 
 
 class Watch:
-    """Ask the server, and keep answers; safe for several threads.
+    """Query the server, and keep its answers; safe for several threads.
 
     Args:
         connection: A connection to the server.
@@ -66,21 +66,21 @@ class Watch:
         self._now = now
         self._changed = threading.Condition()
         self._asked_at = float("-inf")
-        self._answers: deque[Answer] = deque(maxlen=_MOST_ANSWERS)
+        self._answers: deque[Answer] = deque(maxlen=_MAX_ANSWERS)
         self._has_ended = False
         self._thread = threading.Thread(target=self._listen, name="headrace-watch", daemon=True)
 
     def start(self) -> None:
-        """Listen to the server, in a thread."""
+        """Listen to the server in a thread."""
         self._thread.start()
 
-    def tell(self, url: str) -> None:
-        """Tell the server the page's URL."""
+    def send_url(self, url: str) -> None:
+        """Send the page's URL to the server."""
         with self._changed:
             self._connection.send_bytes(url.encode("ascii"))
 
     def answers(self) -> Sequence[Answer]:
-        """Return the answers of the last minutes, the latest one fresh; empty without any."""
+        """Return the answers of the last minutes, after querying for a fresh one."""
         with self._changed:
             now = self._now()
             if now - self._asked_at >= _EVERY_S and not self._has_ended:
@@ -101,11 +101,11 @@ class Watch:
     def _listen(self) -> None:
         try:
             while True:
-                told = json.loads(self._connection.recv_bytes())
+                message = json.loads(self._connection.recv_bytes())
                 answer = Answer(
                     self._now(),
-                    {row["number"]: row for row in told["streams"]},
-                    _summed(told["counted"]),
+                    {row["number"]: row for row in message["streams"]},
+                    _sums(message["counted"]),
                 )
                 with self._changed:
                     self._answers.append(answer)
@@ -117,7 +117,7 @@ class Watch:
             self._on_end()
 
 
-def _summed(counted: Sequence[tuple[str, str, float]]) -> dict[tuple[str, str], float]:
+def _sums(counted: Sequence[tuple[str, str, float]]) -> dict[tuple[str, str], float]:
     sums: dict[tuple[str, str], float] = {}
     for name, reason, value in counted:
         sums[name, reason] = sums.get((name, reason), 0.0) + value

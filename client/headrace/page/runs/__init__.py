@@ -1,1 +1,1 @@
-"""Show orders and runs: the samples at each position, and the position of a token."""
+"""Compute orders, the positions of tokens, and the differences between runs."""

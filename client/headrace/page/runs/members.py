@@ -8,22 +8,22 @@ from typing import TYPE_CHECKING, Final
 
 from headrace.errors import BadArgumentError, HeadraceError, TokenSpecChangedError
 from headrace.order import MixtureSpec, Skips, Token
-from headrace.page.data.filtered import Filtered
+from headrace.page.data.filter_results import FilterResults
 from headrace.page.data.library import Library
+from headrace.page.runs.run_options import RunOptions, read_mixture_text, read_skips
 from headrace.page.runs.run_order import Member
-from headrace.page.runs.told import Told, read_mixture_text, read_skips
 from headrace.server.access.callers import Caller
 from headrace.storage import OpenDataset
 
 if TYPE_CHECKING:
     from headrace.client.options.mixture import MixtureEntry
 
-MOST_MEMBERS: Final = 64
-"""The most datasets of a mixture to open for one view."""
+MAX_MEMBERS: Final = 64
+"""The maximum number of datasets of a mixture to open for a view."""
 
 
 class UnknownRunError(Exception):
-    """The order of a run is unknown; the message completes "its next samples are not shown: "."""
+    """The order of a run is unknown; the message follows "its next samples are not shown: "."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,61 +32,61 @@ class Finder:
 
     Args:
         library: The datasets.
-        filtered: The results of filters.
+        filters: The results of filters.
         caller: The caller.
-        stack: Keeps the datasets open.
+        stack: Closes the datasets.
     """
 
     library: Library
-    filtered: Filtered
+    filters: FilterResults
     caller: Caller
     stack: ExitStack
 
-    def members(self, token: Token, told: Told) -> tuple[list[Member], MixtureSpec | None]:
+    def members(self, token: Token, options: RunOptions) -> tuple[list[Member], MixtureSpec | None]:
         """Return the datasets of a run, and the mixture if it is one.
 
         Raises:
-            UnknownRunError: A dataset is not here, or information is missing.
-            HeadraceError: The given information cannot be read, or belongs to another run.
+            UnknownRunError: A dataset or an option is missing.
+            HeadraceError: An option cannot be parsed, or belongs to another run.
         """
         if token.mixture:
-            return self._mixture(token, told)
-        if told.mixture:
+            return self._mixture(token, options)
+        if options.mixture:
             raise TokenSpecChangedError(
                 "a mixture was given, but the token is for a single dataset; leave the mixture "
                 "empty",
                 field="mixture",
             )
         name, dataset = self._version(token.fingerprint)
-        if token.kept and not told.where:
+        if token.kept and not options.where:
             raise UnknownRunError(
                 "the run uses a filter, and its token contains only the filter's digest; give the "
                 "filter above, or paste the state of the run"
             )
-        kept = self.filtered.of(dataset, told.where) if told.where else None
-        skips = self._skips(name, told.skips or token.skips)
+        kept = self.filters.get(dataset, options.where) if options.where else None
+        skips = self._skips(name, options.skips or token.skips)
         return [Member(name, dataset, kept, skips)], None
 
-    def _mixture(self, token: Token, told: Told) -> tuple[list[Member], MixtureSpec]:
-        if told.where or told.skips:
+    def _mixture(self, token: Token, options: RunOptions) -> tuple[list[Member], MixtureSpec]:
+        if options.where or options.skips:
             raise TokenSpecChangedError(
                 "a filter or skipped samples were given with a mixture; give them in the mixture, "
                 "as where and skips of each dataset",
-                field="where" if told.where else "skips",
+                field="where" if options.where else "skips",
             )
-        if not told.mixture:
+        if not options.mixture:
             raise UnknownRunError(
                 "the run reads a mixture, and its token contains only the mixture's digest; give "
                 "the mixture above, or paste the state of the run"
             )
-        mixture = read_mixture_text(told.mixture)
-        if len(mixture.datasets) > MOST_MEMBERS:
+        mixture = read_mixture_text(options.mixture)
+        if len(mixture.datasets) > MAX_MEMBERS:
             raise BadArgumentError(
                 f"the mixture has {len(mixture.datasets)} datasets, but a page opens at most "
-                f"{MOST_MEMBERS} for a view; `headrace order` shows its samples",
+                f"{MAX_MEMBERS} for a view; `headrace order` shows its samples",
                 field="mixture",
             )
-        # Before anything is opened or filtered for it.
+        # Checked before any dataset is opened or filtered.
         if mixture.spec(token.spec).digest != token.mixture:
             raise TokenSpecChangedError(
                 f"this mixture has the digest {mixture.spec(token.spec).digest}, but the token has "
@@ -105,7 +105,7 @@ class Finder:
         else:
             name = entry.name
             dataset = self.stack.enter_context(self.library.opened(self.caller, name))
-        kept = self.filtered.of(dataset, entry.where) if entry.where else None
+        kept = self.filters.get(dataset, entry.where) if entry.where else None
         if isinstance(entry.skips, str) or entry.skips is None:
             return Member(name, dataset, kept, self._skips(name, entry.skips or ""))
         return Member(name, dataset, kept, Skips(entry.skips) if len(entry.skips) else None)
@@ -130,7 +130,7 @@ class Finder:
             try:
                 found = self._opened(name, fingerprint)
             except HeadraceError:
-                # Another one may be intact.
+                # Another dataset may be intact.
                 continue
             if found is not None:
                 return name, found

@@ -1,4 +1,4 @@
-"""Make orders from options, and deal their batches."""
+"""Make orders, and divide their batches among ranks."""
 
 from __future__ import annotations
 
@@ -20,21 +20,21 @@ from headrace.order import (
 )
 from headrace.storage import OpenDataset
 
-MOST_RANKS: Final = 1024
-MOST_SHOWN: Final = 1 << 16
-"""The most samples of a global batch that a page works out."""
+MAX_RANKS: Final = 1024
+MAX_SHOWN: Final = 1 << 16
+"""The maximum number of samples of a global batch to compute."""
 
 
 @dataclass(frozen=True, slots=True)
 class Deal:
-    """How an epoch is cut into batches, and how these are dealt.
+    """A step of an epoch, and how its batch is divided among ranks.
 
     Attributes:
         epoch: The epoch.
-        step: The batch, counted from the start of the epoch.
-        global_batch_size: Samples of a batch over all ranks.
+        step: The step, counted from the start of the epoch.
+        global_batch_size: Samples per batch over all ranks.
         world_size: The number of ranks.
-        end: How to handle the last samples of an epoch.
+        end: How to handle an incomplete last batch.
     """
 
     epoch: int
@@ -44,15 +44,15 @@ class Deal:
     end: EndMode = EndMode.DROP_LAST
 
     def __post_init__(self) -> None:
-        if self.world_size > min(MOST_RANKS, self.global_batch_size):
+        if self.world_size > min(MAX_RANKS, self.global_batch_size):
             raise BadArgumentError(
                 f"{self.world_size} ranks share a batch of {self.global_batch_size}; expected at "
-                f"most {MOST_RANKS} ranks, and a sample for each",
+                f"most {MAX_RANKS} ranks, and at least one sample per rank",
                 field="world_size",
             )
-        if self.global_batch_size > MOST_SHOWN:
+        if self.global_batch_size > MAX_SHOWN:
             raise BadArgumentError(
-                f"a page shows batches of at most {MOST_SHOWN} samples", field="batch"
+                f"a page shows batches of at most {MAX_SHOWN} samples", field="batch"
             )
 
 
@@ -63,7 +63,7 @@ class RankPart:
     Attributes:
         rank: The rank.
         batch: Its part of the batch.
-        sample_ids: ``(samples,) int64``.
+        sample_ids: The ids of its samples, ``(samples,) int64``.
         shards: The number of shards with these samples.
         blocks: The number of blocks with these samples.
     """
@@ -76,7 +76,7 @@ class RankPart:
 
 
 def order_of(dataset: OpenDataset, spec: OrderSpec) -> Order:
-    """Return the order of a dataset with given options.
+    """Return the order of a dataset.
 
     Raises:
         BadArgumentError: The dataset has no samples.
@@ -86,7 +86,7 @@ def order_of(dataset: OpenDataset, spec: OrderSpec) -> Order:
     return Order(spec, table_of(dataset.stretches()))
 
 
-def dealt(dataset: OpenDataset, order: Order, deal: Deal) -> list[RankPart]:
+def rank_parts(dataset: OpenDataset, order: Order, deal: Deal) -> list[RankPart]:
     """Return the part of a batch for each rank.
 
     Raises:
@@ -105,5 +105,5 @@ def dealt(dataset: OpenDataset, order: Order, deal: Deal) -> list[RankPart]:
 
 
 def plan_of(order: Order, deal: Deal) -> EpochPlan:
-    """Return how an epoch is cut into batches."""
+    """Return how an epoch is divided into batches."""
     return EpochPlan(order.sample_count, 0, deal.global_batch_size, deal.end)

@@ -1,4 +1,4 @@
-"""Find the documents in packed rows, and their places."""
+"""Find the documents in packed rows."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ from headrace.storage import (
     read_row_counts,
 )
 
-MOST_ROWS: Final = 64
+MAX_ROWS: Final = 64
 
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """A document, or a part of one, in a row.
+    """A document in a row, or a part of one.
 
     Attributes:
-        sample_id: The document.
-        offset: Its offset in the row, in elements.
-        length: The number of its elements in the row.
+        sample_id: The id of the document.
+        offset: The offset in the row, in elements.
+        length: The number of elements in the row.
         is_part: Whether the rest of the document is in another row.
     """
 
@@ -40,7 +40,7 @@ class Piece:
 
 
 def row_lengths(store: Store, fingerprint: str) -> list[int]:
-    """Return the row lengths for which a version was indexed."""
+    """Return the row lengths for which a version of a dataset is indexed."""
     pointer = read_packing(store, fingerprint)
     return [] if pointer is None else sorted(table.options.length for table in pointer.rows)
 
@@ -48,7 +48,7 @@ def row_lengths(store: Store, fingerprint: str) -> list[int]:
 def rows_of_batch(
     store: Store, dataset: OpenDataset, *, length: int, spec: OrderSpec, epoch: int, rows: range
 ) -> list[Sequence[Piece]]:
-    """Return the documents of rows of an epoch, in order.
+    """Return the documents of some rows of an epoch.
 
     Raises:
         HeadraceError: The stored lengths or counts cannot be read.
@@ -59,7 +59,7 @@ def rows_of_batch(
     packed = _packed(store, StoredLengths(store, pointer), table)
     order = Order(spec, packed.table)
     chosen = order.sample_ids(epoch, rows.start, min(rows.stop, order.sample_count))
-    pieces = packed.pieces(packing_key(spec.seed, epoch), chosen[:MOST_ROWS])
+    pieces = packed.pieces(packing_key(spec.seed, epoch), chosen[:MAX_ROWS])
     found: list[Sequence[Piece]] = []
     ends = np.cumsum(pieces.counts).tolist()
     for start, end in zip([0, *ends], ends, strict=False):

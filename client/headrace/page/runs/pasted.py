@@ -1,6 +1,6 @@
-"""Read pasted tokens: base64, or a checkpoint's state as JSON.
+"""Parse pasted tokens, which are base64 or the JSON of a checkpoint's state.
 
-Nothing is unpickled; users open checkpoint files that they trust themselves.
+Nothing is unpickled, since a page cannot trust what is pasted.
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ from typing import Any, Final
 
 from headrace.errors import TokenMalformedError
 from headrace.order import Token, decode_token
-from headrace.page.runs.told import Told, told_in
+from headrace.page.runs.run_options import RunOptions, options_in_state
 
 _DEEPEST: Final = 6
-_MOST_ITEMS: Final = 10_000
+_MAX_ITEMS: Final = 10_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,39 +26,39 @@ class Pasted:
     Attributes:
         raw: The bytes of the token.
         token: The decoded token.
-        told: The contents of a state besides its token.
+        options: The options that a state contains besides its token.
     """
 
     raw: bytes
     token: Token
-    told: Told
+    options: RunOptions
 
 
 def read_pasted(text: str) -> Pasted:
-    """Read a token in base64 or hexadecimal, or the first state in JSON.
+    """Parse a token in base64 or hexadecimal, or the first state in JSON.
 
     Raises:
         TokenMalformedError: There is no token.
     """
     stripped = text.strip()
-    told = Told()
+    options = RunOptions()
     if stripped.startswith(("{", "[")):
-        stripped, told = _in_json(stripped)
+        stripped, options = _in_json(stripped)
     compact = "".join(stripped.split())
-    # Hexadecimal first, since its digits are also valid base64.
+    # Hexadecimal first, since its digits are valid base64, too.
     for decode in (bytes.fromhex, _base64):
         try:
             raw = decode(compact)
         except ValueError:
             continue
-        return Pasted(raw, decode_token(raw), told)
+        return Pasted(raw, decode_token(raw), options)
     raise TokenMalformedError(
         f"these {len(text)} characters are not a token; expected base64 as printed by `headrace "
         "read`, or the JSON of what state_dict() returned"
     )
 
 
-def written(token: bytes) -> str:
+def url_token(token: bytes) -> str:
     """Encode a token for use in a URL."""
     return base64.urlsafe_b64encode(token).decode().rstrip("=")
 
@@ -68,7 +68,7 @@ def _base64(text: str) -> bytes:
     return base64.b64decode(padded + "=" * (-len(padded) % 4), validate=True)
 
 
-def _in_json(text: str) -> tuple[str, Told]:
+def _in_json(text: str) -> tuple[str, RunOptions]:
     try:
         top = json.loads(text)
     except (ValueError, RecursionError) as error:
@@ -76,11 +76,11 @@ def _in_json(text: str) -> tuple[str, Told]:
             "the pasted text starts like JSON but cannot be read; expected a token"
         ) from error
     for number, item in enumerate(_mappings(top, _DEEPEST)):
-        if number >= _MOST_ITEMS:
+        if number >= _MAX_ITEMS:
             break
         token = item.get("token")
         if isinstance(token, str):
-            return token, told_in(item)
+            return token, options_in_state(item)
     raise TokenMalformedError(
         "the JSON has no token; expected what state_dict() returned, alone or inside a larger state"
     )

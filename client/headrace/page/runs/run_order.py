@@ -1,7 +1,7 @@
-"""Make the order of a run from its datasets, checked against the digests of its token.
+"""Make the order of a run, checked against the digests of its token.
 
-Filters, lists of skipped samples and mixtures that differ from the token's are refused, so that
-samples of another run are never shown.
+Filters, skipped samples and mixtures that differ from the token's are refused, so that samples of
+another run are never shown.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ class Member:
     """One dataset of a run.
 
     Attributes:
-        name: Its name here.
-        dataset: The dataset in the version of the run.
+        name: Its name on this page.
+        dataset: The dataset, in the version of the run.
         kept: The samples that a filter keeps; None for all.
         skips: The samples to skip.
     """
@@ -57,10 +57,10 @@ class Member:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class RunOrder:
-    """A run, with what is needed to find its samples.
+    """The datasets of a run and their order.
 
     Attributes:
-        members: Its datasets.
+        members: The datasets.
         order: The order of their samples, whose ids are joined end to end.
     """
 
@@ -86,16 +86,16 @@ def first_ids_of(members: Sequence[Member]) -> _Ids:
 
 
 def check_members(token: Token, members: Sequence[Member], mixture: MixtureSpec | None) -> None:
-    """Refuse members that differ from a token.
+    """Refuse datasets and options that differ from a token.
 
     Args:
         token: The token of the run.
         members: Its datasets.
-        mixture: The mixture, if it is one.
+        mixture: The mixture, or None for one dataset.
 
     Raises:
-        BadArgumentError: A list has ids that its dataset lacks.
-        TokenSpecChangedError: The filter, the list or the mixture differs.
+        BadArgumentError: A dataset lacks skipped ids.
+        TokenSpecChangedError: A filter, the skipped samples or the mixture differ.
     """
     if not any(member.dataset.sample_count for member in members):
         raise BadArgumentError("the dataset has no samples, so it has no order", field="dataset")

@@ -1,5 +1,5 @@
-// What a page does without being asked again: it keeps a live view fresh, adds samples as one
-// scrolls, and listens to keys. Nothing here is needed to see anything.
+// Refresh the live view, add samples while scrolling, and handle keys. The page works without this
+// script.
 "use strict";
 
 const fetchPage = async (url) => {
@@ -8,7 +8,7 @@ const fetchPage = async (url) => {
   return new DOMParser().parseFromString(await answer.text(), "text/html");
 };
 
-// Live: the next question follows the last answer, and none is asked while nobody looks.
+// The live view: refresh a second after the last answer, but not while the page is hidden.
 const live = document.querySelector("[data-live]");
 const refresh = async () => {
   let wait = 1000;
@@ -22,7 +22,7 @@ const refresh = async () => {
 };
 if (live) setTimeout(refresh, 1000);
 
-// Samples: the next page is added when its link comes near.
+// Samples: add the next page when its link comes near.
 const nearing = new IntersectionObserver(async ([entry]) => {
   const link = entry.target;
   if (!entry.isIntersecting || link.dataset.busy) return;
@@ -41,7 +41,7 @@ const nearing = new IntersectionObserver(async ([entry]) => {
 const more = document.querySelector("[data-more]");
 if (more) nearing.observe(more);
 
-// Files: they are read here and put into their field; none is sent as a file.
+// Files: copy their text into a field, so that no file is sent.
 for (const input of document.querySelectorAll("input[data-into]")) {
   input.addEventListener("change", async () => {
     const [file] = input.files;

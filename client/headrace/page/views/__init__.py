@@ -1,17 +1,17 @@
-"""The views of the page, by address."""
+"""The views of the page, by path."""
 
 from collections.abc import Callable, Mapping
 
 from starlette.responses import Response
 
-from headrace.page.site import Ask
+from headrace.page.site import ViewRequest
 from headrace.page.views.datasets import column, dataset, datasets, versions
 from headrace.page.views.live import live
 from headrace.page.views.orders import batch, order, order_picture
 from headrace.page.views.runs import run
 from headrace.page.views.samples import sample, sample_file, samples
 
-View = Callable[[Ask], Response]
+View = Callable[[ViewRequest], Response]
 
 VIEWS: Mapping[str, View] = {
     "/": datasets,

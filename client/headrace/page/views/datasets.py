@@ -1,4 +1,4 @@
-"""Views of datasets: the list, the contents, and the changes between two versions."""
+"""Views of datasets: their list, their contents, and their versions."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from numpy.typing import NDArray
 from starlette.responses import Response
 
 from headrace.errors import HeadraceError
-from headrace.page.data.sampled import histogram, spread_part
+from headrace.page.data.partial_reads import histogram, spread_part
 from headrace.page.data.values import Column, columns_of
-from headrace.page.site import Ask
-from headrace.page.views.asked import chosen, column_at, filter_of
+from headrace.page.site import ViewRequest
+from headrace.page.views.query import column_at, filter_of, open_requested
 from headrace.storage import Dataset, OpenDataset
 
-_A_PAGE: Final = 20
-_MOST_COLUMNS: Final = 500
-_MOST_SHARDS: Final = 200
-MOST_COMPARED: Final = 1 << 18
-"""The most blocks of a version to compare with those of another: some tenths of a second."""
+_PAGE_SIZE: Final = 20
+_MAX_COLUMNS: Final = 500
+_MAX_SHARDS: Final = 200
+MAX_COMPARED: Final = 1 << 18
+"""The maximum number of blocks of a version to compare, which takes some tenths of a second."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,57 +36,57 @@ class _Facts:
     stored_bytes: int
 
 
-def datasets(ask: Ask) -> Response:
+def datasets(request: ViewRequest) -> Response:
     """Show the datasets that the caller may read."""
-    names = ask.site.library.names(ask.caller)
-    at = ask.number("at", 0, high=max(len(names) - 1, 0))
-    rows = [(name, *_seen(ask, name)) for name in names[at : at + _A_PAGE]]
-    return ask.html(
-        "datasets.html", rows=rows, at=at, count=len(names), page=_A_PAGE, title="Datasets"
+    names = request.site.library.names(request.caller)
+    at = request.number("at", 0, high=max(len(names) - 1, 0))
+    rows = [(name, *_facts_or_problem(request, name)) for name in names[at : at + _PAGE_SIZE]]
+    return request.html(
+        "datasets.html", rows=rows, at=at, count=len(names), page=_PAGE_SIZE, title="Datasets"
     )
 
 
-def _seen(ask: Ask, name: str) -> tuple[_Facts | None, str]:
+def _facts_or_problem(request: ViewRequest, name: str) -> tuple[_Facts | None, str]:
     try:
-        with ask.site.library.opened(ask.caller, name) as dataset:
+        with request.site.library.opened(request.caller, name) as dataset:
             return _facts(dataset), ""
     except HeadraceError as error:
-        return None, ask.site.told(error).message
+        return None, request.site.without_urls(error).message
 
 
-def dataset(ask: Ask) -> Response:
-    """Show the contents of a dataset: columns, sizes, shards."""
-    with chosen(ask) as (name, opened):
+def dataset(request: ViewRequest) -> Response:
+    """Show the columns, sizes and shards of a dataset."""
+    with open_requested(request) as (name, opened):
         counts, sizes = opened.shard_sample_counts, opened.shard_raw_bytes
         columns = columns_of(opened.schema)
-        return ask.html(
+        return request.html(
             "dataset.html",
             title=name,
             name=name,
             facts=_facts(opened),
-            url=opened.url if ask.site.access.is_open else "",
-            columns=columns[:_MOST_COLUMNS],
+            url=opened.url if request.site.access.is_open else "",
+            columns=columns[:_MAX_COLUMNS],
             column_count=len(columns),
             shards=list(
-                zip(counts[:_MOST_SHARDS].tolist(), sizes[:_MOST_SHARDS].tolist(), strict=True)
+                zip(counts[:_MAX_SHARDS].tolist(), sizes[:_MAX_SHARDS].tolist(), strict=True)
             ),
         )
 
 
-def column(ask: Ask) -> Response:
-    """Show how the values of a column are distributed, in a part of the dataset."""
-    with chosen(ask) as (name, opened):
-        number, found = column_at(ask, columns_of(opened.schema))
+def column(request: ViewRequest) -> Response:
+    """Show a histogram of a column, from a part of the dataset."""
+    with open_requested(request) as (name, opened):
+        number, found = column_at(request, columns_of(opened.schema))
         part = spread_part(opened)
-        kept = filter_of(ask, opened)
-        return ask.html(
+        kept = filter_of(request, opened)
+        return request.html(
             "column.html",
             title=f"{name}: {found.name}",
             name=name,
             column=found,
             number=number,
             part=part,
-            histogram=histogram(ask.site.library, opened, part, found, kept),
+            histogram=histogram(request.site.library, opened, part, found, kept),
         )
 
 
@@ -99,23 +99,23 @@ class _Change:
     after: str
 
 
-def versions(ask: Ask) -> Response:
-    """Show the versions of a dataset, and what changed between two of them."""
-    name = ask.path["name"]
-    found = ask.site.library.versions(ask.caller, name)
+def versions(request: ViewRequest) -> Response:
+    """Show the versions of a dataset, and the changes between two of them."""
+    name = request.path["name"]
+    found = request.site.library.versions(request.caller, name)
     known = {version.fingerprint for version in found}
-    old, new = ask.query["old"], ask.query["new"]
+    old, new = request.query["old"], request.query["new"]
     if not old and not new and len(found) > 1:
         old, new = found[1].fingerprint, found[0].fingerprint
     changes: list[_Change] | None = None
     if old in known and new in known:
-        library = ask.site.library
+        library = request.site.library
         with (
-            library.opened(ask.caller, name, old) as before,
-            library.opened(ask.caller, name, new) as after,
+            library.opened(request.caller, name, old) as before,
+            library.opened(request.caller, name, new) as after,
         ):
             changes = _changes(before, after)
-    return ask.html(
+    return request.html(
         "versions.html",
         title=f"{name}: versions",
         name=name,
@@ -123,7 +123,7 @@ def versions(ask: Ask) -> Response:
         old=old,
         new=new,
         changes=changes,
-        most=MOST_COMPARED,
+        most=MAX_COMPARED,
     )
 
 
@@ -157,7 +157,7 @@ def _described(column: Column | None) -> str:
 
 
 def _shared(before: OpenDataset, after: OpenDataset) -> list[_Change]:
-    """Return how many samples are in blocks that both versions have, judging by checksums."""
+    """Return how many samples are in blocks with the same checksums in both versions."""
     if not (isinstance(before, Dataset) and isinstance(after, Dataset)):
         return []
     (old, old_samples), (new, new_samples) = _blocks(before), _blocks(after)
@@ -165,10 +165,10 @@ def _shared(before: OpenDataset, after: OpenDataset) -> list[_Change]:
     differs = np.flatnonzero(old[:count] != new[:count])
     same = int(old_samples[: differs[0] if differs.size else count].sum())
     kept = [int(old_samples[np.isin(old, new)].sum()), int(new_samples[np.isin(new, old)].sum())]
-    looked = [int(old_samples.sum()), int(new_samples.sum())]
+    totals = [int(old_samples.sum()), int(new_samples.sum())]
     return [
-        _Change("first samples, in the same blocks", *_parts([same, same], looked)),
-        _Change("samples in blocks that both versions have", *_parts(kept, looked)),
+        _Change("leading samples in the same blocks", *_parts([same, same], totals)),
+        _Change("samples in blocks that both versions have", *_parts(kept, totals)),
     ]
 
 
@@ -177,8 +177,8 @@ def _parts(counts: Sequence[int], of: Sequence[int]) -> list[str]:
 
 
 def _blocks(dataset: Dataset) -> tuple[NDArray[np.uint64], NDArray[np.int64]]:
-    """Return the checksum and sample count of the first `MOST_COMPARED` blocks of a version."""
-    count = min(dataset.block_count, MOST_COMPARED)
+    """Return the checksums and sample counts of the first `MAX_COMPARED` blocks of a version."""
+    count = min(dataset.block_count, MAX_COMPARED)
     blocks = np.arange(count)
     end = dataset.block_sample_range(count - 1)[1] if count else 0
     samples = np.diff(dataset.block_first_samples(blocks), append=end)

@@ -1,4 +1,4 @@
-"""Live view: who reads what, how fast, and what each stream waits for."""
+"""The live view: who reads what, how fast, and what each stream waits for."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from starlette.responses import Response
 from headrace.errors import DatasetNotFoundError
 from headrace.page.live.rates import WAITS_S, Mark, StreamRate, marks, stream_rates, totals
 from headrace.page.live.watch import KEPT_S, Answer
-from headrace.page.site import Ask
+from headrace.page.site import ViewRequest
 
-_WIDE, _HIGH = 900, 70
-_MOST_MARKS: Final = 50
+_WIDTH, _HEIGHT = 900, 70
+_MAX_MARKS: Final = 50
 _ORDERS: Final = {
     "": lambda one: (one.row["caller"], one.row["dataset"], one.row["rank"]),
     "rate": lambda one: one.samples_per_s,
@@ -23,12 +23,12 @@ _ORDERS: Final = {
 }
 
 
-def live(ask: Ask) -> Response:
-    """Show the open streams: all of them to operators, their own to other callers."""
-    if ask.site.watch is None:
-        raise DatasetNotFoundError("there is no server here; `headrace serve --page` has this view")
-    answers = ask.site.watch.answers()
-    caller = ask.caller
+def live(request: ViewRequest) -> Response:
+    """Show all open streams to operators, and to other callers their own."""
+    if request.site.watch is None:
+        raise DatasetNotFoundError("this page has no server; `headrace serve --page` has this view")
+    answers = request.site.watch.answers()
+    caller = request.caller
 
     def is_shown(row: dict[str, Any]) -> bool:
         return caller.is_operator or (
@@ -36,10 +36,10 @@ def live(ask: Ask) -> Response:
         )
 
     streams = stream_rates(answers, is_shown)
-    order = ask.query["sort"] if ask.query["sort"] in _ORDERS else ""
+    order = request.query["sort"] if request.query["sort"] in _ORDERS else ""
     streams.sort(key=_ORDERS[order])
-    happened = marks(answers)[:_MOST_MARKS] if caller.is_operator else []
-    return ask.html(
+    happened = marks(answers)[:_MAX_MARKS] if caller.is_operator else []
+    return request.html(
         "live.html",
         title="Live",
         streams=streams,
@@ -48,17 +48,17 @@ def live(ask: Ask) -> Response:
         window=WAITS_S,
         facts=_facts(answers) if caller.is_operator and answers else None,
         chart=_points(answers) if caller.is_operator else "",
-        most=_greatest(answers),
+        most=_max_rate(answers),
         marks=happened,
-        lines=[_across(one) for one in happened],
-        size=(_WIDE, _HIGH),
+        lines=[_x(one) for one in happened],
+        size=(_WIDTH, _HEIGHT),
         callers=_callers(streams),
         kept=KEPT_S,
     )
 
 
 def _facts(answers: tuple[Answer, ...] | Any) -> list[tuple[str, str, float]]:
-    """Return sums for operators: the name, the format and the value of each."""
+    """Return the name, the format and the value of each figure for operators."""
     last = answers[-1]
     hits, misses = (last.total(f"headrace_cache_{each}_total") for each in ("hits", "misses"))
     reads = last.total("headrace_store_fetch_seconds_count")
@@ -71,29 +71,29 @@ def _facts(answers: tuple[Answer, ...] | Any) -> list[tuple[str, str, float]]:
         ("Streams", "count", last.total("headrace_open_streams")),
         ("Sent per second", "bytes", rates["headrace_sent_payload_bytes_total"]),
         ("Cache", "bytes", last.total("headrace_cache_bytes")),
-        ("Found in the cache", "share", hits / max(hits + misses, 1)),
-        ("Reads of the store per second", "rate", rates["headrace_store_fetch_seconds_count"]),
-        ("A read takes", "ms", 1000 * took / max(reads, 1)),
+        ("Cache hits", "share", hits / max(hits + misses, 1)),
+        ("Store reads per second", "rate", rates["headrace_store_fetch_seconds_count"]),
+        ("Mean read", "ms", 1000 * took / max(reads, 1)),
         ("Batches in memory", "bytes", last.total("headrace_payload_bytes")),
-        ("Failed reads", "count", last.total("headrace_store_fetch_errors_total")),
+        ("Failed store reads", "count", last.total("headrace_store_fetch_errors_total")),
     ]
 
 
-def _greatest(answers: Any) -> float:
+def _max_rate(answers: Any) -> float:
     return max((rate for _, rate in totals(answers, "headrace_sent_samples_total")), default=0.0)
 
 
 def _points(answers: Any) -> str:
-    """Return the points of a line: samples sent per second, latest on the right."""
-    most = _greatest(answers) or 1.0
+    """Return the points of the chart: samples sent per second, with the latest on the right."""
+    most = _max_rate(answers) or 1.0
     return " ".join(
-        f"{_WIDE - ago / KEPT_S * _WIDE:.1f},{_HIGH - rate / most * (_HIGH - 8):.1f}"
+        f"{_WIDTH - ago / KEPT_S * _WIDTH:.1f},{_HEIGHT - rate / most * (_HEIGHT - 8):.1f}"
         for ago, rate in totals(answers, "headrace_sent_samples_total")
     )
 
 
-def _across(mark: Mark) -> float:
-    return _WIDE - mark.ago_s / KEPT_S * _WIDE
+def _x(mark: Mark) -> float:
+    return _WIDTH - mark.ago_s / KEPT_S * _WIDTH
 
 
 def _callers(streams: list[StreamRate]) -> list[tuple[str, int, float]]:

@@ -1,4 +1,4 @@
-"""Views of runs: the position of a token, and where and why two runs first differ."""
+"""The view of runs: the position of a token, and where two runs first differ."""
 
 from __future__ import annotations
 
@@ -12,25 +12,25 @@ from starlette.responses import RedirectResponse, Response
 
 from headrace.errors import HeadraceError
 from headrace.order import Token
-from headrace.page.guard.middleware import MOST_TARGET_BYTES
-from headrace.page.runs.compared import Comparison, compare
+from headrace.page.guard.middleware import MAX_TARGET_BYTES
+from headrace.page.runs.comparison import Comparison, compare
 from headrace.page.runs.members import Finder, UnknownRunError
-from headrace.page.runs.orders import MOST_SHOWN
-from headrace.page.runs.pasted import Pasted, read_pasted, written
+from headrace.page.runs.orders import MAX_SHOWN
+from headrace.page.runs.pasted import Pasted, read_pasted, url_token
+from headrace.page.runs.run_options import RunOptions
 from headrace.page.runs.run_order import (
     Member,
     RunOrder,
     check_members,
     order_of_run,
 )
-from headrace.page.runs.told import Told
-from headrace.page.site import Ask, query_of
-from headrace.page.views.asked import kept_order
+from headrace.page.site import ViewRequest, query_of
+from headrace.page.views.query import cached_order
 
-_MOST_IDS: Final = 256
-_MOST_LINKED: Final = 100
+_MAX_IDS: Final = 256
+_MAX_LINKED: Final = 100
 _RUNS: Final = ("one", "two")
-_TOLD: Final = ("where", "skips", "mixture")
+_OPTIONS: Final = ("where", "skips", "mixture")
 _REFUSED: Final = 409
 
 
@@ -63,19 +63,19 @@ class _Place:
         key: ``one`` or ``two``.
         text: Its token, as in URLs.
         token: The decoded token.
-        told: What is given about the run besides its token.
-        names: Its datasets and their versions, as far as they are known here.
+        options: The options of the run that are known besides its token.
+        names: Its datasets and their versions, as far as known.
         total: The number of samples in an epoch; 0 if unknown.
         ids: The first samples of the next global batch, with their datasets in mixtures.
         parts: The part of that batch from each dataset.
-        why: Why more is unknown.
-        is_refused: Whether the given information belongs to another run, or cannot be read.
+        why: Why its next samples are not shown.
+        is_refused: Whether the options belong to another run or cannot be parsed.
     """
 
     key: str
     text: str
     token: Token
-    told: Told
+    options: RunOptions
     names: tuple[tuple[str, str], ...] = ()
     total: int = 0
     ids: tuple[str, ...] = ()
@@ -84,69 +84,71 @@ class _Place:
     is_refused: bool = False
 
 
-def run(ask: Ask) -> Response:
-    """Show the positions of one or two tokens; a submitted form becomes a URL to share."""
-    pasted = {key: _pasted(ask, key) for key in _RUNS if ask.query[key].strip()}
+def run(request: ViewRequest) -> Response:
+    """Show the positions of one or two tokens; a form is redirected to a URL that can be shared."""
+    pasted = {key: _pasted(request, key) for key in _RUNS if request.query[key].strip()}
     is_too_long = False
-    if ask.is_form:
+    if request.is_form:
         address = f"/run?{_query(pasted)}"
-        is_too_long = len(address) > MOST_TARGET_BYTES
+        is_too_long = len(address) > MAX_TARGET_BYTES
         if not is_too_long:
             return RedirectResponse(address, 303)
     with ExitStack() as stack:
-        finder = Finder(ask.site.library, ask.site.filtered, ask.caller, stack)
-        found = [_placed(ask, key, one, finder) for key, one in pasted.items()]
+        finder = Finder(request.site.library, request.site.filters, request.caller, stack)
+        found = [_placed(request, key, one, finder) for key, one in pasted.items()]
         compared: Comparison | None = None
         if len(found) > 1:
             (one, first), (two, second) = found
             compared = compare((one.token, first), (two.token, second))
-        return ask.html(
+        return request.html(
             "run.html",
             status=_REFUSED if any(place.is_refused for place, _ in found) else 200,
             title="Runs",
             places={place.key: place for place, _ in found},
             compared=compared,
             is_too_long=is_too_long,
-            most=MOST_SHOWN,
+            most=MAX_SHOWN,
         )
 
 
-def _pasted(ask: Ask, key: str) -> Pasted:
-    """Return the fields of a run; typed values take precedence over those of a state."""
-    found = read_pasted(ask.query[key].strip())
-    typed = Told(*(ask.query[f"{what}_{key}"].strip() for what in _TOLD))
-    return Pasted(found.raw, found.token, typed.over(found.told))
+def _pasted(request: ViewRequest, key: str) -> Pasted:
+    """Return the fields of a run; typed options override those of a state."""
+    found = read_pasted(request.query[key].strip())
+    typed = RunOptions(*(request.query[f"{what}_{key}"].strip() for what in _OPTIONS))
+    return Pasted(found.raw, found.token, typed.or_else(found.options))
 
 
 def _query(pasted: dict[str, Pasted]) -> str:
     fields: dict[str, str | None] = {}
     for key, one in pasted.items():
-        fields[key] = written(one.raw)
-        for what in _TOLD:
-            fields[f"{what}_{key}"] = getattr(one.told, what) or None
+        fields[key] = url_token(one.raw)
+        for what in _OPTIONS:
+            fields[f"{what}_{key}"] = getattr(one.options, what) or None
     return query_of(fields)
 
 
-def _placed(ask: Ask, key: str, pasted: Pasted, finder: Finder) -> tuple[_Place, RunOrder | None]:
+def _placed(
+    request: ViewRequest, key: str, pasted: Pasted, finder: Finder
+) -> tuple[_Place, RunOrder | None]:
     def place(**known: object) -> _Place:
-        return _Place(key, written(pasted.raw), pasted.token, pasted.told, **known)  # type: ignore[arg-type]
+        return _Place(key, url_token(pasted.raw), pasted.token, pasted.options, **known)  # type: ignore[arg-type]
 
     try:
-        made = _run_order(ask, pasted, finder)
+        made = _run_order(request, pasted, finder)
     except UnknownRunError as error:
         return place(why=str(error)), None
     except HeadraceError as error:
-        return place(why=ask.site.told(error).message, is_refused=True), None
+        return place(why=request.site.without_urls(error).message, is_refused=True), None
     names = tuple((member.name, member.dataset.fingerprint) for member in made.members)
     token, total = pasted.token, made.order.sample_count
-    shown = min(token.global_batch_size, MOST_SHOWN)
+    shown = min(token.global_batch_size, MAX_SHOWN)
     last = min(token.position + shown, total)
     if token.position >= last:
         why = "the epoch is over: the next batch is the first of the next epoch"
         return place(names=names, total=total, why=why), made
     ids = made.order.sample_ids(token.epoch, token.position, last)
     owners, own = made.split(ids)
-    pairs = zip(owners[:_MOST_IDS].tolist(), own[:_MOST_IDS].tolist(), strict=True)
+    pairs = zip(owners[:_MAX_IDS].tolist(), own[:_MAX_IDS].tolist(), strict=True)
     return place(
         names=names,
         total=total,
@@ -159,21 +161,20 @@ def _placed(ask: Ask, key: str, pasted: Pasted, finder: Finder) -> tuple[_Place,
     ), made
 
 
-def _run_order(ask: Ask, pasted: Pasted, finder: Finder) -> RunOrder:
+def _run_order(request: ViewRequest, pasted: Pasted, finder: Finder) -> RunOrder:
     token = pasted.token
     if token.buckets:
         raise UnknownRunError(
             "its batches are buckets of similar length, and only a server reads the lengths"
         )
-    members, mixture = finder.members(token, pasted.told)
+    members, mixture = finder.members(token, pasted.options)
     check_members(token, members, mixture)
     if not (token.mixture or token.kept or token.skips):
-        return RunOrder(tuple(members), kept_order(ask, members[0].dataset, token.spec))
-    # The order depends only on the digests, which were checked; members are open only for this
-    # view.
+        return RunOrder(tuple(members), cached_order(request, members[0].dataset, token.spec))
+    # The order depends only on the digests, which were checked; members are closed after this view.
     key = (token.fingerprint, token.spec, token.mixture, token.kept, token.skips)
     return RunOrder(
-        tuple(members), ask.site.runs.of(key, lambda: order_of_run(token, members, mixture))
+        tuple(members), request.site.runs.get(key, lambda: order_of_run(token, members, mixture))
     )
 
 
@@ -185,7 +186,7 @@ def _part(member: Member, ids: NDArray[np.int64]) -> _Part:
         member.name,
         member.dataset.fingerprint,
         ids.size,
-        ids[:_MOST_LINKED].tolist(),
+        ids[:_MAX_LINKED].tolist(),
         list(zip(shards.tolist(), counts.tolist(), strict=True)),
         int(np.unique(blocks).size),
     )

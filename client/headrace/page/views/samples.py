@@ -13,8 +13,8 @@ from starlette.responses import Response
 from headrace.cli.show.image_sides import image_sides
 from headrace.errors import BadArgumentError
 from headrace.page.data.media import File
-from headrace.page.data.sampled import matching
-from headrace.page.data.samples import Box, boxes_of, column_named, file_of, look_alike, rows_of
+from headrace.page.data.partial_reads import matching
+from headrace.page.data.samples import Box, boxes_of, column_named, file_of, guess_column, rows_of
 from headrace.page.data.values import (
     Column,
     Shown,
@@ -24,17 +24,17 @@ from headrace.page.data.values import (
     text_of_tokens,
 )
 from headrace.page.guard.middleware import FILE_POLICY
-from headrace.page.site import Ask
-from headrace.page.views.asked import MOST_IDS, chosen, column_at, filter_of, sample_ids_of
+from headrace.page.site import ViewRequest
+from headrace.page.views.query import MAX_IDS, column_at, filter_of, open_requested, sample_ids_of
 from headrace.storage import OpenDataset, Tokenizer
 
-_A_PAGE: Final = 24
-_MOST_COLUMNS: Final = 40
+_PAGE_SIZE: Final = 24
+_MAX_COLUMNS: Final = 40
 
 
 @dataclass(frozen=True, slots=True)
 class _Cell:
-    """A value to show, and the address of its file.
+    """A value to show.
 
     Attributes:
         number: The number of its column.
@@ -63,7 +63,7 @@ class _Card:
 
 @dataclass(frozen=True, slots=True)
 class _Look:
-    """The columns to show, and those to draw over images.
+    """How to show samples.
 
     Attributes:
         columns: All columns.
@@ -88,41 +88,41 @@ class _Look:
         self.numbers.update({one.name: number for number, one in enumerate(self.columns)})
 
 
-def samples(ask: Ask) -> Response:
-    """Show a page of samples: from an id on, given ids, random ones, or a filter's."""
-    with chosen(ask) as (name, opened):
-        ids, following = _chosen_ids(ask, opened)
-        look = _look(ask, columns_of(opened.schema))
-        rows = rows_of(ask.site.library, opened, ids)
-        shown = look.columns[:_MOST_COLUMNS]
+def samples(request: ViewRequest) -> Response:
+    """Show a page of samples: from an id on, by ids, at random, or those that a filter keeps."""
+    with open_requested(request) as (name, opened):
+        ids, next_id = _chosen_ids(request, opened)
+        look = _look(request, columns_of(opened.schema))
+        rows = rows_of(request.site.library, opened, ids)
+        shown = look.columns[:_MAX_COLUMNS]
         cards = [
             _Card(sample, _cells(look, shown, row, is_whole=False))
             for sample, row in zip(ids, rows, strict=True)
         ]
-        return ask.html(
+        return request.html(
             "samples.html",
             title=f"{name}: samples",
             name=name,
             cards=cards,
             look=look,
-            tokenizers=list(ask.site.tokenizers),
+            tokenizers=list(request.site.tokenizers),
             count=opened.sample_count,
             fingerprint=opened.fingerprint,
-            following=following,
-            at=ask.number("at", 0),
-            page=_page_size(ask),
+            next_id=next_id,
+            at=request.number("at", 0),
+            page=_page_size(request),
         )
 
 
-def sample(ask: Ask) -> Response:
+def sample(request: ViewRequest) -> Response:
     """Show one sample in detail."""
-    with chosen(ask) as (name, opened):
-        (sample_id,) = sample_ids_of(ask.path["id"])[:1]
-        look = _look(ask, columns_of(opened.schema))
-        (row,) = rows_of(ask.site.library, opened, [sample_id])
+    with open_requested(request) as (name, opened):
+        (sample_id,) = sample_ids_of(request.path["id"])[:1]
+        look = _look(request, columns_of(opened.schema))
+        (row,) = rows_of(request.site.library, opened, [sample_id])
         blocks, offsets = opened.locate(np.array([sample_id], np.int64))
         ends = np.cumsum(opened.shard_sample_counts)
-        return ask.html(
+        return request.html(
             "sample.html",
             title=f"{name}: sample {sample_id}",
             name=name,
@@ -138,59 +138,59 @@ def sample(ask: Ask) -> Response:
         )
 
 
-def sample_file(ask: Ask) -> Response:
-    """Send a value as a file, of a type that a browser only shows."""
-    with chosen(ask) as (_, opened):
-        _, column = column_at(ask, columns_of(opened.schema))
-        (row,) = rows_of(ask.site.library, opened, sample_ids_of(ask.path["id"])[:1])
-        found = file_of(column, row, as_mask=ask.query.get("as") == "mask")
+def sample_file(request: ViewRequest) -> Response:
+    """Send a value as a file of a type that cannot run code."""
+    with open_requested(request) as (_, opened):
+        _, column = column_at(request, columns_of(opened.schema))
+        (row,) = rows_of(request.site.library, opened, sample_ids_of(request.path["id"])[:1])
+        found = file_of(column, row, as_mask=request.query.get("as") == "mask")
     headers = {"content-security-policy": FILE_POLICY, "content-disposition": "inline"}
     if isinstance(found, File):
-        if ask.query.get("v"):
-            # A version never changes, and only this browser may cache it.
+        if request.query.get("v"):
+            # A version never changes. Only this browser may cache it.
             headers["cache-control"] = "private, max-age=600"
         return Response(found.content, media_type=found.media, headers=headers)
     return Response(f"{found}\n", 415, media_type="text/plain", headers=headers)
 
 
-def _page_size(ask: Ask) -> int:
-    return ask.number("n", _A_PAGE, low=1, high=MOST_IDS)
+def _page_size(request: ViewRequest) -> int:
+    return request.number("n", _PAGE_SIZE, low=1, high=MAX_IDS)
 
 
-def _chosen_ids(ask: Ask, opened: OpenDataset) -> tuple[list[int], int | None]:
-    """Return the ids of a page, and the start of the next page, or None."""
-    count, most = opened.sample_count, _page_size(ask)
-    if ask.query["ids"].strip():
-        return sample_ids_of(ask.query["ids"]), None
-    if "random" in ask.query and count:
-        random = np.random.default_rng(ask.number("random", 0))
+def _chosen_ids(request: ViewRequest, opened: OpenDataset) -> tuple[list[int], int | None]:
+    """Return the ids of a page, and the first id of the next page, or None."""
+    count, most = opened.sample_count, _page_size(request)
+    if request.query["ids"].strip():
+        return sample_ids_of(request.query["ids"]), None
+    if "random" in request.query and count:
+        random = np.random.default_rng(request.number("random", 0))
         return random.integers(0, count, min(most, count)).tolist(), None
-    first = ask.number("at", 0)
-    if (kept := filter_of(ask, opened)) is not None:
-        ids, ended = matching(ask.site.library, opened, kept, first=first, most=most)
+    first = request.number("at", 0)
+    if (kept := filter_of(request, opened)) is not None:
+        ids, ended = matching(request.site.library, opened, kept, first=first, max_count=most)
         return ids, ended if ended < count else None
     last = min(first + most, count)
     return list(range(first, last)), last if last < count else None
 
 
-def _look(ask: Ask, columns: Sequence[Column]) -> _Look:
-    """Return how to show samples: as the query says, or as the names of columns suggest."""
+def _look(request: ViewRequest, columns: Sequence[Column]) -> _Look:
+    """Return how to show samples, according to the query or the names of columns."""
 
     def asked(key: str, words: Sequence[str]) -> str:
-        if key not in ask.query:
-            return look_alike(columns, words)
-        name = ask.query[key]
+        if key not in request.query:
+            return guess_column(columns, words)
+        name = request.query[key]
         return column_named(columns, name).name if name else ""
 
-    known = ask.site.tokenizers
-    name = ask.query.get("tokenizer", next(iter(known), ""))
+    known = request.site.tokenizers
+    name = request.query.get("tokenizer", next(iter(known), ""))
     if name and name not in known:
         raise BadArgumentError(f"there is no tokenizer {name[:40]!r} here", field="tokenizer")
     return _Look(
         columns,
         asked("mask", ("mask", "segment")),
         asked("boxes", ("bbox", "boxes")),
-        "xywh" if ask.query.get("form") == "xywh" else "xyxy",
+        "xywh" if request.query.get("form") == "xywh" else "xyxy",
         asked("tokens", ("token", "input_ids")),
         name,
         known.get(name),
@@ -200,11 +200,11 @@ def _look(ask: Ask, columns: Sequence[Column]) -> _Look:
 def _cells(
     look: _Look, columns: Sequence[Column], row: pa.RecordBatch, *, is_whole: bool
 ) -> list[_Cell]:
-    """Return the values of a sample, with the mask and the boxes over its first image."""
+    """Return the cells of a sample, with the mask and the boxes over its first image."""
     cells = [_cell(look, one, row, is_whole=is_whole) for one in columns]
     for at, cell in enumerate(cells):
         if cell.shown.kind == "image" and cell.shown.column != look.mask:
-            cells[at] = _covered(look, cell, row)
+            cells[at] = _with_overlays(look, cell, row)
             break
     return cells
 
@@ -227,7 +227,7 @@ def _cell(look: _Look, column: Column, row: pa.RecordBatch, *, is_whole: bool) -
     return _Cell(number, shown, width, height)
 
 
-def _covered(look: _Look, cell: _Cell, row: pa.RecordBatch) -> _Cell:
+def _with_overlays(look: _Look, cell: _Cell, row: pa.RecordBatch) -> _Cell:
     boxes: Sequence[Box] = ()
     if look.boxes and cell.width:
         boxes = boxes_of(column_named(look.columns, look.boxes), row, form=look.form)

@@ -1,4 +1,4 @@
-"""Keep the values last requested, for values that take long to make."""
+"""A cache of values that take long to make."""
 
 from __future__ import annotations
 
@@ -11,32 +11,32 @@ _Key = TypeVar("_Key", bound=Hashable)
 _Value = TypeVar("_Value")
 
 
-class Kept(Generic[_Key, _Value]):
-    """The values last requested; safe for several threads.
+class LruCache(Generic[_Key, _Value]):
+    """A cache that drops the least recently used values first; safe for several threads.
 
     If two threads request the same new value, both make it, and neither waits for the other.
 
     Args:
-        most: The maximum number of values.
-        most_bytes: The maximum total size of values in bytes; a larger value is kept alone.
+        max_count: The maximum number of values.
+        max_bytes: The maximum total size of the values; a larger value is kept alone.
         size: Returns the bytes of a value.
     """
 
     def __init__(
         self,
-        most: int,
+        max_count: int,
         *,
-        most_bytes: int = 0,
+        max_bytes: int = 0,
         size: Callable[[_Value], int] = lambda _: 0,
     ) -> None:
-        self._most = most
-        self._most_bytes = most_bytes
+        self._max_count = max_count
+        self._max_bytes = max_bytes
         self._size = size
         self._lock = threading.Lock()
         self._values: OrderedDict[_Key, _Value] = OrderedDict()
 
-    def of(self, key: _Key, make: Callable[[], _Value]) -> _Value:
-        """Return the value of a key, made now if it is not kept; raises what ``make`` raises."""
+    def get(self, key: _Key, make: Callable[[], _Value]) -> _Value:
+        """Return the value of a key, or make it; raises what ``make`` raises."""
         with self._lock:
             if key in self._values:
                 self._values.move_to_end(key)
@@ -50,6 +50,6 @@ class Kept(Generic[_Key, _Value]):
 
     def _is_too_much(self) -> bool:
         return (
-            len(self._values) > self._most
-            or sum(map(self._size, self._values.values())) > self._most_bytes
+            len(self._values) > self._max_count
+            or sum(map(self._size, self._values.values())) > self._max_bytes
         )

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import pytest
 
-from headrace.page.data.kept import Kept
+from headrace.page.data.lru_cache import LruCache
 
 
 def test_a_value_is_made_once_until_others_push_it_out() -> None:
     """Of three keys in a place for two, the one that was asked for longest ago is made again."""
     made: list[str] = []
-    kept: Kept[str, str] = Kept(2)
+    kept: LruCache[str, str] = LruCache(2)
 
     def value(key: str) -> str:
-        return kept.of(key, lambda: made.append(key) or key.upper())  # type: ignore[func-returns-value]
+        return kept.get(key, lambda: made.append(key) or key.upper())  # type: ignore[func-returns-value]
 
     assert ["A", "B", "A", "C", "A", "B"] == [value(key) for key in "abacab"]
     assert ["a", "b", "c", "b"] == made
@@ -21,7 +21,7 @@ def test_a_value_is_made_once_until_others_push_it_out() -> None:
 
 def test_a_value_of_none_is_kept_and_a_failure_is_not() -> None:
     """None is an answer; an error is that of one caller."""
-    kept: Kept[str, None] = Kept(2)
+    kept: LruCache[str, None] = LruCache(2)
     calls = []
 
     def fail() -> None:
@@ -30,8 +30,8 @@ def test_a_value_of_none_is_kept_and_a_failure_is_not() -> None:
 
     for _ in range(2):
         with pytest.raises(ValueError, match="no"):
-            kept.of("a", fail)
+            kept.get("a", fail)
     for _ in range(2):
-        kept.of("b", lambda: calls.append(2))
+        kept.get("b", lambda: calls.append(2))
 
     assert [1, 1, 2] == calls

@@ -1,4 +1,4 @@
-"""Compare two runs: what they have in common, and where they first differ."""
+"""Compare two runs, and find where they first differ."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ import numpy as np
 from headrace.order import OrderSpec, Token
 from headrace.page.runs.run_order import RunOrder
 
-_LOOK_S: Final = 2.0
-_MOST_STEPS: Final = 100_000
-_MOST_TOGETHER: Final = 1 << 16
-"""Samples of one step to compare at a time, since a token may name a batch of any size."""
+_LIMIT_S: Final = 2.0
+_MAX_STEPS: Final = 100_000
+_CHUNK: Final = 1 << 16
+"""Samples to compare at a time, since a step may have any number of samples."""
 _OPTIONS: Final = tuple(field.name for field in fields(OrderSpec))
 
 
@@ -24,11 +24,11 @@ class Comparison:
     """The differences between two runs.
 
     Attributes:
-        reasons: Options that differ, in words; none for runs with the same order.
-        first_step: The first step, from the start of both runs, whose global batches differ in
-            samples or their order; None if none was found.
+        reasons: The options that differ, in words; none if the orders are the same.
+        first_step: The first step, counted from the start of both runs, whose batches differ;
+            None if none was found.
         steps_seen: The number of steps compared.
-        is_proven: Whether `first_step` is right for all steps, compared or not.
+        is_proven: Whether `first_step` holds for all steps, including those not compared.
     """
 
     reasons: Sequence[str]
@@ -38,7 +38,7 @@ class Comparison:
 
 
 def differences(one: Token, other: Token) -> list[str]:
-    """Return the differences between the orders of two runs in words."""
+    """Return the differences between the orders of two runs, in words."""
     found = [
         f"{name}: {was or 'none'} and {now or 'none'}"
         for name, was, now in (
@@ -59,11 +59,11 @@ def differences(one: Token, other: Token) -> list[str]:
 def compare(one: tuple[Token, RunOrder | None], other: tuple[Token, RunOrder | None]) -> Comparison:
     """Compare two runs from their starts, for at most two seconds.
 
-    Samples are the same if they have the same id in datasets of the same name.
+    Samples are equal if they have the same id in datasets of the same name.
 
     Args:
         one: The token of a run, and its order if known.
-        other: The same for another run.
+        other: The token and the order of another run.
     """
     (first, run), (second, other_run) = one, other
     reasons = differences(first, second)
@@ -73,17 +73,17 @@ def compare(one: tuple[Token, RunOrder | None], other: tuple[Token, RunOrder | N
         return Comparison(reasons, None, 0, is_proven=False)
     sizes = first.global_batch_size, second.global_batch_size
     if sizes[0] != sizes[1]:
-        # Batches of different sizes differ from the first on.
+        # Batches of different sizes always differ.
         return Comparison(reasons, 0, 1, is_proven=True)
-    size, deadline = sizes[0], time.monotonic() + _LOOK_S
+    size, deadline = sizes[0], time.monotonic() + _LIMIT_S
     batches = [made.order.sample_count // max(size, 1) for made in (run, other_run)]
     if not all(batches):
         return Comparison(reasons, None, 0, is_proven=False)
     step = 0
-    while step < _MOST_STEPS and time.monotonic() < deadline:
+    while step < _MAX_STEPS and time.monotonic() < deadline:
         places = [divmod(step, count) for count in batches]
-        for start in range(0, size, _MOST_TOGETHER):
-            stop = min(start + _MOST_TOGETHER, size)
+        for start in range(0, size, _CHUNK):
+            stop = min(start + _CHUNK, size)
             if not _are_equal(run, other_run, places, size=size, span=(start, stop)):
                 return Comparison(reasons, step, step + 1, is_proven=True)
             if time.monotonic() >= deadline:

@@ -1,4 +1,4 @@
-"""Read a part of a dataset: blocks spread over all of it, up to a limit in bytes."""
+"""Read a part of a dataset, up to a limit in bytes."""
 
 from __future__ import annotations
 
@@ -16,23 +16,23 @@ from headrace.page.data.library import Library
 from headrace.page.data.values import Column
 from headrace.storage import Filter, OpenDataset
 
-MOST_BYTES: Final = 64 << 20
-_MOST_BLOCKS: Final = 256
-"""Each takes half a millisecond to read and check, and a view should be ready within 200 ms."""
+MAX_BYTES: Final = 64 << 20
+_MAX_BLOCKS: Final = 256
+"""Each takes 0.5 ms to read and check, and a view should be ready within 200 ms."""
 _BINS: Final = 32
-_MOST_VALUES: Final = 32
-_LETTERS: Final = 80
+_MAX_VALUES: Final = 32
+_MAX_CHARACTERS: Final = 80
 
 _compute: Any = pc
 
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """The blocks of a dataset to read.
+    """Some blocks of a dataset.
 
     Attributes:
         blocks: Their ordinals, ascending.
-        of: The number of all blocks.
+        of: The number of blocks in the dataset.
         raw_bytes: Their size in memory.
     """
 
@@ -61,7 +61,7 @@ class Histogram:
     Attributes:
         bars: The bars, by value or by range of values.
         of: What was counted, in words.
-        samples: The number of samples read, and kept by the filter.
+        samples: The number of samples that were read and that the filter keeps.
         nulls: Samples without a value.
         zeros: Samples whose value is 0 or empty.
         others: Values without a bar.
@@ -76,34 +76,34 @@ class Histogram:
 
 
 def spread_part(dataset: OpenDataset) -> Part:
-    """Return evenly spaced blocks of at most `MOST_BYTES` in total, but at least one."""
+    """Return evenly spaced blocks of at most `MAX_BYTES` in total, but at least one."""
     count = dataset.block_count
     if not count:
         return Part((), 0, 0)
     mean = max(dataset.raw_bytes, dataset.stored_bytes, 1) / count
-    wanted = min(max(int(MOST_BYTES // mean), 1), count, _MOST_BLOCKS)
+    wanted = min(max(int(MAX_BYTES // mean), 1), count, _MAX_BLOCKS)
     chosen = np.unique(np.linspace(0, count - 1, wanted).astype(np.int64))
     ends = np.cumsum(dataset.block_raw_bytes(chosen))
-    # Sizes differ, so a mean is not a limit: as many as fit are kept, spread as before.
-    while len(chosen) > 1 and ends[-1] > MOST_BYTES:
+    # Blocks differ in size, so drop some evenly until the rest fit.
+    while len(chosen) > 1 and ends[-1] > MAX_BYTES:
         chosen = chosen[np.linspace(0, len(chosen) - 1, len(chosen) * 3 // 4).astype(np.int64)]
         ends = np.cumsum(dataset.block_raw_bytes(chosen))
     return Part(tuple(chosen.tolist()), count, int(ends[-1]))
 
 
 def matching(
-    library: Library, dataset: OpenDataset, filtered: Filter, *, first: int, most: int
+    library: Library, dataset: OpenDataset, filtered: Filter, *, first: int, max_count: int
 ) -> tuple[list[int], int]:
-    """Find samples that a filter keeps, from a given one on, reading at most `MOST_BYTES`.
+    """Find samples that a filter keeps, reading at most `MAX_BYTES` from a given sample on.
 
     Returns:
-        At most ``most`` ids, and the sample before which the search ended.
+        At most ``max_count`` ids, and the sample at which the search ended.
     """
     if first >= dataset.sample_count:
         return [], dataset.sample_count
     block = int(dataset.locate(np.array([first], np.int64))[0][0])
     found: list[int] = []
-    left = MOST_BYTES
+    left = MAX_BYTES
     while block < dataset.block_count:
         start, end = dataset.block_sample_range(block)
         left -= int(dataset.block_raw_bytes(np.array([block], np.int64))[0])
@@ -111,8 +111,8 @@ def matching(
             return found, start
         kept = np.flatnonzero(filtered.mask(library.block(dataset, block))) + start
         kept = kept[kept >= first]
-        found += kept[: most - len(found)].tolist()
-        if len(found) == most:
+        found += kept[: max_count - len(found)].tolist()
+        if len(found) == max_count:
             return found, found[-1] + 1
         first, block = end, block + 1
     return found, dataset.sample_count
@@ -125,7 +125,7 @@ def histogram(
     arrays = list(_arrays(library, dataset, part, column, kept))
     if not arrays:
         return Histogram((), "no samples", 0, 0, 0, 0)
-    # In chunks, since one array could not contain texts of more than 2 GiB.
+    # In chunks, since one array cannot contain more than 2 GiB of text.
     values: Any = pa.chunked_array(arrays)
     samples, nulls = len(values), values.null_count
     values = values.drop_null()
@@ -146,8 +146,8 @@ def _countable(values: Any, column: Column) -> tuple[str, Any]:
     elif pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_decimal(kind):
         found = "values", _numbers(values, column.form)
     elif pa.types.is_string(kind) or pa.types.is_large_string(kind):
-        letters = _compute.utf8_slice_codeunits(values, 0, _LETTERS)
-        found = f"values, by their first {_LETTERS} letters,", letters
+        starts = _compute.utf8_slice_codeunits(values, 0, _MAX_CHARACTERS)
+        found = f"values, by their first {_MAX_CHARACTERS} characters", starts
     elif pa.types.is_binary(kind) or pa.types.is_large_binary(kind):
         found = "sizes in bytes", _numbers(_compute.binary_length(values))
     elif pa.types.is_list(kind) or pa.types.is_large_list(kind):
@@ -189,19 +189,19 @@ def _by_value(values: Any, column: Column, of: str, samples: int, nulls: int) ->
     counted = _compute.value_counts(values)
     counts = counted.field("counts").to_numpy()
     order = np.argsort(-counts, kind="stable")
-    shown = order[:_MOST_VALUES]
+    shown = order[:_MAX_VALUES]
     keys = counted.field("values").take(pa.array(shown)).to_pylist()
     bars = tuple(
         Bar(_named(key, column), int(counts[at])) for key, at in zip(keys, shown, strict=True)
     )
     zeros = sum(bar.count for key, bar in zip(keys, bars, strict=True) if not key)
-    return Histogram(bars, of, samples, nulls, zeros, int(counts[order[_MOST_VALUES:]].sum()))
+    return Histogram(bars, of, samples, nulls, zeros, int(counts[order[_MAX_VALUES:]].sum()))
 
 
 def _named(key: object, column: Column) -> str:
     names = column.classes
     if names is not None and isinstance(key, int) and 0 <= key < len(names):
-        return f"{key} {names[key][:_LETTERS]}"
+        return f"{key} {names[key][:_MAX_CHARACTERS]}"
     return str(key) or "(empty)"
 
 

@@ -1,7 +1,7 @@
-"""Read what a token does not contain: a filter, skipped samples, a mixture; as text.
+"""Parse the options of a run: a filter, skipped samples and a mixture.
 
-Tokens contain digests of these. A checkpoint's state contains them in full, and users have them in
-the code of their jobs.
+A token contains only their digests. A checkpoint's state contains them in full, and users have them
+in the code of their jobs.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ _MIXTURE: Final = (
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
-    """What a user says about a run.
+class RunOptions:
+    """The options of a run, as text.
 
     Attributes:
-        where: The filter of one dataset.
-        skips: The skipped samples of one dataset: ids, or the digest of a list of the server.
+        where: The filter of a single dataset.
+        skips: The skipped samples of a single dataset: ids, or the digest of a list of the server.
         mixture: The mixture, with the filters and the skipped samples of its datasets.
     """
 
@@ -41,22 +41,22 @@ class Told:
     skips: str = ""
     mixture: str = ""
 
-    def over(self, other: Told) -> Told:
-        """Return these values, and those of ``other`` for missing ones."""
-        return Told(
+    def or_else(self, other: RunOptions) -> RunOptions:
+        """Return these options, with missing ones from ``other``."""
+        return RunOptions(
             self.where or other.where, self.skips or other.skips, self.mixture or other.mixture
         )
 
 
-def told_in(state: Mapping[str, Any]) -> Told:
-    """Return the contents of a checkpoint's state, as a user would type them."""
+def options_in_state(state: Mapping[str, Any]) -> RunOptions:
+    """Return the options in a checkpoint's state."""
     spec = state.get("spec")
     if not isinstance(spec, Mapping):
-        return Told()
+        return RunOptions()
     where, skips, mixture = (spec.get(name) for name in ("where", "skips", "mixture"))
     if isinstance(skips, list):
         skips = " ".join(str(each) for each in skips)
-    return Told(
+    return RunOptions(
         where if isinstance(where, str) else "",
         skips if isinstance(skips, str) else "",
         json.dumps(mixture, separators=(",", ":")) if isinstance(mixture, Mapping) else "",
@@ -64,12 +64,12 @@ def told_in(state: Mapping[str, Any]) -> Told:
 
 
 def read_skips(text: str) -> SkipChoice | None:
-    """Read ids separated by commas, spaces or lines, or the digest of a list.
+    """Parse ids separated by commas, spaces or lines, or the digest of a list.
 
-    A ``#`` starts a comment, as in the files of a server.
+    A ``#`` starts a comment, as in the lists of a server.
 
     Raises:
-        BadArgumentError: The argument is neither.
+        BadArgumentError: The text is neither.
     """
     from headrace.client.options.skips import skip_choice  # noqa: PLC0415 - few views need it
 
@@ -88,10 +88,10 @@ def read_skips(text: str) -> SkipChoice | None:
 
 
 def read_mixture_text(text: str) -> Mixture:
-    """Read a mixture: JSON, or ``NAME=WEIGHT`` for each of its datasets.
+    """Parse a mixture: JSON, or ``NAME=WEIGHT`` for each dataset.
 
     Raises:
-        BadArgumentError: It is neither, or a mixture that cannot be drawn from.
+        BadArgumentError: The text is neither, or not a valid mixture.
     """
     from headrace.client.options.mixture import (  # noqa: PLC0415 - few views need it
         Mixture,
@@ -115,7 +115,7 @@ def read_mixture_text(text: str) -> Mixture:
             f"the mixture starts like JSON but cannot be read; expected {_MIXTURE}",
             field="mixture",
         ) from error
-    # `headrace order --print-mixture` also prints the order's options, which are in the token.
+    # The options of the order, which `headrace order --print-mixture` prints, are in the token.
     fields.pop("order", None)
     return mixture_from(fields)
 
