@@ -31,7 +31,7 @@ class Verdict:
     @property
     def learned(self) -> bool:
         """Whether the test accuracy reached the floor."""
-        return self.record.test_accuracy >= self.record.job.accuracy_floor
+        return self.record.final_accuracy >= self.record.job.accuracy_floor
 
     @property
     def passed(self) -> bool:

@@ -109,7 +109,7 @@ def _results(verdicts: Sequence[Verdict]) -> Table:
         record, compared = verdict.record, verdict.comparison
         table.add_row(
             record.job.task,
-            f"{record.test_accuracy:.1%} {_mark(good=verdict.learned)}",
+            f"{record.final_accuracy:.1%} {_mark(good=verdict.learned)}",
             f"{record.job.accuracy_floor:.1%}",
             f"{verdict.majority:.1%}",
             f"{compared.samples_seen:,}",
@@ -136,7 +136,7 @@ def _as_json(verdict: Verdict) -> dict[str, object]:
     return {
         "task": record.job.task,
         "passed": verdict.passed,
-        "test_accuracy": record.test_accuracy,
+        "test_accuracy": record.final_accuracy,
         "accuracy_floor": record.job.accuracy_floor,
         "majority": verdict.majority,
         "world_sizes": list(record.job.world_sizes),

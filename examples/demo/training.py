@@ -59,8 +59,8 @@ class Record:
     server_killed_after: StepDone | None = None
 
     @property
-    def test_accuracy(self) -> float:
-        """The test after the last epoch."""
+    def final_accuracy(self) -> float:
+        """The test accuracy after the last epoch."""
         return self.attempts[-1].tests[-1].test_accuracy
 
     @property
