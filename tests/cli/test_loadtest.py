@@ -149,6 +149,8 @@ def test_faults_of_every_kind_at_once(address: str, url: str) -> None:
     [
         (["--rescale", "8:6"], "expected one such as 8:6@50%"),
         (["--rescale", "5:6@50%"], "starts from 5 ranks, but there are 8 at that time"),
+        (["--rescale", "8:0@50%"], "expected one such as 8:6@50%"),
+        (["--restart", "headrace serve"], "--restart needs --kill"),
         (["--pause-rank", "3@25%"], "expected one such as 3:10@25%"),
         (["--cut-network", "latency"], "need a value above 0"),
         (["--cut-network", "blackhole"], "needs a duration, such as blackhole:5"),

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from headrace.errors import BadArgumentError
-from headrace.loadtest import Rescale, SwarmSpec
+from headrace.loadtest import Pause, Rescale, SwarmSpec
 from headrace.order import OrderSpec
 
 
@@ -50,6 +50,8 @@ def test_jobs_have_seeds_of_their_own() -> None:
     [
         ({"sample_count": 10}, "less than one global batch of 16"),
         ({"rescales": (Rescale(6, 0.5),), "seconds": 3.0}, "limited in seconds"),
+        ({"pauses": (Pause(1, 1.0, 0.5),), "seconds": 3.0}, "limited in seconds"),
+        ({"pauses": (Pause(8, 1.0, 0.5),)}, r"rank 8 cannot pause; expected a rank in \[0, 7\]"),
         ({"rescales": (Rescale(6, 0.5), Rescale(5, 0.5))}, r"expected increasing shares"),
         ({"rescales": (Rescale(6, 1.0),)}, r"expected increasing shares in \(0, 1\)"),
     ],

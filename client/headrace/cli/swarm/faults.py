@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 _SHARE = r"@(?P<share>\d+(?:\.\d+)?)%"
 _PERCENT = re.compile(r"(?P<share>\d+(?:\.\d+)?)%")
-_RESCALE = re.compile(rf"(?P<old>\d+):(?P<new>\d+){_SHARE}")
+_RESCALE = re.compile(rf"(?P<old>\d+):(?P<new>[1-9]\d*){_SHARE}")
 _PAUSE = re.compile(rf"(?P<rank>\d+):(?P<seconds>\d+(?:\.\d+)?){_SHARE}")
 _CUT = re.compile(
     r"(?P<kind>latency|bandwidth|blackhole|reset)(?:=(?P<value>\d+(?:\.\d+)?))?"

@@ -70,6 +70,8 @@ class Options:
             raise click.UsageError("--where: give each dataset its 'where' in the --mixture file.")
         if sum(given is not None for given in (self.epochs, self.steps, self.seconds)) > 1:
             raise click.UsageError("--epochs, --steps and --seconds exclude one another.")
+        if self.restart is not None and not self.kills:
+            raise click.UsageError("--restart needs --kill, the process to kill first.")
         ranks = self.ranks
         for old, rescale in self.rescales:
             if old != ranks:

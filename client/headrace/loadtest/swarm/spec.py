@@ -125,18 +125,19 @@ class SwarmSpec:
                 f"{self.global_batch_size}; use a smaller batch, or --end uneven",
                 field="global_batch_size",
             )
-        if self.rescales and self.seconds is not None:
+        if self.seconds is not None and (self.rescales or self.pauses or self.crashes):
             raise BadArgumentError(
-                "a run that is limited in seconds cannot be rescaled at a share of its steps; give "
-                "epochs or steps instead",
+                "a run that is limited in seconds cannot rescale, pause or crash at a share of its "
+                "steps; give epochs or steps instead",
                 field="seconds",
             )
-        if self.crashes and self.seconds is not None:
-            raise BadArgumentError(
-                "ranks of a run that is limited in seconds cannot crash at a share of its steps; "
-                "give epochs or steps instead",
-                field="seconds",
-            )
+        last_rank = max([self.ranks, *(rescale.ranks for rescale in self.rescales)]) - 1
+        for pause in self.pauses:
+            if pause.rank > last_rank:
+                raise BadArgumentError(
+                    f"rank {pause.rank} cannot pause; expected a rank in [0, {last_rank}]",
+                    field="pauses",
+                )
         shares = [rescale.share for rescale in self.rescales]
         if shares != sorted(set(shares)) or any(not 0 < share < 1 for share in shares):
             raise BadArgumentError(
