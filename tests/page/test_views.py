@@ -198,7 +198,7 @@ def test_only_64_mib_are_looked_at_and_that_is_said(tmp_path: Path) -> None:
         text = large.ask("/d/large/column/1").text
 
     found = re.search(
-        r"([\d,]+) of ([\d,]+) blocks were counted, spread evenly, ([\d.]+) MiB", text
+        r"([\d,]+) of ([\d,]+) blocks were counted, evenly spaced, ([\d.]+) MiB", text
     )
     assert found is not None
     assert float(found[3]) <= 64

@@ -11,7 +11,7 @@ import click
 from headrace.cli.show.progress import count_progress, shard_progress
 
 if TYPE_CHECKING:
-    from headrace.storage import OpenDataset, RepairReport, ShardCheck
+    from headrace.storage import OpenDataset, RepairReport
 
 
 @click.command(name="verify")
@@ -90,7 +90,10 @@ def _verify(url: str, *, fingerprint: str | None, threads: int, as_json: bool) -
             unprotected += check.unprotected_count
             if check.problem is not None:
                 odd_shards += 1
-                click.echo(json.dumps(asdict(check)) if as_json else _odd_text(check))
+                text = (
+                    f"shard {check.shard}: {check.problem}; restore it, or convert the data again"
+                )
+                click.echo(json.dumps(asdict(check)) if as_json else text)
         total = dataset.sample_count
         uneven = _uneven_count(dataset)
     if as_json:
@@ -123,10 +126,6 @@ def _verify(url: str, *, fingerprint: str | None, threads: int, as_json: bool) -
 def _uneven_count(dataset: OpenDataset) -> int:
     stretches = dataset.stretches()
     return int(((stretches.block_samples == 0) & (stretches.sample_counts > 0)).sum())
-
-
-def _odd_text(check: ShardCheck) -> str:
-    return f"shard {check.shard}: {check.problem}; restore it, or convert the data again"
 
 
 def _repair(url: str, patterns: tuple[str, ...], *, as_json: bool) -> int:

@@ -201,7 +201,7 @@ def setting_options(command: _Decorated) -> _Decorated:
     """Add an option for each setting of a server."""
     options = [
         click.option(
-            _flag(name),
+            f"--{name.replace('_', '-')}",
             name,
             type=kind,
             help=f"{text}  [default: {default}]",
@@ -247,7 +247,3 @@ def _joined(
 ) -> str | None:
     # None, so that the environment or the file applies.
     return ",".join(given) or None
-
-
-def _flag(name: str) -> str:
-    return "--" + name.replace("_", "-")

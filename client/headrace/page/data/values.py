@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from headrace.cli.show.pictures import is_image_shape, media_type, shape_of
 from headrace.cli.show.python_values import python_value
-from headrace.cli.show.texts import value_text
+from headrace.cli.show.texts import counted, value_text
 from headrace.page.data.media import sound_type
 from headrace.storage import FORMAT_KEY, Tokenizer, classes_of
 
@@ -197,12 +197,8 @@ def _numbers(column: Column, scalar: Any, most: int) -> Shown:
     items = [python_value(each) for each in values.slice(0, most)]
     texts = [_item(item, column.form, column.classes) for item in items]
     more = " …" if len(values) > most else ""
-    shape = " x ".join(map(str, column.shape)) or _items(len(values))
+    shape = " x ".join(map(str, column.shape)) or counted(len(values), "item")
     return Shown(column.name, "numbers", " ".join(texts) + more, shape)
-
-
-def _items(count: int) -> str:
-    return "1 item" if count == 1 else f"{count:,} items"
 
 
 def _item(item: object, form: str, classes: Sequence[str] | None) -> str:

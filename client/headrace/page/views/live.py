@@ -7,7 +7,7 @@ from typing import Any, Final
 from starlette.responses import Response
 
 from headrace.errors import DatasetNotFoundError
-from headrace.page.live.rates import WAITS_S, Mark, StreamRate, marks, stream_rates, totals
+from headrace.page.live.rates import WAITS_S, StreamRate, marks, stream_rates, totals
 from headrace.page.live.watch import KEPT_S, Answer
 from headrace.page.site import ViewRequest
 
@@ -50,7 +50,7 @@ def live(request: ViewRequest) -> Response:
         chart=_points(answers) if caller.is_operator else "",
         most=_max_rate(answers),
         marks=happened,
-        lines=[_x(one) for one in happened],
+        lines=[_WIDTH - mark.ago_s / KEPT_S * _WIDTH for mark in happened],
         size=(_WIDTH, _HEIGHT),
         callers=_callers(streams),
         kept=KEPT_S,
@@ -90,10 +90,6 @@ def _points(answers: Any) -> str:
         f"{_WIDTH - ago / KEPT_S * _WIDTH:.1f},{_HEIGHT - rate / most * (_HEIGHT - 8):.1f}"
         for ago, rate in totals(answers, "headrace_sent_samples_total")
     )
-
-
-def _x(mark: Mark) -> float:
-    return _WIDTH - mark.ago_s / KEPT_S * _WIDTH
 
 
 def _callers(streams: list[StreamRate]) -> list[tuple[str, int, float]]:

@@ -74,7 +74,8 @@ def batch(request: ViewRequest) -> Response:
     """Show the part of each rank in a batch, or its packed rows."""
     with open_requested(request) as (name, opened):
         spec, deal = _spec(request), _deal(request)
-        lengths = _row_lengths(request, opened)
+        with _open_store(request) as store:
+            lengths = row_lengths(store, opened.fingerprint)
         length = request.number("pack", 0)
         packed = length in lengths
         made = cached_order(request, opened, spec)
@@ -148,11 +149,6 @@ def _found(
         )
         for sample, positions in zip(ids, every, strict=True)
     ]
-
-
-def _row_lengths(request: ViewRequest, opened: OpenDataset) -> list[int]:
-    with _open_store(request) as store:
-        return row_lengths(store, opened.fingerprint)
 
 
 def _rows(

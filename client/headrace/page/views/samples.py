@@ -176,7 +176,7 @@ def _chosen_ids(request: ViewRequest, opened: OpenDataset) -> tuple[list[int], i
 def _look(request: ViewRequest, columns: Sequence[Column]) -> _Look:
     """Return how to show samples, according to the query or the names of columns."""
 
-    def asked(key: str, words: Sequence[str]) -> str:
+    def column_choice(key: str, words: Sequence[str]) -> str:
         if key not in request.query:
             return guess_column(columns, words)
         name = request.query[key]
@@ -188,10 +188,10 @@ def _look(request: ViewRequest, columns: Sequence[Column]) -> _Look:
         raise BadArgumentError(f"there is no tokenizer {name[:40]!r} here", field="tokenizer")
     return _Look(
         columns,
-        asked("mask", ("mask", "segment")),
-        asked("boxes", ("bbox", "boxes")),
+        column_choice("mask", ("mask", "segment")),
+        column_choice("boxes", ("bbox", "boxes")),
         "xywh" if request.query.get("form") == "xywh" else "xyxy",
-        asked("tokens", ("token", "input_ids")),
+        column_choice("tokens", ("token", "input_ids")),
         name,
         known.get(name),
     )
