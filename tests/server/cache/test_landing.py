@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
 import pytest
 
+from headrace.errors import ConfigurationError
 from headrace.server.cache.block_cache import BlockCache
 from headrace.server.layout.block_layout import block_layout
 from headrace.server.layout.wire_columns import split_schema
 from headrace.server.telemetry.metrics import Metrics
 from headrace.storage import Dataset, ShardWriter, commit_dataset, open_dataset, open_store
+from headrace.storage.shard.block_cutter import Cut
 from support.blocks import demand
 from support.loops import compiled_loops
 
@@ -67,3 +70,37 @@ def test_each_block_lands_whatever_there_is_room_for(dataset: Dataset, blocks: f
         assert cache.used_bytes == int((held + -held % 64).sum())
     finally:
         cache.close()
+
+
+def test_a_block_that_does_not_fit_fails_alone(tmp_path: Path) -> None:
+    """Those that were read with it land."""
+    compiled_loops()
+    store = open_store(str(tmp_path))
+    batches = [
+        pa.RecordBatch.from_arrays(
+            [pa.array([block]), pa.array([b"y" * (100_000 if block == 2 else 5000)])],
+            names=["x", "y"],
+        )
+        for block in range(6)
+    ]
+    schema = batches[0].schema
+    with ShardWriter(store, "00000.arrow", schema=schema) as writer:
+        for batch in batches:
+            writer.write_block(Cut([batch], batch.nbytes, starts_shard=False))
+        entry = writer.close()
+    commit_dataset(store, schema, [entry])
+    store.close()
+    with open_dataset(str(tmp_path)) as opened:
+        layout = block_layout(split_schema(opened.schema)[0])
+        cache = BlockCache(60_000, fetch_threads=1, observer=Metrics())
+        try:
+            source = cache.add_source(opened, layout, block_count=6)
+            source.run_blocks = 6
+            waiter = cache.waiter()
+            cache.prefetch(source, np.arange(6), waiter)
+
+            assert [0, 1, 3, 4, 5] == demand(cache, source, [0, 1, 3, 4, 5], waiter)
+            with pytest.raises(ConfigurationError, match="does not fit"):
+                demand(cache, source, [2], waiter)
+        finally:
+            cache.close()

@@ -336,13 +336,12 @@ class Fetchers:
     def _landed(self, landing: _Landing) -> int:
         """Land blocks of one read; return the bytes that arrived, 0 if one failed."""
         size = sum([block.size for _, block in landing])
-        try:
-            while landing:
+        while landing:
+            try:
                 landing = self._land(landing)
-        except Exception as error:  # noqa: BLE001 - as above
-            for flight, _ in landing:
-                self._crash(flight, error)
-            return 0
+            except Exception as error:  # noqa: BLE001 - as above
+                self._crash(landing[0][0], error)
+                landing, size = landing[1:], 0
         return size
 
     def _land(self, landing: _Landing) -> _Landing:
