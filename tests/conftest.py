@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import gc
 import logging
 import os
 import runpy
 import sys
 import uuid
+import warnings
 from collections.abc import Iterator
+from contextlib import suppress
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -117,11 +120,15 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
             .config("spark.sql.shuffle.partitions", "2")
             .config("spark.default.parallelism", "2")
         )
-        try:
+        session = None
+        # A fork while threads of an earlier test still call into gRPC may end the child before it
+        # becomes the JVM; a failed fixture would fail all tests of Spark.
+        with suppress(PySparkRuntimeError):
             session = builder.getOrCreate()
-        except PySparkRuntimeError:
-            # A fork while threads of an earlier test still call into gRPC may end the child
-            # before it becomes the JVM; a failed fixture would fail all tests of Spark.
+        if session is None:
+            # Such a child leaves its pipe open, which the next test is not about.
+            with warnings.catch_warnings(action="ignore", category=ResourceWarning):
+                gc.collect()
             session = builder.getOrCreate()
         session.sparkContext.setLogLevel("ERROR")
         yield session

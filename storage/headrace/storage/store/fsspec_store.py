@@ -262,7 +262,7 @@ def _translated(name: str, url: str) -> Iterator[None]:
         raise
     except NotImplementedError as error:
         raise StoreRefusedError(
-            f"the file system of {url} does not support an operation that {name} needs: {error!r}; "
+            f"{name} in {url} needs an operation that its file system lacks: {error!r}; "
             "use another store",
             url=url,
             name=name,
