@@ -10,7 +10,7 @@ from pathlib import Path
 
 # More than a process can map.
 _STACK_BYTES = 1 << 48
-# So much that nothing else that a thread maps matters beside it.
+# What else a thread maps is negligible beside it.
 _LARGE_STACK_BYTES = 1 << 30
 
 
@@ -26,7 +26,7 @@ def no_threads() -> Iterator[None]:
 
 @contextmanager
 def few_threads(count: int) -> Iterator[None]:
-    """Let the system refuse new threads of Python when so many have been started."""
+    """Let the system start ``count`` more threads of Python, and refuse any after them."""
     before = threading.stack_size(_LARGE_STACK_BYTES)
     limits = resource.getrlimit(resource.RLIMIT_AS)
     pages = int(Path("/proc/self/statm").read_text().split()[0])

@@ -429,7 +429,7 @@ class DatasetBlocks:
         return self._dataset.block_stored_bytes(blocks)
 
     def is_cached(self, blocks: NDArray[np.int64]) -> NDArray[np.bool_]:
-        return self.source.slot_of[blocks] > ABSENT
+        return self.source.is_cached(blocks)
 
     def is_known(self, blocks: NDArray[np.int64]) -> NDArray[np.bool_]:
         known: NDArray[np.bool_] = self.source.slot_of[blocks] != ABSENT
