@@ -7,13 +7,14 @@ import binascii
 import bisect
 import difflib
 import itertools
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
+from types import MappingProxyType
 
 import numpy as np
 
 from headrace.errors import BadArgumentError, DatasetNotFoundError, TokenDatasetChangedError
 from headrace.order import check_within, combined_fingerprint, decode_token
-from headrace.server.access.callers import ANYBODY, Caller
+from headrace.server.access.callers import Caller
 from headrace.server.datasets.open_mixtures import Mixtures
 from headrace.server.datasets.served import Served
 from headrace.server.datasets.served_dataset import ServedDataset
@@ -30,11 +31,18 @@ _MAX_PAGE_SIZE = 1000
 
 
 class Catalog:
-    """All datasets of a server, by name; safe for several threads."""
+    """All datasets of a server, or those that a caller may read, by name; thread-safe."""
 
-    def __init__(self) -> None:
+    def __init__(self, datasets: Mapping[str, ServedDataset] = MappingProxyType({})) -> None:
         # Replaced as a whole and never changed, so that readers need no lock.
-        self._datasets: dict[str, ServedDataset] = {}
+        self._datasets = datasets
+
+    def seen_by(self, caller: Caller) -> Catalog:
+        """Return the datasets that a caller may read now."""
+        datasets, names = self._datasets, caller.datasets
+        if names is None:
+            return self
+        return Catalog({name: datasets[name] for name in sorted(datasets.keys() & names)})
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -54,8 +62,8 @@ class Catalog:
         self._datasets = rest
         return taken
 
-    def get(self, name: str, caller: Caller = ANYBODY) -> ServedDataset:
-        """Return the dataset of a name, if the caller may see it.
+    def get(self, name: str) -> ServedDataset:
+        """Return the dataset of a name.
 
         Raises:
             BadArgumentError: The name is empty.
@@ -63,9 +71,9 @@ class Catalog:
         """
         if not name:
             raise BadArgumentError("the request names no dataset; name one", field="dataset")
-        served = self._datasets.get(name) if caller.may_read(name) else None
+        served = self._datasets.get(name)
         if served is None:
-            near = _similar_names(name, (each for each in self._datasets if caller.may_read(each)))
+            near = _similar_names(name, self._datasets)
             raise DatasetNotFoundError(
                 f"there is no dataset {name[:_LONGEST_COMPARED]!r} here{near}; `headrace list "
                 "HOST:PORT` shows those that you may read",
@@ -73,16 +81,16 @@ class Catalog:
             )
         return served
 
-    def served(self, name: str, caller: Caller = ANYBODY) -> ServedDataset | ServedRows:
+    def served(self, name: str) -> ServedDataset | ServedRows:
         """Return the dataset of a name, or the rows of one that ``NAME:LENGTH`` names.
 
         Raises:
             BadArgumentError: The name is empty.
-            DatasetNotFoundError: The caller may see no dataset of that name.
+            DatasetNotFoundError: There is no dataset of that name.
         """
         parts = None if name in self._datasets else split_name(name)
-        if parts is None or parts[0] not in self._datasets or not caller.may_read(parts[0]):
-            return self.get(name, caller)
+        if parts is None or parts[0] not in self._datasets:
+            return self.get(name)
         base, length = parts
         return self._datasets[base].rows.get(length)
 
@@ -91,13 +99,12 @@ class Catalog:
         parts = None if name in self._datasets else split_name(name)
         return name if parts is None else parts[0]
 
-    def page(self, *, size: int, token: str, caller: Caller = ANYBODY) -> pb.ListDatasetsResponse:
+    def page(self, *, size: int, token: str) -> pb.ListDatasetsResponse:
         """Return one page of the list.
 
         Args:
             size: The most datasets to return, in [0, 1000]; 0 means 100.
             token: The token of the previous page; empty for the first.
-            caller: The caller, who only sees datasets that it may read.
 
         Raises:
             BadArgumentError: The size or the token is invalid.
@@ -107,7 +114,7 @@ class Catalog:
                 f"page_size is {size}; it must be in [0, {_MAX_PAGE_SIZE}]", field="page_size"
             )
         datasets = self._datasets
-        known = [name for name in sorted(datasets) if caller.may_read(name)]
+        known = sorted(datasets)
         start = bisect.bisect_right(known, _decode_page_token(token)) if token else 0
         names = known[start : start + (size or _DEFAULT_PAGE_SIZE)]
         is_last = start + len(names) == len(known)
@@ -156,14 +163,7 @@ Filtering = Callable[[ServedDataset | ServedRows, str], ServedDataset]
 """Returns the part of a dataset that an expression keeps."""
 
 
-def find(
-    request: Request,
-    catalog: Catalog,
-    mixtures: Mixtures,
-    filtering: Filtering,
-    *,
-    caller: Caller = ANYBODY,
-) -> Served:
+def find(request: Request, catalog: Catalog, mixtures: Mixtures, filtering: Filtering) -> Served:
     """Return the dataset or mixture that a request reads.
 
     A version that the request names, or its token, is opened if the store still has it: so a run
@@ -171,10 +171,9 @@ def find(
 
     Args:
         request: The request.
-        catalog: The datasets.
+        catalog: The datasets that the caller may read.
         mixtures: The mixtures that are open.
         filtering: Applies filters of rows.
-        caller: The caller, who only sees datasets that it may read.
 
     Raises:
         BadArgumentError: No dataset is named, or a field is outside its range.
@@ -187,13 +186,13 @@ def find(
     if isinstance(request, pb.GetSamplesRequest):
         if request.datasets:
             _refuse_both(request, other="datasets")
-            return _joined(request, catalog, caller)
-        refuse_by_id(catalog.served(request.dataset, caller))
-        return catalog.get(request.dataset, caller).version(request.fingerprint)
+            return _joined(request, catalog)
+        refuse_by_id(catalog.served(request.dataset))
+        return catalog.get(request.dataset).version(request.fingerprint)
     if request.HasField("mixture"):
         _refuse_both(request, other="mixture")
-        return _mixture(request, catalog, mixtures, filtering, caller)
-    served = catalog.served(request.dataset, caller).version(_fingerprint(request))
+        return _mixture(request, catalog, mixtures, filtering)
+    served = catalog.served(request.dataset).version(_fingerprint(request))
     return filtering(served, request.where) if request.where else served
 
 
@@ -214,7 +213,7 @@ def _refuse_both(request: Request, *, other: str) -> None:
             )
 
 
-def _joined(request: pb.GetSamplesRequest, catalog: Catalog, caller: Caller) -> ServedMixture:
+def _joined(request: pb.GetSamplesRequest, catalog: Catalog) -> ServedMixture:
     if len(request.datasets) > MAX_DATASETS:
         raise BadArgumentError(
             f"the request has {len(request.datasets)} datasets; it must have at most "
@@ -222,23 +221,18 @@ def _joined(request: pb.GetSamplesRequest, catalog: Catalog, caller: Caller) -> 
             field="datasets",
         )
     members = [
-        catalog.get(dataset.name, caller).version(dataset.fingerprint)
-        for dataset in request.datasets
+        catalog.get(dataset.name).version(dataset.fingerprint) for dataset in request.datasets
     ]
     return ServedMixture(members, None)
 
 
 def _mixture(
-    request: BatchesRequest,
-    catalog: Catalog,
-    mixtures: Mixtures,
-    filtering: Filtering,
-    caller: Caller,
+    request: BatchesRequest, catalog: Catalog, mixtures: Mixtures, filtering: Filtering
 ) -> ServedMixture | ServedRowMixture:
     wanted = wanted_order(request)
     check_mixture(request.mixture)
     members: list[Member] = [
-        catalog.served(dataset.name, caller).version(dataset.fingerprint)
+        catalog.served(dataset.name).version(dataset.fingerprint)
         for dataset in request.mixture.datasets
     ]
     if wanted.token is not None:

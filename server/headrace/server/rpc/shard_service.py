@@ -170,10 +170,11 @@ class ShardService:
     def _list_datasets(
         self, request: pb.ListDatasetsRequest, caller: Caller
     ) -> pb.ListDatasetsResponse:
-        return self._catalog.page(size=request.page_size, token=request.page_token, caller=caller)
+        seen = self._catalog.seen_by(caller)
+        return seen.page(size=request.page_size, token=request.page_token)
 
     def _get_dataset(self, request: pb.GetDatasetRequest, caller: Caller) -> pb.GetDatasetResponse:
-        served = self._catalog.served(request.name, caller).version(request.fingerprint)
+        served = self._catalog.seen_by(caller).served(request.name).version(request.fingerprint)
         if request.where:
             served = self._filters.apply(served, request.where, caller, wait_s=_UNARY_WAIT_S)
         transforms = map(transform_message, self._transforms.configs.values())
@@ -199,7 +200,7 @@ class ShardService:
         def filtering(served: ServedDataset | ServedRows, where: str) -> ServedDataset:
             return self._filters.apply(served, where, caller, wait_s=wait_s)
 
-        return find(request, self._catalog, self._mixtures, filtering, caller=caller)
+        return find(request, self._catalog.seen_by(caller), self._mixtures, filtering)
 
     def _streaming(
         self,
