@@ -34,8 +34,8 @@ def _strike(target: Target, begin: Begin) -> Counts:
     return {"connections": connections, "resets": connections * _CALLS}
 
 
-# The attacker's address is shut out after a second at most; what it brought until then delays the
-# honest caller for another second or two (docs/decisions/calls-wait-without-a-thread.md).
+# The attacker has four to seven connections before it must pause, and again after each term; what
+# they bring delays the honest caller for a moment (docs/decisions/calls-wait-without-a-thread.md).
 ATTACK = Attack("resets on one connection after another", _strike, long_seconds=20.0)
 
 if __name__ == "__main__":

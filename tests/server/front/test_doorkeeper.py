@@ -92,10 +92,10 @@ def test_a_moment_without_descriptors_shuts_nobody_out_for_ever(listener: socket
     gate = Gate(most=10, shut_s=1.0)
     gate.start([_address(listener)])
     for _ in range(11):
-        gate.came("ipv4:127.0.0.2:1000")
+        gate.may_call("ipv4:127.0.0.2:1000")
     assert until(lambda: gate._kept_out == (network_of("127.0.0.2"),))
     with no_descriptors():
-        assert until(lambda: not gate.shut_out())
+        assert until(lambda: not gate.networks_to_keep_out())
         threading.Event().wait(_LOOKS_S)
 
     assert until(lambda: not gate._kept_out)

@@ -394,7 +394,7 @@ def test_calls_that_were_reset_keep_their_place_for_a_while() -> None:
     calls = [_Call() for _ in range(4)]
     left = [weakref.ref(one) for one in calls]
     for number in range(3):
-        floods.over("caller", calls[number])
+        floods.count_reset("caller", calls[number])
         now[0] += 1.0
     del calls[:3]
     assert [False, True, True, True] == [one() is not None for one in left]
@@ -404,7 +404,7 @@ def test_calls_that_were_reset_keep_their_place_for_a_while() -> None:
     assert [False, False, True, True] == [one() is not None for one in left]
 
     floods.close()
-    floods.over("caller", calls.pop())
+    floods.count_reset("caller", calls.pop())
     assert [None] * 4 == [one() for one in left]
 
 
@@ -414,7 +414,7 @@ def test_a_caller_floods_while_too_many_of_its_calls_are_over_at_once() -> None:
     floods = Floods(few=2, keep_s=4.0, now=lambda: now[0])
     for _ in range(3):
         assert not floods.is_flooding("many")
-        floods.over("many")
+        floods.count_reset("many")
 
     assert floods.is_flooding("many")
     assert not floods.is_flooding("one")
@@ -454,7 +454,7 @@ def test_a_call_of_a_caller_that_floods_is_answered_later(served: Running) -> No
     ask = stub_of(channel).ListDatasets
     health_pb2_grpc.HealthStub(channel).Check(health_pb2.HealthCheckRequest(), timeout=TIMEOUT_S)
     for _ in range(600):
-        floods.over("127.0.0.1")
+        floods.count_reset("127.0.0.1")
 
     answer = ask.future(pb.ListDatasetsRequest(), timeout=TIMEOUT_S)
     assert until(lambda: bool(floods._aside))

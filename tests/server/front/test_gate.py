@@ -1,7 +1,8 @@
 """Addresses that bring far too many calls cannot connect for a while, and nobody else is kept out.
 
 Wrong would be: somebody else is kept out, or cut; somebody is kept out for ever; an address that
-goes on is let in again and again; a filter that stays when the server has ended.
+goes on is let in again and again; a filter that stays when the server has ended; a queue of gRPC
+that is full before an address is known to fill it.
 """
 
 from __future__ import annotations
@@ -10,14 +11,14 @@ import socket
 import struct
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from attacks.http2 import RST_STREAM, call, connected, frame, header_block
 from headrace.server.front.gate import LONGEST_S, REMEMBERED_S, WINDOW_S, Gate
-from headrace.server.front.socket_filter import MOST_NETWORKS, keep_out, network_of
+from headrace.server.front.socket_filter import MOST_NETWORKS, Network, keep_out, network_of
 from headrace.v1 import shard_service_pb2 as pb
 from server.conftest import StartServer
 from support.served import TIMEOUT_S, stub_of
@@ -29,7 +30,7 @@ _CANCEL = struct.pack(">I", 8)
 
 
 def _bring(gate: Gate, peer: str, count: int) -> bool:
-    return [gate.came(peer) for _ in range(count)][-1]
+    return [gate.may_call(peer) for _ in range(count)][-1]
 
 
 def test_an_address_is_shut_out_when_it_brings_too_many_and_no_other_is() -> None:
@@ -40,8 +41,8 @@ def test_an_address_is_shut_out_when_it_brings_too_many_and_no_other_is() -> Non
     assert _bring(gate, "ipv4:10.0.0.2:1000", 5)
     assert _bring(gate, "unix:", 100)
     assert not _bring(gate, "ipv4:10.0.0.1:1001", 6)
-    assert gate.came("ipv4:10.0.0.2:1000")
-    assert (network_of("10.0.0.1"),) == gate.shut_out()
+    assert gate.may_call("ipv4:10.0.0.2:1000")
+    assert (network_of("10.0.0.1"),) == gate.networks_to_keep_out()
 
 
 def test_calls_that_come_slowly_shut_nobody_out() -> None:
@@ -62,27 +63,55 @@ def test_an_address_is_let_in_and_shut_out_for_longer_each_time() -> None:
     for _ in range(7):
         _bring(gate, "ipv4:10.0.0.1:1000", 11)
         began = now[0]
-        while gate.shut_out():
+        while gate.networks_to_keep_out():
             now[0] += 0.5
         terms.append(now[0] - began)
 
     assert [10.0, 20.0, 40.0, 80.0, 160.0, LONGEST_S, LONGEST_S] == terms
     now[0] += REMEMBERED_S + 1
-    assert () == gate.shut_out()
+    assert () == gate.networks_to_keep_out()
     _bring(gate, "ipv4:10.0.0.1:1000", 11)
     now[0] += 10.5
-    assert () == gate.shut_out()
+    assert () == gate.networks_to_keep_out()
+
+
+def test_an_address_pauses_when_two_connections_bring_many_waiting_calls() -> None:
+    """One connection alone may, and so may a herd with a call on each; a pause ends by itself."""
+    now = [0.0]
+    gate = Gate(several=10, pause_s=1.0, now=lambda: now[0])
+
+    def wait(peer: str, count: int) -> tuple[Network, ...]:
+        for _ in range(count):
+            gate.call_waits(peer)
+        return gate.networks_to_keep_out()
+
+    assert () == wait("ipv4:10.0.0.1:1000", 100)
+    assert () == wait("ipv4:10.0.0.1:1001", 10)
+    assert () == wait("ipv4:10.0.0.2:1001", 11)
+    assert () == wait("unix:", 100)
+    for port in range(100):
+        assert () == wait(f"ipv4:10.0.0.3:{port}", 10)
+    paused = (network_of("10.0.0.1"),)
+    assert paused == wait("ipv4:10.0.0.1:1001", 1)
+    assert gate.may_call("ipv4:10.0.0.1:1000")
+    now[0] = 0.9
+    assert paused == wait("ipv4:10.0.0.1:1001", 100)
+    now[0] = 1.0
+    assert () == gate.networks_to_keep_out()
+    assert paused == wait("ipv4:10.0.0.1:1002", 11)
+    now[0] = 2.0 + WINDOW_S
+    assert () == wait("ipv4:10.0.0.1:1002", 11)
 
 
 def test_a_network_of_ipv6_is_one_and_an_ipv4_address_in_it_is_itself() -> None:
     """One machine may have all of the 64 bits."""
     gate = Gate(most=10, now=lambda: 0.0)
     for number in range(11):
-        gate.came(f"ipv6:%5B2001:db8::{number:x}%5D:1000")
+        gate.may_call(f"ipv6:%5B2001:db8::{number:x}%5D:1000")
 
-    assert (network_of("2001:db8::ffff"),) == gate.shut_out()
-    assert not gate.came("ipv6:%5B2001:db8::77%5D:1")
-    assert gate.came("ipv6:%5B2001:db8:0:1::1%5D:1")
+    assert (network_of("2001:db8::ffff"),) == gate.networks_to_keep_out()
+    assert not gate.may_call("ipv6:%5B2001:db8::77%5D:1")
+    assert gate.may_call("ipv6:%5B2001:db8:0:1::1%5D:1")
     assert network_of("127.0.0.2") == network_of("::ffff:127.0.0.2")
     assert network_of("fe80::1") == network_of("fe80::2%eth0")
 
@@ -152,13 +181,16 @@ def test_who_resets_on_one_connection_after_another_cannot_connect(start: StartS
     check(health_pb2.HealthCheckRequest(), timeout=TIMEOUT_S)
     with ExitStack() as stack:
         quiet = stack.enter_context(connected(place, source=_A))
-        for _ in range(6):
-            try:
+
+        def is_shut_out() -> bool:
+            # During a pause, the next one connects a second later.
+            with suppress(OSError):
                 loud = stack.enter_context(connected(place, source=_A))
                 loud.sendall(frames)
-            except OSError:
-                break
-        assert until(lambda: bool(running.server._gate._kept_out))
+            return bool(running.server._gate._terms)
+
+        assert until(is_shut_out)
+        assert until(lambda: running.server._gate._kept_out)
 
         with pytest.raises(TimeoutError):
             socket.create_connection(place, 0.3, (_A, 0))

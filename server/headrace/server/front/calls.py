@@ -50,8 +50,9 @@ from headrace.server.front.wire_server import Arrivals
 MOST_WAITING = 512
 """Most calls that wait for a request, or for their answer to be read; each may hold 1 MiB."""
 
-CROWD = 1024
-"""Most calls of a caller that wait for their turn: twice as many as 500 clients have."""
+MANY, CROWD = 128, 1024
+"""Waiting calls of one caller: more than the ranks of most hosts (arbitrary), and twice as many as
+500 clients have."""
 
 _log = logging.getLogger(__name__)
 
@@ -151,9 +152,11 @@ class Call:
 
     def may_wait(self, waiting: int) -> bool:
         """Return whether the call may wait, given how many calls of its caller wait already."""
+        if waiting >= MANY:
+            self._desk.gate.call_waits(self.peer)
         if waiting < CROWD and not self._desk.floods.is_flooding(self.whose):
             return True
-        return self._desk.gate.came(self.peer)
+        return self._desk.gate.may_call(self.peer)
 
     def no_room(self) -> bool:
         """Return whether to answer the call that its line is full; if not, it is cut."""
@@ -223,7 +226,7 @@ class Call:
         """Return whether the client still waits for a first answer and has not reset the call."""
         if self.is_active:
             return True
-        self._desk.floods.over(self.whose, self)
+        self._desk.floods.count_reset(self.whose, self)
         return False
 
     @property
@@ -298,7 +301,7 @@ class Call:
     def _go_on(self) -> bool:
         """Continue a call that was set aside; return whether its client still waits."""
         if not self.is_active:
-            self._desk.floods.over(self.whose)
+            self._desk.floods.count_reset(self.whose)
             return False
         self.guarded(self._ask)
         return True

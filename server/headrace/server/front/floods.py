@@ -99,7 +99,7 @@ class Floods:
         """Return whether to set a caller's calls aside."""
         return self._over_of[caller] > self._few
 
-    def over(self, caller: str, call: object = None) -> None:
+    def count_reset(self, caller: str, call: object = None) -> None:
         """Count a reset call, and keep a reference to it if one is given."""
         self._keep(_Kept(self._now(), caller, call))
 

@@ -6,18 +6,22 @@ such an address (`headrace.server.front.socket_filter`).
 
 Contract:
 
-1. `came` counts each call whose caller has very many calls waiting, or resets very many (`Floods`).
-   An address with more than ``most`` such calls within `WINDOW_S` is shut out for ``shut_s``: it
-   cannot connect, and these calls are cut.
-2. Meanwhile, its connections with more than ``few`` such calls within `WINDOW_S` are cut. Its other
+1. `call_waits` counts each call whose caller has many calls waiting. If two connections of an
+   address bring more than ``several`` such calls each within `WINDOW_S`, it cannot connect for
+   ``pause_s``, and again for each further such connection. Nothing is cut, and an honest client
+   connects a second later; but gRPC's queue might be full before the next rule applies.
+2. `may_call` counts each call whose caller has very many calls waiting, or resets very many
+   (`Floods`). An address with more than ``most`` such calls within `WINDOW_S` is shut out for
+   ``shut_s``: it cannot connect, and these calls are cut.
+3. Meanwhile, its connections with more than ``few`` such calls within `WINDOW_S` are cut. Its other
    connections continue, and so do calls on them while few wait.
-3. An address that is shut out again within `REMEMBERED_S` after the end of its term is shut out
+4. An address that is shut out again within `REMEMBERED_S` after the end of its term is shut out
    for twice as long as before, at most `LONGEST_S`.
-4. All IPv6 addresses of a 64-bit network count as one, because one machine may use them all. At
+5. All IPv6 addresses of a 64-bit network count as one, because one machine may use them all. At
    most `MOST_NETWORKS` are refused connections: those that were shut out last.
-5. Clients of unix sockets are never shut out. If the kernel accepts no filter, the log says so
+6. Clients of unix sockets are never shut out. If the kernel accepts no filter, the log says so
    once, and the other rules still apply.
-6. `close` lets all addresses in, and ends the thread.
+7. `close` lets all addresses in, and ends the thread.
 
 If the code differs, the code is wrong.
 """
@@ -44,11 +48,15 @@ WINDOW_S = 4.0
 MOST = 6144
 """1.5 times what one connection can bring in `WINDOW_S`: 2,048 calls, and 512 a second."""
 
+SEVERAL = 64
+"""Calls that no connection of a trainer has waiting, nor two of a herd (arbitrary)."""
+
 FEW = 512
 """The number of calls that `Floods` lets a caller reset."""
 
-SHUT_S, LONGEST_S = 10.0, 160.0
-"""First and longest term, in seconds (arbitrary)."""
+PAUSE_S, SHUT_S, LONGEST_S = 1.0, 10.0, 160.0
+"""A client whose first packet was dropped tries again after a second; the others, the first and
+the longest term, are arbitrary."""
 
 REMEMBERED_S = 600.0
 
@@ -73,8 +81,10 @@ class Gate:
     """The gate of one server; thread-safe.
 
     Args:
-        most: The most calls of an address within `WINDOW_S`.
+        most: The most calls of an address.
         few: The most calls of one connection of an address that is shut out.
+        several: The most calls of all but one connection of an address that has no pause.
+        pause_s: The length of a pause, in seconds.
         shut_s: The first term of an address, in seconds.
         now: Returns monotonic seconds.
     """
@@ -84,11 +94,15 @@ class Gate:
         *,
         most: int = MOST,
         few: int = FEW,
+        several: int = SEVERAL,
+        pause_s: float = PAUSE_S,
         shut_s: float = SHUT_S,
         now: Callable[[], float] = time.monotonic,
     ) -> None:
         self._most = most
         self._few = few
+        self._several = several
+        self._pause_s = pause_s
         self._shut_s = shut_s
         self._now = now
         self._ports: frozenset[int] = frozenset()
@@ -97,6 +111,9 @@ class Gate:
         self._began = now()
         self._of_network: Counter[Network] = Counter()
         self._of_peer: Counter[str] = Counter()
+        self._waiting_of_peer: Counter[str] = Counter()
+        self._busy_peers: Counter[Network] = Counter()
+        self._paused_until: dict[Network, float] = {}
         self._terms: dict[Network, _Term] = {}
         self._kept_out: tuple[Network, ...] = ()
         self._wake = threading.Event()
@@ -109,7 +126,27 @@ class Gate:
         if self._ports and sys.platform == "linux":
             self._thread.start()
 
-    def came(self, peer: str) -> bool:
+    def call_waits(self, peer: str) -> None:
+        """Count a call of a caller with many waiting calls.
+
+        Args:
+            peer: The client, in gRPC's notation.
+        """
+        network, now = _network(peer.rpartition(":")[0]), self._now()
+        if network is None:
+            return
+        with self._lock:
+            self._start_window(now)
+            self._waiting_of_peer[peer] += 1
+            if self._waiting_of_peer[peer] != self._several + 1:
+                return
+            self._busy_peers[network] += 1
+            if self._busy_peers[network] == 1:
+                return
+            self._paused_until[network] = now + self._pause_s
+        self._wake.set()
+
+    def may_call(self, peer: str) -> bool:
         """Count a call of a caller with too many calls; return whether its address may call.
 
         Args:
@@ -119,10 +156,7 @@ class Gate:
         if network is None:
             return True
         with self._lock:
-            if now - self._began > WINDOW_S:
-                self._began = now
-                self._of_network.clear()
-                self._of_peer.clear()
+            self._start_window(now)
             self._of_peer[peer] += 1
             self._of_network[network] += 1
             if self._is_out(network, now):
@@ -133,15 +167,20 @@ class Gate:
         self._wake.set()
         return False
 
-    def shut_out(self) -> tuple[Network, ...]:
+    def networks_to_keep_out(self) -> tuple[Network, ...]:
         """Return the networks that must not connect now."""
         now = self._now()
         with self._lock:
-            old = [one for one, term in self._terms.items() if term.until + REMEMBERED_S < now]
-            for network in old:
-                del self._terms[network]
-            # New terms are added at the end.
-            return tuple(one for one in self._terms if self._is_out(one, now))[-MOST_NETWORKS:]
+            for network, term in list(self._terms.items()):
+                if term.until + REMEMBERED_S < now:
+                    del self._terms[network]
+            for network, until in list(self._paused_until.items()):
+                if until <= now:
+                    del self._paused_until[network]
+            # New terms and pauses are added at the end; terms are more important.
+            out = [one for one in self._terms if self._is_out(one, now)]
+            paused = [one for one in self._paused_until if one not in out]
+            return tuple(paused + out)[-MOST_NETWORKS:]
 
     def close(self) -> None:
         """Let all addresses in, and end the thread."""
@@ -152,6 +191,17 @@ class Gate:
 
     def _is_out(self, network: Network, now: float) -> bool:
         return network in self._terms and self._terms[network].until > now
+
+    def _start_window(self, now: float) -> None:
+        if now - self._began > WINDOW_S:
+            self._began = now
+            for counts in (
+                self._of_network,
+                self._of_peer,
+                self._waiting_of_peer,
+                self._busy_peers,
+            ):
+                counts.clear()
 
     def _shut(self, network: Network, now: float) -> None:
         before = self._terms.pop(network, None)
@@ -184,11 +234,11 @@ class Gate:
                 self._keep_out(())
 
     def _look(self) -> None:
-        networks = self.shut_out()
+        networks = self.networks_to_keep_out()
         if networks != self._kept_out:
             self._keep_out(networks)
         if networks:
-            self._cut(frozenset(networks))
+            self._cut()
 
     def _keep_out(self, networks: tuple[Network, ...]) -> None:
         with listeners_at(self._ports) as listeners:
@@ -201,13 +251,16 @@ class Gate:
                         _log.warning("the kernel cannot keep addresses out: %s", error)
         self._kept_out = networks
 
-    def _cut(self, networks: frozenset[Network]) -> None:
+    def _cut(self) -> None:
         """Cut connections with too many calls of networks that are shut out."""
+        now = self._now()
         with self._lock:
             many = {
                 (network, int(peer.rpartition(":")[2]))
                 for peer, count in self._of_peer.items()
-                if count > self._few and (network := _network(peer.rpartition(":")[0])) in networks
+                if count > self._few
+                and (network := _network(peer.rpartition(":")[0]))
+                and self._is_out(network, now)
             }
         if not many:
             return
