@@ -86,18 +86,18 @@ class Floods:
         self._at_a_time = at_a_time
         self._now = now
         self._lock = threading.Lock()
-        self._over: deque[_Kept] = deque()
-        self._over_of: Counter[str] = Counter()
+        self._resets: deque[_Kept] = deque()
+        self._reset_counts: Counter[str] = Counter()
         self._aside: deque[_Kept] = deque()
 
     @property
     def count(self) -> int:
         """Number of kept calls, including those that are only counted."""
-        return len(self._over) + len(self._aside)
+        return len(self._resets) + len(self._aside)
 
     def is_flooding(self, caller: str) -> bool:
         """Return whether to set a caller's calls aside."""
-        return self._over_of[caller] > self._few
+        return self._reset_counts[caller] > self._few
 
     def count_reset(self, caller: str, call: object = None) -> None:
         """Count a reset call, and keep a reference to it if one is given."""
@@ -117,8 +117,8 @@ class Floods:
         before = self._now() - self._keep_s
         old: list[_Kept] = []
         with self._lock:
-            while self._over and self._over[0].since <= before:
-                old.append(self._popped(self._over))
+            while self._resets and self._resets[0].since <= before:
+                old.append(self._popped(self._resets))
         # Not under the lock, because this cleans calls up or continues them.
         old.clear()
         resumed = 0
@@ -128,9 +128,9 @@ class Floods:
     def close(self) -> None:
         """Drop all calls, and keep none from now on."""
         with self._lock:
-            self._most, kept = 0, (self._over, self._aside)
-            self._over, self._aside = deque(), deque()
-            self._over_of.clear()
+            self._most, kept = 0, (self._resets, self._aside)
+            self._resets, self._aside = deque(), deque()
+            self._reset_counts.clear()
         del kept
 
     def _keep(self, kept: _Kept) -> None:
@@ -141,8 +141,8 @@ class Floods:
             if self.count >= self._most:
                 oldest = self._oldest()
             if kept.resume is _nothing:
-                self._over.append(kept)
-                self._over_of[kept.caller] += 1
+                self._resets.append(kept)
+                self._reset_counts[kept.caller] += 1
             else:
                 self._aside.append(kept)
         # Not under the lock, because this cleans the call up or continues it.
@@ -155,13 +155,13 @@ class Floods:
             return self._aside.popleft() if is_due else None
 
     def _oldest(self) -> _Kept:
-        if not self._aside or (self._over and self._over[0].since <= self._aside[0].since):
-            return self._popped(self._over)
+        if not self._aside or (self._resets and self._resets[0].since <= self._aside[0].since):
+            return self._popped(self._resets)
         return self._aside.popleft()
 
     def _popped(self, kept: deque[_Kept]) -> _Kept:
         oldest = kept.popleft()
-        self._over_of[oldest.caller] -= 1
-        if not self._over_of[oldest.caller]:
-            del self._over_of[oldest.caller]
+        self._reset_counts[oldest.caller] -= 1
+        if not self._reset_counts[oldest.caller]:
+            del self._reset_counts[oldest.caller]
         return oldest

@@ -42,7 +42,7 @@ GRPC_OPTIONS = (
     # Calls of one method that gRPC holds until the server takes them, including reset ones. Taking
     # one needs 0.1 to 0.4 ms; until then it occupies about 50 KiB. gRPC ends further calls with
     # CANCELLED, by default from 1,000 on. A client that resets 2,048 calls on one connection after
-    # another fills this until it is shut out (`Gate`); with 65,536 it took 3 GB.
+    # another would fill this, but must pause after a few (`Gate`); with 65,536 it took 3 GB.
     ("grpc.server.max_pending_requests", 1 << 13),
     ("grpc.server.max_pending_requests_hard_limit", 1 << 13),
 )
