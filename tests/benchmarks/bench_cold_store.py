@@ -7,8 +7,10 @@ a fresh ``headrace serve`` whose cache is twice ``shuffle_bytes``, and prints fo
 
 - MiB/s of samples, GETs and stored bytes as the store counted them, GETs in flight, and processor
   time of the server in seconds a GiB;
-- *again*: the next epoch of the same server. What the first one takes more is mostly the first
-  touch of the cache's memory, which a server pays once, however much it reads;
+- *touched*: before that, the processor time in which the server touched its cache's memory for the
+  first time, in seconds a GiB of the cache. A server does so once, in its first seconds, and
+  ``--fresh`` reads at once instead of waiting for it;
+- *again*: the next epoch of the same server;
 - *reading*: our reader of the store alone, in a process of its own, at the same mean length of a
   GET and as many at once as the server had at most, its rate *a* and its processor time;
 - *warm*: the same server over a dataset that its cache holds, its rate *b* and processor time;
@@ -55,6 +57,7 @@ from support.slow_store import Counted, SlowStore, reached, slow_store
 _GIB, _MIB = 1 << 30, 1 << 20
 _SHARD_BYTES = 64 * _MIB
 _LATE_S = 0.02
+_IDLE_S = 0.03
 _S3 = {"median_ms": 20.0, "p99_ms": 150.0, "mb_per_s": 80.0, "refused": 0.001}
 
 
@@ -70,12 +73,18 @@ class _Setting:
     cache_bytes: int
     ranks: int
     options: tuple[str, ...]
+    is_fresh: bool
 
     @contextmanager
     def server(self) -> Iterator[Serving]:
         urls = {name: f"s3://bucket/{name}" for name in ("cold", "warm")}
         options = (f"--cache-bytes={self.cache_bytes}", "--log-level=warning", *self.options)
         with serving(urls, *options) as server:
+            began_s = server.processor_s()
+            if not self.is_fresh:
+                _wait_idle(server)
+                touched_s = server.processor_s() - began_s
+                print(f"{'touched':<9}{'':>11}{touched_s / self.cache_bytes * _GIB:>11.2f}")
             yield server
 
     def order(self) -> Order:
@@ -105,6 +114,7 @@ def main() -> None:
         "--stalled", type=float, default=0.0, help="part of GETs that stall for 5 s"
     )
     parser.add_argument("--option", action="append", default=[], help="of headrace serve")
+    parser.add_argument("--fresh", action="store_true", help="read from servers that just started")
     given = parser.parse_args()
     keep_freed_memory()
     shuffle_bytes = int(given.gib * _GIB) // 20
@@ -135,6 +145,7 @@ def main() -> None:
             2 * shuffle_bytes,
             given.ranks,
             tuple(f"--{option}" for option in given.option),
+            given.fresh or given.what == "first",
         )
         if given.what == "rate":
             _print_rates(setting, given.rounds)
@@ -142,6 +153,16 @@ def main() -> None:
             _print_pace(setting, given.pace)
         else:
             _print_first(setting, given.rounds)
+
+
+def _wait_idle(server: Serving) -> None:
+    """Wait until a server does nothing any more."""
+    after_s = server.processor_s()
+    while True:
+        time.sleep(0.5)
+        before_s, after_s = after_s, server.processor_s()
+        if after_s - before_s < _IDLE_S:
+            return
 
 
 def write(folder: Path, kind: str, *, raw_bytes: int) -> None:

@@ -78,10 +78,10 @@ def cache_of(
         cache.close()
 
 
-def add_source(cache: BlockCache, store: CountingStore) -> Source:
-    """Let a store's blocks into a cache."""
+def add_source(cache: BlockCache, store: CountingStore, *, raw_bytes: int = 0) -> Source:
+    """Let a store's blocks into a cache, which are said to take so many bytes."""
     layout = block_layout([wire_column(pa.field("x", pa.int64(), nullable=False))])
-    return cache.add_source(store, layout, block_count=1000)
+    return cache.add_source(store, layout, block_count=1000, raw_bytes=raw_bytes)
 
 
 def demand(cache: BlockCache, source: Source, blocks: list[int], waiter: Waiter) -> list[int]:

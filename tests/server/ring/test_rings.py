@@ -26,7 +26,7 @@ from headrace.server.ring.listener import RingDoor, Ticket
 from headrace.server.ring.memory import RingMemory
 from headrace.server.ring.outlet import RingOutlet
 from headrace.server.ring.rings import Rings, RingWish
-from headrace.server.ring.size import memory_limit, ring_size
+from headrace.server.ring.size import ring_size
 from headrace.server.settings.server_config import ServerConfig
 from headrace.server.shares import Budget, Share
 from headrace.server.telemetry.metrics import Metrics
@@ -229,30 +229,6 @@ def test_a_container_without_room_has_no_ring() -> None:
         ring_size(
             64 * _MIB, most=256 * _MIB, limit=256 * _MIB, cache_bytes=2048 * _MIB, open_bytes=0
         )
-
-
-def test_the_least_limit_of_all_groups_counts(tmp_path: Path) -> None:
-    """Version 2: a group's own limit, and those around it; ``max`` is none."""
-    (tmp_path / "cgroup").write_text("0::/pod/server\n")
-    inner = tmp_path / "fs" / "pod" / "server"
-    inner.mkdir(parents=True)
-    (inner / "memory.max").write_text("max\n")
-    assert memory_limit(tmp_path / "cgroup", tmp_path / "fs") is None
-    (inner.parent / "memory.max").write_text("4000000\n")
-    assert 4_000_000 == memory_limit(tmp_path / "cgroup", tmp_path / "fs")
-    (inner / "memory.max").write_text("3000000\n")
-    assert 3_000_000 == memory_limit(tmp_path / "cgroup", tmp_path / "fs")
-
-
-def test_limits_of_version_1_are_read_too(tmp_path: Path) -> None:
-    """Where no limit is set there is a number beyond all memory."""
-    (tmp_path / "cgroup").write_text("5:memory:/docker/x\n4:cpu:/docker/x\n")
-    inner = tmp_path / "fs" / "memory" / "docker" / "x"
-    inner.mkdir(parents=True)
-    (inner / "memory.limit_in_bytes").write_text("9223372036854771712\n")
-    assert memory_limit(tmp_path / "cgroup", tmp_path / "fs") is None
-    (inner / "memory.limit_in_bytes").write_text("5000000\n")
-    assert 5_000_000 == memory_limit(tmp_path / "cgroup", tmp_path / "fs")
 
 
 def test_the_size_of_a_ring_is_sealed() -> None:

@@ -37,6 +37,7 @@ from headrace.server.cache.fetch.fetch_threads import Fetchers, HeldObserver, Re
 from headrace.server.cache.joined_sources import JoinedSources
 from headrace.server.cache.memory.allocation import Room, closed_error
 from headrace.server.cache.memory.arena import Arena
+from headrace.server.cache.memory.prefault import Prefault
 from headrace.server.cache.memory.shared_memory import Desk, SourceTables
 from headrace.server.cache.source import (
     ABSENT,
@@ -127,6 +128,15 @@ class BlockCache:
         self._read_budget = ReadBudget(most_bytes, max(1, run_bytes))
         self._fetch_threads = fetch_threads
         self._fetchers: dict[str, Fetchers] = {}
+        # Number of streams that wait for blocks.
+        self._demands = 0
+        self._prefault = Prefault(
+            self._lock,
+            self.memory,
+            used_bytes=lambda: self._room.used_bytes,
+            wanted_bytes=lambda: sum([each.raw_bytes for each in self._sources.values()]),
+            is_awaited=lambda: self._demands > 0,
+        )
 
     @property
     def used_bytes(self) -> int:
@@ -147,6 +157,7 @@ class BlockCache:
         layout: BlockLayout,
         *,
         block_count: int,
+        raw_bytes: int = 0,
         fingerprint: str = "",
         tables: SourceTables | None = None,
         origin: tuple[str, DatasetConfig, str] | None = None,
@@ -158,6 +169,7 @@ class BlockCache:
             reader: Fetches the blocks.
             layout: The layout of decoded blocks.
             block_count: Number of blocks.
+            raw_bytes: Bytes of all blocks in memory, approximately; 0 if unknown.
             fingerprint: The dataset's fingerprint, if its blocks are kept in the folder.
             tables: Tables for the places of blocks, which workers share; None for new ones.
             origin: The name, configuration and fingerprint of the dataset, for the cache of a
@@ -176,6 +188,7 @@ class BlockCache:
                 store=store,
             )
             source.growth = self._growth
+            source.raw_bytes = raw_bytes
             if store not in self._fetchers:
                 self._fetchers[store] = Fetchers(
                     self._lock,
@@ -191,6 +204,7 @@ class BlockCache:
                 source.on_removed = self.disk.open(fingerprint, block_count=block_count)
             self._source_count += 1
             self._sources[source.index] = source
+            self._prefault.start()
         return source
 
     def remove_source(self, source: Source) -> None:
@@ -277,6 +291,7 @@ class BlockCache:
             self._room.check_open()
             _check_served(source)
             slots = source.slot_of[blocks]
+            self._demands += 1
             self._slots.pin(slots[slots > ABSENT])
             waiter.error = None
             for block in blocks[slots > ABSENT].tolist():
@@ -289,6 +304,7 @@ class BlockCache:
     def end_demand(self, source: Source, blocks: NDArray[np.int64], waiter: Waiter) -> None:
         """End a demand, as leaving the context of `demand` does."""
         with self._lock:
+            self._demands -= 1
             for block in blocks.tolist():
                 flight = self._flights.of(source, block)
                 if flight is not None and waiter in flight.demands:
@@ -403,6 +419,7 @@ class BlockCache:
             for each in fetchers:
                 each.stop()
             self._room.close()
+        self._prefault.stop()
         for each in fetchers:
             each.join()
         if self.disk is not None:

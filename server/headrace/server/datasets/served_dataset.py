@@ -259,6 +259,7 @@ class ServedDataset:
             ),
             block_layout(columns),
             block_count=dataset.block_count,
+            raw_bytes=dataset.raw_bytes,
             fingerprint=dataset.fingerprint,
             origin=None if config is None else (name, config, dataset.fingerprint),
             store=store_of(dataset.url),

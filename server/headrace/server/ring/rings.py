@@ -12,11 +12,12 @@ from dataclasses import dataclass
 
 from headrace.errors import RingUnavailableError
 from headrace.ring import VERSION, hello, ring_socket_of
+from headrace.server.cache.memory.system_memory import memory_limit
 from headrace.server.ring.channel import RingChannel
 from headrace.server.ring.listener import RingDoor, Ticket
 from headrace.server.ring.memory import IS_SUPPORTED, RingMemory
 from headrace.server.ring.outlet import RingOutlet
-from headrace.server.ring.size import RingSize, memory_limit, ring_size
+from headrace.server.ring.size import RingSize, ring_size
 from headrace.server.settings.server_config import ServerConfig
 from headrace.server.shares import Share
 from headrace.server.telemetry.metrics import Metrics

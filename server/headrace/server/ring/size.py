@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
 from dataclasses import dataclass
-from pathlib import Path
 
 from headrace.errors import RingUnavailableError
 
@@ -18,9 +16,6 @@ _BATCHES = 3
 _SLOT_SPARE_BYTES = 64 << 10
 _PAGE = 4096
 _MIB = 1 << 20
-
-_CGROUP_FILE = Path("/proc/self/cgroup")
-_CGROUP_ROOT = Path("/sys/fs/cgroup")
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,33 +73,3 @@ def ring_size(
             warning or f"a ring of {size} bytes is smaller than {LEAST_BYTES}; request more"
         )
     return RingSize(size - size % _PAGE, warning)
-
-
-def memory_limit(cgroup: Path = _CGROUP_FILE, root: Path = _CGROUP_ROOT) -> int | None:
-    """Return the memory limit of this process's container in bytes, or None.
-
-    It is the lowest limit of the process's own control group and its parents, in either version of
-    control groups.
-    """
-    found = []
-    with contextlib.suppress(OSError):
-        for line in cgroup.read_text().splitlines():
-            _, controllers, path = line.split(":", 2)
-            if not controllers:
-                found += _limits(root, path, "memory.max")
-            elif "memory" in controllers.split(","):
-                found += _limits(root / "memory", path, "memory.limit_in_bytes")
-    return min(found, default=None)
-
-
-def _limits(root: Path, path: str, name: str) -> list[int]:
-    found = []
-    group = root / path.lstrip("/")
-    for place in (group, *group.parents):
-        with contextlib.suppress(OSError, ValueError):
-            # Version 1 reports a huge number if there is no limit.
-            limit = int((place / name).read_text())
-            found += [limit] if limit < 1 << 60 else []
-        if place == root:
-            break
-    return found

@@ -118,6 +118,7 @@ class SharedSources:
                 ),
                 layout,
                 block_count=dataset.block_count,
+                raw_bytes=dataset.raw_bytes,
                 fingerprint=dataset.fingerprint,
                 tables=places,
                 store=store_of(dataset.url),

@@ -144,6 +144,7 @@ class WorkerCache:
         layout: BlockLayout,
         *,
         block_count: int,
+        raw_bytes: int = 0,
         fingerprint: str = "",
         origin: tuple[str, DatasetConfig, str] | None = None,
         store: str = "",
@@ -154,7 +155,7 @@ class WorkerCache:
             DrainingError: The supervisor has ended.
             HeadraceError: The supervisor cannot open it.
         """
-        del fingerprint, store
+        del raw_bytes, fingerprint, store
         assert origin is not None, "a worker opens its datasets from their settings"
         opened: Future[tuple[int, Shared]] = Future()
         request = next(self._numbers)

@@ -5,6 +5,8 @@
 
 #include "arrays.h"
 
+enum { SMALLEST_PAGE = 4096 };
+
 /* Find the distinct blocks of each of several batches, ascending.
  *
  * `blocks` has the blocks of all batches, one batch after the other, and `ends` the end of each
@@ -203,6 +205,18 @@ static bool find_bases(const joined *all, const array *blocks, const array *base
             ints_of(bases)[part * count + i] = of[part * places[SLOT_COUNT] + slot];
     }
     return true;
+}
+
+/* Write to each page of memory, without changing it or what other threads write there meanwhile.
+ *
+ * A page that was never written is all zeros, so zero is replaced by zero, atomically.
+ */
+static void touch(const array *memory) {
+    volatile uint8_t *of = bytes_to(memory);
+    for (int64_t at = 0; at < memory->size; at += SMALLEST_PAGE) {
+        uint8_t zero = 0;
+        __atomic_compare_exchange_n(of + at, &zero, 0, false, __ATOMIC_RELAXED, __ATOMIC_RELAXED);
+    }
 }
 
 #endif

@@ -131,6 +131,14 @@ static PyObject *py_unpin(GIVEN) {
     return end_with(&taken, Py_NewRef(Py_None));
 }
 
+static PyObject *py_touch(GIVEN) {
+    TAKE("touch", "B");
+    Py_BEGIN_ALLOW_THREADS;
+    touch(ARRAY(0));
+    Py_END_ALLOW_THREADS;
+    return end_with(&taken, Py_NewRef(Py_None));
+}
+
 static PyObject *py_find_slots(GIVEN) {
     TAKE("find_slots", "mllI");
     joined all;
@@ -447,6 +455,7 @@ static PyMethodDef METHODS[] = {
     METHOD(resample),
     METHOD(sorting_words),
     METHOD(take_pieces),
+    METHOD(touch),
     METHOD(unpin),
     METHOD(walk),
     METHOD(write_batches),
