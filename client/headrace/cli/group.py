@@ -38,6 +38,17 @@ _EXTRA_OF_PACKAGE = {
 }
 
 
+class _AbsentCommand(click.Command):
+    """A command whose packages are missing: help lists it, and a call raises the error."""
+
+    def __init__(self, name: str, error: ModuleNotFoundError) -> None:
+        super().__init__(name, short_help=f"(pip install 'headrace[{_extra(error)}]')")
+        self._error = error
+
+    def make_context(self, *_: object, **__: object) -> click.Context:
+        raise self._error
+
+
 class _LazyGroup(click.Group):
     """A group whose commands are entry points: listed from metadata, imported one at a time."""
 
@@ -50,7 +61,10 @@ class _LazyGroup(click.Group):
         found = _commands().get(cmd_name)
         if found is None:
             return None
-        command = found.load()
+        try:
+            command = found.load()
+        except ModuleNotFoundError as error:
+            return _AbsentCommand(cmd_name, error)
         assert isinstance(command, click.Command)
         return command
 
@@ -157,9 +171,15 @@ _REWORDED = {
 
 
 def _missing_package(error: ModuleNotFoundError) -> str:
-    package = (error.name or "").partition(".")[0]
-    extra = _EXTRA_OF_PACKAGE.get(package, "all")
     return (
-        f"this command needs the package {package!r}, which is not installed here; install it "
-        f"with pip install 'headrace[{extra}]'"
+        f"this command needs the package {_package(error)!r}, which is not installed here; "
+        f"install it with pip install 'headrace[{_extra(error)}]'"
     )
+
+
+def _extra(error: ModuleNotFoundError) -> str:
+    return _EXTRA_OF_PACKAGE.get(_package(error), "all")
+
+
+def _package(error: ModuleNotFoundError) -> str:
+    return (error.name or "").partition(".")[0]

@@ -29,3 +29,17 @@ def test_a_missing_package_is_named_with_its_extra(package: str, line: str, want
     last = done.stderr.splitlines()[-1]
     assert package in last
     assert wanted in last
+
+
+def test_help_lists_the_commands_whose_packages_are_missing() -> None:
+    """With what installs them, beside those that work."""
+    program = (
+        "import sys; sys.modules['pyarrow'] = None; from headrace.cli.main import main; main()"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=240, check=False
+    )
+
+    assert 0 == done.returncode
+    assert "cat       (pip install 'headrace[storage]')" in done.stdout
+    assert "list      List the datasets" in done.stdout
