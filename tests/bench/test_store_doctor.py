@@ -34,7 +34,7 @@ def _judged(need_mib_per_s: float) -> StoreDiagnosis:
 @pytest.mark.parametrize(
     ("need", "fits", "at_once", "said"),
     [
-        (40.0, True, 1, "and 1 simultaneous reads deliver that"),
+        (40.0, True, 1, "which it delivers with 1 at once"),
         (70.0, True, 2, "is fast enough"),
         (115.0, True, None, "only just"),
         (121.0, False, None, "delivers 120.0 at best, with 4 simultaneous reads"),

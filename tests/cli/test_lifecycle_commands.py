@@ -40,7 +40,7 @@ def test_gc_says_what_would_go_and_what_went(url: str) -> None:
     after = sorted(path.name for path in Path(url).rglob("*.arrow"))
 
     assert "shard-00000.arrow" in dry.stdout
-    assert "would remove 1 versions, 3 files" in dry.stdout
+    assert "would remove 1 version, 3 files" in dry.stdout
     assert {**done, "removed": False} == json.loads(lines[-1])
     assert (6, 3, "new-00000.arrow") == (len(before), len(after), after[-1])
     assert "match the manifest" in run("verify", url).stdout

@@ -22,4 +22,4 @@ def test_verify_counts_shards_with_uneven_blocks(
     commit_dataset(store, batch.schema, [write_shard(store, "a", [batch], block_bytes=200)])
 
     assert 0 == run(["verify", str(tmp_path)])
-    assert is_told == ("the blocks of 1 shards differ" in capsys.readouterr().out)
+    assert is_told == ("the blocks of 1 shard differ" in capsys.readouterr().out)

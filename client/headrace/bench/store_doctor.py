@@ -153,9 +153,7 @@ def judge_store(
     needs = f"the job needs {need_mib_per_s:,.1f} MiB/s"
     fits = best.mib_per_s >= need_mib_per_s
     if enough is not None:
-        verdict = (
-            f"this store is fast enough: {needs}, and {enough} simultaneous reads deliver that"
-        )
+        verdict = f"this store is fast enough: {needs}, which it delivers with {enough} at once"
     elif fits:
         verdict = (
             f"this store is only just fast enough: {needs}, and it delivers "

@@ -10,7 +10,7 @@ import click
 
 from headrace.cli.options.types import SIZE
 from headrace.cli.show.progress import compact_progress
-from headrace.cli.show.texts import size
+from headrace.cli.show.texts import counted, size
 
 if TYPE_CHECKING:
     from headrace.storage import CompactReport, Compression
@@ -91,7 +91,7 @@ def command(
 def _text(url: str, report: CompactReport) -> str:
     if not report.written:
         return (
-            f"{url}: {report.shard_count:,} shards are about as few as possible for "
+            f"{url}: {counted(report.shard_count, 'shard')}, about as few as possible for "
             f"{size(report.raw_bytes)} of samples; nothing was written, and the version is still "
             f"{report.fingerprint}"
         )
@@ -99,8 +99,9 @@ def _text(url: str, report: CompactReport) -> str:
         f", {report.shards_taken:,} of them from an earlier run," if report.shards_taken else ""
     )
     return (
-        f"{url}: {report.sample_count:,} samples in {report.shard_count:,} shards{resumed} instead "
-        f"of {report.shards_before:,}, {size(report.raw_bytes)} raw, {size(report.stored_bytes)} "
+        f"{url}: {counted(report.sample_count, 'sample')} in "
+        f"{counted(report.shard_count, 'shard')}{resumed} instead of "
+        f"{report.shards_before:,}, {size(report.raw_bytes)} raw, {size(report.stored_bytes)} "
         f"stored, fingerprint {report.fingerprint}; the previous version is "
         f"{report.fingerprint_before}"
     )

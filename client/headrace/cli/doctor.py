@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     "--need",
     required=True,
     metavar="N/s",
-    help="Samples per second that reading rank needs, such as 5000/s.",
+    help="Samples per second that one rank needs, such as 5000/s.",
 )
 @batch_size_option
 @click.option(
@@ -80,7 +80,7 @@ if TYPE_CHECKING:
     help="Duration of a pass; with --store, a fifth of it per number of simultaneous reads.",
 )
 @access_options
-@click.option("--json", "as_json", is_flag=True, help="Print reading JSON object.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def command(
     *,
     targets: str | None,

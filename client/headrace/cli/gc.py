@@ -10,7 +10,7 @@ import click
 
 from headrace.cli.options.types import DURATION
 from headrace.cli.show.progress import count_progress
-from headrace.cli.show.texts import size
+from headrace.cli.show.texts import counted, size
 
 if TYPE_CHECKING:
     from headrace.storage import GarbagePlan
@@ -99,9 +99,10 @@ def _print_text(plan: GarbagePlan, *, url: str, dry_run: bool) -> None:
         for unfinished in plan.unfinished:
             click.echo(f"{size(unfinished.stored_bytes):>10}  {unfinished.name} (unfinished)")
     click.echo(
-        f"{url}: {'would remove' if dry_run else 'removed'} {len(plan.dropped)} versions, "
-        f"{len(plan.files):,} files and {len(plan.unfinished)} unfinished uploads, "
-        f"{size(plan.stored_bytes)}; {len(plan.kept)} versions stay"
+        f"{url}: {'would remove' if dry_run else 'removed'} "
+        f"{counted(len(plan.dropped), 'version')}, {counted(len(plan.files), 'file')} and "
+        f"{counted(len(plan.unfinished), 'unfinished upload')}, {size(plan.stored_bytes)}, "
+        f"leaving {counted(len(plan.kept), 'version')}"
     )
     if plan.young_count:
         click.echo(f"{plan.young_count:,} unused files are too new to be removed")

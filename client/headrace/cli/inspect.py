@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from headrace.cli.options.shared import where_option
-from headrace.cli.show.texts import column_forms, size
+from headrace.cli.show.texts import column_forms, counted, size
 
 if TYPE_CHECKING:
     from headrace.storage import OpenDataset
@@ -112,7 +112,8 @@ def _show_facts(facts: dict[str, object]) -> None:
         assert isinstance(kept, int)
         assert isinstance(count, int)
         click.echo(f"  kept         {kept:,}, {kept / count:.2%} of the samples")
-    click.echo(f"  shards       {facts['shard_count']:,} in {facts['block_count']:,} blocks")
+    click.echo(f"  shards       {facts['shard_count']:,}")
+    click.echo(f"  blocks       {facts['block_count']:,}")
     click.echo(f"  raw          {size(raw)}")
     click.echo(f"  stored       {size(stored)}{share}")
 
@@ -158,5 +159,5 @@ def _show_versions(versions: list[dict[str, Any]], *, shown: str) -> None:
         # Not a table, which would truncate fingerprints on a narrow terminal.
         click.echo(
             f"  {version['fingerprint']}  {version['created']}  "
-            f"{version['sample_count']:,} samples  {', '.join(marks)}".rstrip()
+            f"{counted(version['sample_count'], 'sample')}  {', '.join(marks)}".rstrip()
         )

@@ -129,8 +129,8 @@ def command(
                 )
         elif label is not None:
             click.echo(
-                f"an epoch of {dataset.sample_count} samples is too long to measure label by "
-                f"label; expected at most {_MAX_MEASURED}",
+                f"an epoch of {dataset.sample_count:,} samples is too long to measure label by "
+                f"label; expected at most {_MAX_MEASURED:,}",
                 err=True,
             )
         orders = [
@@ -151,7 +151,7 @@ def command(
             click.echo(json.dumps(_facts(*row)))
         return
     click.echo(
-        f"{url}: {dataset.sample_count} samples, {size(dataset.raw_bytes)}, "
+        f"{url}: {dataset.sample_count:,} samples, {size(dataset.raw_bytes)}, "
         f"{size(dataset.stored_bytes)} stored"
     )
     _show(rows)

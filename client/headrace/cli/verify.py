@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from headrace.cli.show.progress import count_progress, shard_progress
+from headrace.cli.show.texts import counted
 
 if TYPE_CHECKING:
     from headrace.storage import OpenDataset, RepairReport
@@ -107,13 +108,18 @@ def _verify(url: str, *, fingerprint: str | None, threads: int, as_json: bool) -
             f"{url}: {fault_count} of {blocks} blocks are damaged, {lost:,} of {total:,} samples"
         )
     elif not odd_shards:
-        click.echo(f"{url}: {blocks:,} blocks match the manifest, {total:,} samples")
+        click.echo(
+            f"{url}: all {counted(blocks, 'block')} match the manifest, {counted(total, 'sample')}"
+        )
     if odd_shards:
-        click.echo(f"{url}: {odd_shards} shards differ from the manifest outside their blocks")
+        click.echo(
+            f"{url}: outside their blocks, {counted(odd_shards, 'shard')} differ from the manifest"
+        )
     if uneven:
         click.echo(
-            f"{url}: the blocks of {uneven:,} shards differ in their number of samples, so a "
-            "shuffled order reads some of them twice; headrace convert writes even blocks"
+            f"{url}: the blocks of {counted(uneven, 'shard')} differ in their number of "
+            "samples, so a shuffled order reads some of them twice; headrace convert writes even "
+            "blocks"
         )
     if unprotected:
         click.echo(
@@ -158,6 +164,7 @@ def _repair_text(url: str, report: RepairReport) -> str:
     lost = report.samples_lost
     loss = "none lost" if not report.lost else "some lost" if lost is None else f"{lost:,} lost"
     return (
-        f"{url}: {report.sample_count:,} samples in {report.shard_count:,} shards, {loss}; "
+        f"{url}: {counted(report.sample_count, 'sample')} in "
+        f"{counted(report.shard_count, 'shard')}, {loss}; "
         f"fingerprint {report.fingerprint}, previously {report.fingerprint_before or 'unknown'}"
     )
