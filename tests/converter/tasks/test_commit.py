@@ -10,7 +10,9 @@ import pytest
 
 from headrace.converter.tasks.commit import Commits, commit_splits
 from headrace.errors import StoreRefusedError, StoreUnavailableError
+from headrace.storage import RetryPolicy
 from headrace.storage.store.local import LocalStore
+from headrace.storage.store.retry import call_with_retries
 from support.shards import numbered_batch, write_shard
 
 _SCHEMA = numbered_batch(0, 1).schema
@@ -55,3 +57,22 @@ def test_a_refused_commit_has_not_happened(tmp_path: Path) -> None:
     store = _Last(str(tmp_path), lambda: StoreRefusedError("no"), writes=False)
 
     assert set() == _commits(store, StoreRefusedError, _SCHEMA).maybe
+
+
+def test_a_commit_that_is_refused_after_a_lost_answer_may_have_happened(tmp_path: Path) -> None:
+    """Credentials may expire between the attempt that succeeded and the next one."""
+
+    class Expiring(LocalStore):
+        """A store whose first answer is lost, and that refuses the next request."""
+
+        def write_if_absent(self, name: str, content: bytes) -> None:
+            answers = iter([StoreUnavailableError("reset"), StoreRefusedError("expired")])
+
+            def attempt() -> None:
+                if (error := next(answers)).retryable:
+                    LocalStore.write_if_absent(self, name, content)
+                raise error
+
+            call_with_retries(attempt, RetryPolicy(base_s=0))
+
+    assert {""} == _commits(Expiring(str(tmp_path)), StoreRefusedError, _SCHEMA).maybe

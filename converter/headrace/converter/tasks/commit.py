@@ -23,6 +23,7 @@ from headrace.errors import (
     BadArgumentError,
     HeadraceError,
     ObjectNotFoundError,
+    StoreRefusedError,
     StoreUnavailableError,
 )
 from headrace.storage import (
@@ -36,6 +37,7 @@ from headrace.storage import (
 )
 from headrace.storage.mds import Index, MdsShardEntry, check_mds_mode, commit_mds
 from headrace.storage.open.packed import store_converted_lengths
+from headrace.storage.store.retry import hearing_failures
 
 _log = logging.getLogger(__name__)
 
@@ -99,22 +101,25 @@ def commit_splits(
         check_target(store, mode, file_format)
         _refuse_lost(store, shards[split])
     for split, store in stores.items():
+        lost: list[StoreUnavailableError] = []
         try:
-            commits.written[split] = (
-                commit_mds(store, cast("Sequence[MdsShardEntry]", shards[split]), mode=mode)
-                if file_format == "mds"
-                else commit_dataset(
-                    store,
-                    schema,
-                    cast("Sequence[ShardEntry]", shards[split]),
-                    mode=mode,
-                    least_samples=least_samples,
+            with hearing_failures(lost.append):
+                commits.written[split] = (
+                    commit_mds(store, cast("Sequence[MdsShardEntry]", shards[split]), mode=mode)
+                    if file_format == "mds"
+                    else commit_dataset(
+                        store,
+                        schema,
+                        cast("Sequence[ShardEntry]", shards[split]),
+                        mode=mode,
+                        least_samples=least_samples,
+                    )
                 )
-            )
-        except StoreUnavailableError as error:
-            commits.maybe.add(split)
-            raise _with_others(error, commits) from error
         except HeadraceError as error:
+            # Once an answer was lost, a refusal says nothing about the attempt before.
+            unknown = (StoreUnavailableError, StoreRefusedError) if lost else StoreUnavailableError
+            if isinstance(error, unknown):
+                commits.maybe.add(split)
             raise _with_others(error, commits) from error
         except BaseException:  # such as an interrupt, which may have come after the last write
             commits.maybe.add(split)

@@ -47,10 +47,15 @@ _THROTTLED = {
     "TooManyRequests",
     "RequestLimitExceeded",
 }
-_PASSING = {"InternalError", "RequestTimeout", "ServiceUnavailable", "OperationAborted"}
+_PASSING = {
+    "InternalError",
+    "RequestTimeout",
+    "ServiceUnavailable",
+    "OperationAborted",
+    "ConditionalRequestConflict",  # two conditional writes met; the next attempt says who won
+}
 # A PUT whose body was damaged on the way is refused, and may be sent again.
 _DAMAGED = {"BadDigest", "IncompleteBody", "XAmzContentChecksumMismatch"}
-_CHANGED = {"PreconditionFailed", "ConditionalRequestConflict"}
 
 
 def translate(
@@ -90,7 +95,7 @@ def _translate_answer(error: ClientError, place: str, credential: str) -> Headra
     code = str(error.response.get("Error", {}).get("Code", ""))
     status = int(error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0))
     answer = f"{status} {code}"
-    if code in _CHANGED or status == HTTPStatus.PRECONDITION_FAILED:
+    if code == "PreconditionFailed" or status == HTTPStatus.PRECONDITION_FAILED:
         return CommitConflictError(
             f"another writer changed {place} in the meantime ({answer}); nothing was changed, try "
             "again",
