@@ -77,7 +77,7 @@ def _remote(**given: Any) -> None:
         del arguments["batch_size"]
     dataset = RemoteDataset(**arguments)
     dataset._reading.known_global_batch_size()
-    dataset._options().to_request(epoch=0, position=0, token=None)
+    dataset._options(dataset._progress.place).to_request(epoch=0, position=0, token=None)
 
 
 def _numpy(**given: Any) -> None:

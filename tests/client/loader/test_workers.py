@@ -18,7 +18,7 @@ from torchdata.stateful_dataloader import (  # type: ignore[import-untyped] # it
 )
 
 from headrace.client import Batch, BatchLoader, RemoteDataset
-from headrace.errors import BadArgumentError, TokenMalformedError
+from headrace.errors import BadArgumentError, TokenMalformedError, TokenSpecChangedError
 from support.command import serving
 from support.datasets import small_table, write_dataset
 from support.private import is_over, wait_until
@@ -175,6 +175,33 @@ def test_seek_moves_persistent_workers(address: str, epochs: list[list[Seen]]) -
     found = [(batch.epoch, batch.position) for batch in loader]
 
     assert [(epoch, position) for epoch, _, position, _, _ in epochs[2][2:]] == found
+
+
+@pytest.mark.parametrize("where", [None, "number < 50"])
+@pytest.mark.parametrize(("position", "before"), [(16, 3), (0, 13)])
+def test_kept_workers_read_what_a_second_state_says(
+    address: str, position: int, before: int, where: str | None
+) -> None:
+    """Its batch size and its filter, which the dataset lacks, also if it continues the first."""
+    states, expected = [], []
+    for epoch, options in enumerate([{}, {"batch_size": 4, "where": where}]):
+        run = _dataset(address, **options)
+        run.seek(epoch, position)
+        states.append(run.state_dict())
+        expected.append(_seen(run))
+        run.close()
+    dataset = _dataset(address, batch_size=None)
+    dataset.load_state_dict(states[0])
+    loader = _loader(dataset, 2, persistent_workers=True)
+    first = _seen(itertools.islice(loader, before))
+    dataset.load_state_dict(states[1])
+
+    assert expected[0][:before] == first
+    if where is None:
+        assert expected[1] == _seen(loader)
+    else:
+        with pytest.raises(TokenSpecChangedError, match="where"):
+            next(iter(loader))
 
 
 def test_restart_gives_workers_the_same_epoch_each_time(

@@ -129,6 +129,8 @@ class BatchLoader(DataLoader[Batch]):
     def load_state_dict(self, state: Mapping[str, object]) -> None:
         """Continue after that batch with the next ``for``; see `RemoteDataset.load_state_dict`."""
         self._remote.load_state_dict(state)
+        # Kept workers would not learn what the state says beside its token.
+        self._iterator = None
 
     def close(self) -> None:
         """End kept workers and drop the dataset's connection; the next ``for`` still continues."""

@@ -264,7 +264,7 @@ class RemoteDataset(IterableDataset[Batch]):
         if (start := token_bytes(token)) is not None:
             self._adopt(start)
         if self._reading.has_size:
-            self._options()
+            self._options(self._progress.place)
 
     def __iter__(self) -> Iterator[Batch]:
         """Yield the batches that the current epoch has left.
@@ -344,6 +344,10 @@ class RemoteDataset(IterableDataset[Batch]):
 
     def _next_of_share(self, place: Place, share: WorkerPart) -> Event | None:
         def make(landing: Landing) -> BatchReader:
+            if place.token is not None and not self._given.has_size:
+                # A kept worker learns from the token alone that another state was loaded.
+                size = decode_token(place.token).global_batch_size
+                self._reading = replace(self._reading, global_batch_size=size)
             return self._make_reader(landing, place=place, share=share)
 
         return self._live.next_event(make)
@@ -517,10 +521,11 @@ class RemoteDataset(IterableDataset[Batch]):
         if self._reading.subject.mixture is not None:
             # Tokens of mixtures hold no versions, so each request names them.
             self._describe()
-        options = self._options()
+        place = place or self._progress.place
+        options = self._options(place)
         if self._restart:
             # A worker's own progress is that of the time when it started.
-            epoch = self._progress.first_epoch if place is None else place.epoch
+            epoch = self._progress.first_epoch if share is None else place.epoch
             options = replace(options, end_epoch=epoch + 1)
         if share is not None:
             options = replace(options, batch_stride=share.count, batch_offset=share.index)
@@ -530,7 +535,7 @@ class RemoteDataset(IterableDataset[Batch]):
         return BatchReader(
             self._endpoints,
             options,
-            place=place or self._progress.place,
+            place=place,
             deadlines=self._deadlines,
             allocate=landing.allocate,
             open_feed=RingFeeds(self._transport, landing, silence_s=self._deadlines.silence_s),
@@ -538,8 +543,8 @@ class RemoteDataset(IterableDataset[Batch]):
             max_batch_bytes=self._transport.max_batch_bytes,
         )
 
-    def _options(self) -> ReadOptions:
-        return self._reading.options(self._progress.place.token)
+    def _options(self, place: Place) -> ReadOptions:
+        return self._reading.options(place.token)
 
     def _adopt(
         self,

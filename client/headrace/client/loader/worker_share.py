@@ -51,6 +51,7 @@ class WorkerSide:
         self._iterations = 0
         self._has_ended = False
         self._has_loaded = False
+        self._moves = 0
 
     def iterate(
         self, share: WorkerPart, own: LoopStart, source: ShareSource
@@ -105,8 +106,9 @@ class WorkerSide:
 
     def _agreed(self, share: WorkerPart, start: LoopStart, source: ShareSource) -> Place:
         place = start.place.moved(start.first_epoch, 0) if source.restart else start.place
-        was = self.place
-        goes_on = self._has_ended and was is not None and not source.restart
+        was, moves = self.place, self._moves
+        self._moves = start.moves
+        goes_on = self._has_ended and moves == start.moves and not source.restart
         if was is None or not goes_on or (place.epoch, place.position) != (was.epoch, 0):
             source.close()
         return replace(place, offset=share.index)
