@@ -11,6 +11,7 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 import pytest
+import torch
 
 from headrace.converter.samples.function import FunctionPlan, run_function
 from headrace.errors import BadArgumentError
@@ -54,6 +55,13 @@ _ALTERED = [
     (dt.timedelta(microseconds=5), pa.duration("ms"), "what is finer than its unit, ms"),
     (_INSTANT, pa.date32(), "its time of day would be lost"),
     ({"a": 1, "b": 2}, pa.struct([("a", pa.int64())]), "its field 'b' would be lost"),
+    (torch.tensor(1.5), pa.int64(), "its fraction would be lost"),
+    ([np.array(1.5)], pa.list_(pa.int8()), "its fraction would be lost"),
+    (1.5, pa.timestamp("s"), "its fraction would be lost"),
+    (pd.Timedelta("1ns"), pa.duration("us"), "what is finer than its unit, us"),
+    (np.array([_INSTANT], "M8[ns]"), pa.list_(pa.timestamp("us")), "its unit is ns"),
+    (np.array([5], "m8[ms]"), pa.list_(pa.duration("s"), 1), "its unit is ms"),
+    (10**400, pa.float64(), "too large"),
     ("five", pa.int64(), "Could not convert 'five'"),
 ]
 _KEPT = [
@@ -61,6 +69,8 @@ _KEPT = [
     (0.1, pa.float32()),
     (None, pa.date32()),
     (2.0, pa.int64()),
+    (torch.tensor(3), pa.int64()),
+    (np.array([_INSTANT], "M8[us]"), pa.list_(pa.timestamp("us"))),
     ([1, None, 2], pa.list_(pa.int64())),
     (_INSTANT, pa.timestamp("us", "UTC")),
     (_INSTANT.replace(microsecond=0), pa.timestamp("s")),
@@ -102,6 +112,7 @@ def test_what_a_type_represents_is_taken(value: object, kind: pa.DataType) -> No
         ([1.0, 1e300], pa.float32(), "it would become infinite"),
         ([_INSTANT.replace(hour=0), _INSTANT], pa.date32(), "its time of day would be lost"),
         ([None, 1.5], pa.int32(), "would be lost|truncated"),
+        ([[1], [400]], pa.list_(pa.int8()), "in its row 1,|sample 1 "),
     ],
 )
 @pytest.mark.parametrize("over", ["arrow", "pandas"])

@@ -2,7 +2,8 @@
 
 `pyarrow.array` refuses most of what a type cannot represent. It takes these, and alters them: a
 number too large for a float becomes infinite; an integer drops a fraction; times drop what is finer
-than their unit; dates drop the time; structs drop fields that they do not have.
+than their unit; dates drop the time; structs drop fields that they do not have; arrays of NumPy's
+times are taken for the type's unit, whatever theirs is.
 """
 
 from __future__ import annotations
@@ -80,10 +81,9 @@ def _loss(value: Any, kind: pa.DataType) -> str:
         sides = (kind.key_type, kind.item_type)
         return _first(_loss(part, side) for pair in pairs for part, side in zip(pair, sides))  # noqa: B905 - Arrow has refused other pairs
     if isinstance(kind, pa.ListType | pa.LargeListType | pa.FixedSizeListType):
-        items = _items(value)
-        if _are_whole(items, kind.value_type):
-            return ""
-        return _first(_loss(item, kind.value_type) for item in items)
+        return _loss_of_items(_items(value), kind.value_type)
+    if getattr(value, "ndim", None) == 0:  # of NumPy or torch, which are no numbers of Python
+        value = value.item()
     return (
         _loss_of_time(value, kind) if pa.types.is_temporal(kind) else _loss_of_number(value, kind)
     )
@@ -103,6 +103,14 @@ def _are_whole(items: Any, kind: pa.DataType) -> bool:
     if isinstance(items, np.ndarray) and items.dtype != object:
         return items.dtype.kind in "iub"
     return set(map(type, items)) <= _WHOLE
+
+
+def _loss_of_items(items: Any, kind: Any) -> str:
+    if isinstance(items, np.ndarray) and items.dtype.kind in "mM" and pa.types.is_temporal(kind):
+        unit = np.datetime_data(items.dtype)[0]
+        is_kept = unit == getattr(kind, "unit", None)
+        return "" if is_kept else f"its unit is {unit}, which would be lost"
+    return "" if _are_whole(items, kind) else _first(_loss(item, kind) for item in items)
 
 
 def _loss_of_fields(value: Mapping[Any, Any], kind: pa.StructType) -> str:
@@ -128,15 +136,16 @@ def _loss_of_number(value: object, kind: pa.DataType) -> str:
 def _loss_of_time(value: object, kind: Any) -> str:
     if value != value:  # noqa: PLR0124 - pandas' NaT is a datetime
         return ""
+    if isinstance(value, Real | Decimal):
+        return "its fraction would be lost" if value % 1 else ""
     if pa.types.is_date(kind):
         has_time = isinstance(value, dt.datetime) and value.time() != dt.time.min
         return "its time of day would be lost" if has_time else ""
-    finest = _MICROSECONDS[kind.unit]
     if isinstance(value, dt.datetime | dt.time):
-        is_finer = value.microsecond % finest or (
-            kind.unit != "ns" and getattr(value, "nanosecond", 0)
-        )
-        return f"what is finer than its unit, {kind.unit}, would be lost" if is_finer else ""
-    if isinstance(value, dt.timedelta) and value.microseconds % finest:
-        return f"what is finer than its unit, {kind.unit}, would be lost"
-    return ""
+        microseconds, nanoseconds = value.microsecond, getattr(value, "nanosecond", 0)
+    elif isinstance(value, dt.timedelta):
+        microseconds, nanoseconds = value.microseconds, getattr(value, "nanoseconds", 0)
+    else:
+        return ""
+    is_finer = microseconds % _MICROSECONDS[kind.unit] or (kind.unit != "ns" and nanoseconds)
+    return f"what is finer than its unit, {kind.unit}, would be lost" if is_finer else ""

@@ -14,6 +14,7 @@ import sys
 import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import pyarrow as pa
@@ -187,7 +188,12 @@ def _as_batch(item: Any, plan: FunctionPlan, first_sample: int) -> pa.RecordBatc
     pandas = sys.modules.get("pandas")
     if plan.over == "pandas" and pandas is not None and isinstance(item, pandas.DataFrame):
         known = [field for field in plan.schema if field.name in item.columns]
-        batch = pa.RecordBatch.from_pandas(item, schema=pa.schema(known), preserve_index=False)
+        try:
+            batch = pa.RecordBatch.from_pandas(item, schema=pa.schema(known), preserve_index=False)
+        except _UNFIT:
+            for field in known:
+                _column(item[field.name].tolist(), field, first_sample, from_pandas=True)
+            raise
         for field in known:
             _refuse_altered(
                 item[field.name].tolist(), batch.column(field.name), field, first_sample
@@ -250,7 +256,9 @@ def _batches_of_rows(made: Iterable[Any], schema: pa.Schema) -> Iterator[pa.Reco
                 field="function",
             )
         held.append(row)
-        size += sum(len(value) for value in row.values() if hasattr(value, "__len__"))
+        # Arrays and tensors without a dimension have a length that raises.
+        sized = (value for value in row.values() if hasattr(value, "__len__"))
+        size += sum(len(value) for value in sized if getattr(value, "ndim", 1))
         if len(held) >= _ROWS or size >= _ROW_BYTES:
             yield _batch_of_rows(held, schema, first)
             first, held, size = first + len(held), [], 0
@@ -267,17 +275,19 @@ def _shown(row: object) -> str:
 def _batch_of_rows(
     rows: list[Mapping[str, Any]], schema: pa.Schema, first_row: int
 ) -> pa.RecordBatch:
-    columns = []
-    for field in schema:
-        values = [row[field.name] for row in rows]
-        try:
-            column = pa.array(values, field.type)
-        except _UNFIT as error:
-            at = next((at for at, value in enumerate(values) if _is_unfit(value, field.type)), 0)
-            raise _unfit(field, first_row + at, values[at], str(error)) from error
-        _refuse_altered(values, column, field, first_row)
-        columns.append(column)
+    columns = [_column([row[field.name] for row in rows], field, first_row) for field in schema]
     return pa.RecordBatch.from_arrays(columns, schema=schema)
+
+
+def _column(values: list[Any], field: Any, first_row: int, *, from_pandas: bool = False) -> Any:
+    make = partial(pa.array, type=field.type, from_pandas=from_pandas)
+    try:
+        column = make(values)
+    except _UNFIT as error:
+        at = next((at for at, value in enumerate(values) if _is_unfit(value, make)), 0)
+        raise _unfit(field, first_row + at, values[at], str(error)) from error
+    _refuse_altered(values, column, field, first_row)
+    return column
 
 
 def _refuse_altered(values: Sequence[Any], column: Any, field: Any, first_row: int) -> None:
@@ -287,9 +297,9 @@ def _refuse_altered(values: Sequence[Any], column: Any, field: Any, first_row: i
         raise _unfit(field, first_row + at, values[at], loss)
 
 
-def _is_unfit(value: object, kind: pa.DataType) -> bool:
+def _is_unfit(value: object, make: Callable[[list[object]], object]) -> bool:
     try:
-        pa.array([value], kind)
+        make([value])
     except _UNFIT:
         return True
     return False
