@@ -1,17 +1,19 @@
 """What a training loop sees of a RemoteDataset."""
 
+import copy
 import gc
 import itertools
 import pickle
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import grpc
 import pytest
 import torch
 from torch.utils.data import DataLoader
 
-from headrace.client import Batch, Deadlines, RemoteDataset, Transport
+from headrace.client import Batch, Deadlines, NumpyDataset, RemoteDataset, Transport
 from headrace.errors import (
     BadArgumentError,
     ServerUnreachableError,
@@ -267,15 +269,28 @@ def _ours_since(before: set[threading.Thread]) -> list[str]:
     return [thread.name for thread in left if thread.name.startswith("headrace")]
 
 
+@pytest.mark.parametrize("make", [RemoteDataset, NumpyDataset])
+@pytest.mark.parametrize("travel", [copy.copy, copy.deepcopy])
+def test_a_copy_has_a_place_of_its_own(
+    server: ScriptedService, make: Callable[..., Any], travel: Callable[[Any], Any]
+) -> None:
+    """Whichever of the two is read, the other stays where it is."""
+    with make(server.address, "numbers", batch_size=4) as dataset, travel(dataset) as other:
+        next(iter(dataset))
+        epochs = [[batch["x"].tolist() for batch in each] for each in (other, dataset)]
+
+    assert (3, epochs[0][1:]) == (len(epochs[0]), epochs[1])
+
+
 def test_a_pickled_dataset_goes_on_from_its_place(server: ScriptedService) -> None:
     """Threads and connections stay behind; the place travels."""
     dataset = RemoteDataset(server.address, "d", batch_size=4)
     next(iter(dataset))
-    copy = pickle.loads(pickle.dumps(dataset))
+    other = pickle.loads(pickle.dumps(dataset))
     dataset.close()
 
-    assert WHOLE_EPOCHS[0][1:] == [_first(batch) for batch in copy]
-    copy.close()
+    assert WHOLE_EPOCHS[0][1:] == [_first(batch) for batch in other]
+    other.close()
 
 
 def test_a_dataloader_without_batching_hands_batches_through(server: ScriptedService) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from copy import deepcopy
 from dataclasses import replace
 from functools import partial
 from multiprocessing.context import get_spawning_popen
@@ -476,6 +477,10 @@ class RemoteDataset(IterableDataset[Batch]):
         if state["_side"] is None:
             self._side = WorkerSide(self._key)
             register_owner(self._key, self)
+
+    def __copy__(self) -> Self:
+        """Return a dataset with a place of its own, as a deep copy has."""
+        return deepcopy(self)
 
     if not TYPE_CHECKING:
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterator, Sequence
+from copy import deepcopy
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar
@@ -178,6 +179,10 @@ class NumpyDataset:
         self._classes: Classes | None = None
         if (start := token_bytes(token)) is not None:
             self._progress.place = Place.after(start)
+
+    def __copy__(self) -> Self:
+        """Return a dataset with a place of its own, as a deep copy has."""
+        return deepcopy(self)
 
     if not TYPE_CHECKING:
 
