@@ -146,6 +146,15 @@ def test_a_marker_of_a_lost_answer_blocks_nobody() -> None:
     assert b"first" == store.read("p")
 
 
+def test_files_of_others_block_no_commit() -> None:
+    """A folder of theirs may have the name of the folder of markers."""
+    store = _store(1)
+    store.write("commits/2026-11.log", b"theirs")
+    store.write_if_absent("p", b"first")
+
+    assert (b"first", ["commits/2026-11.log"]) == (store.read("p"), list(store.list("commits/")))
+
+
 def test_a_marker_that_stays_is_told(caplog: pytest.LogCaptureFixture) -> None:
     """A commit has succeeded although its marker cannot be removed; a warning names the marker."""
     store = _store(1)

@@ -14,6 +14,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import logging
+import re
 import tempfile
 import uuid
 from collections.abc import Callable, Iterator, Mapping
@@ -50,6 +51,7 @@ from headrace.storage.store.store import (
 # The file systems of S3, Google, Azure and Hugging Face use these names.
 _TAGS = ("ETag", "etag", "md5Hash", "content_md5", "blob_id", "generation")
 _TIMES = ("mtime", "LastModified", "last_modified", "updated", "modified", "created")
+_MARKER = re.compile(rf"{MARKER_FOLDER}/[0-9a-f]{{32}}")  # others' files say nothing of commits
 _LOG = logging.getLogger(__name__)
 _T = TypeVar("_T")
 
@@ -197,7 +199,8 @@ class FsspecStore:
         marker = f"{MARKER_FOLDER}/{uuid.uuid4().hex}"
         try:
             self.write(marker, name.encode())
-            others = [found for found in self.list(f"{MARKER_FOLDER}/") if found != marker]
+            listed = self.list(f"{MARKER_FOLDER}/")
+            others = [found for found in listed if found != marker and _MARKER.fullmatch(found)]
             if others:
                 raise self._conflict(name, f"another commit is under way ({others[0]})")
             yield
