@@ -49,6 +49,19 @@ def test_weights_are_finite(text: str) -> None:
         WEIGHTED_URL.convert(text, None, None)
 
 
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("s3://bucket/year=2026/d", ("s3://bucket/year=2026/d", None)),
+        ("s3://bucket/year=2026/", ("s3://bucket/year=2026/", None)),
+        ("s3://bucket/year=2026/d=0.5", ("s3://bucket/year=2026/d", 0.5)),
+    ],
+)
+def test_partitions_in_paths_are_no_weights(text: str, expected: tuple[str, float | None]) -> None:
+    """A weight has no slash."""
+    assert expected == WEIGHTED_URL.convert(text, None, None)
+
+
 def test_times_are_finite() -> None:
     """A time with this many digits would be infinite."""
     with pytest.raises(click.BadParameter, match="is not a time"):

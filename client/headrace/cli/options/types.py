@@ -157,14 +157,19 @@ class WeightedUrlType(click.ParamType[tuple[str, float | None]]):
         if isinstance(value, tuple):
             return value
         url, equals, weight = str(value).rpartition("=")
-        if not equals:
+        if not equals or "/" in weight:  # as in the paths of partitions, such as year=2026/
             return str(value), None
         try:
             found = float(weight)
         except ValueError:
             found = math.nan
         if not math.isfinite(found):
-            self.fail(f"{weight!r} is not a weight; expected URL or URL=WEIGHT", param, ctx)
+            self.fail(
+                f"{weight!r} is not a weight; expected URL=WEIGHT, or URL, with / at its end if "
+                "the name of its folder contains =",
+                param,
+                ctx,
+            )
         return url, found
 
 
