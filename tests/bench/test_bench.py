@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from headrace.bench import WORKLOADS, Limits, StageRates, decoding_rate
+from headrace.errors import DatasetExistsError
 from headrace.storage import open_dataset
 from support.command import run
 
@@ -26,6 +27,18 @@ def test_samples_are_as_large_as_said(tmp_path: Path, workload: object) -> None:
 
     assert 32 * known.batch_size == count == dataset.sample_count
     assert raw.nbytes / raw.num_rows == pytest.approx(known.sample_bytes, rel=0.1)
+
+
+def test_a_used_folder_is_left_as_it_is(tmp_path: Path) -> None:
+    """A second run is refused before it writes, with advice that the command can follow."""
+    tokens = next(known for known in WORKLOADS if known.name == "tokens")
+    tokens.write(str(tmp_path), raw_bytes=1)
+    before = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*.arrow")}
+
+    with pytest.raises(DatasetExistsError, match="give --url another folder"):
+        tokens.write(str(tmp_path), raw_bytes=1)
+
+    assert before == {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*.arrow")}
 
 
 def test_a_run_names_stages_limits_and_the_bottleneck() -> None:

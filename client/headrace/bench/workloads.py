@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from headrace.storage import ShardWriter, commit_dataset, open_store
+from headrace.errors import DatasetExistsError
+from headrace.storage import ShardWriter, Store, check_mode, commit_dataset, open_store
 
 _SHARD_BYTES = 16 << 20
 _IMAGE_BYTES = 64 << 10
@@ -48,6 +49,7 @@ class Workload:
         store = open_store(url)
         shards, schema = [], None
         try:
+            _refuse_used(store)
             for number, start in enumerate(range(0, count, shard_samples)):
                 table = self.make(min(shard_samples, count - start), generator)
                 schema = table.schema
@@ -60,6 +62,15 @@ class Workload:
         finally:
             store.close()
         return count
+
+
+def _refuse_used(store: Store) -> None:
+    try:
+        check_mode(store, "error")
+    except DatasetExistsError as error:
+        raise DatasetExistsError(
+            f"{store.url} already contains a dataset; give --url another folder", url=store.url
+        ) from error
 
 
 def _rows(count: int, generator: np.random.Generator) -> pa.Table:
