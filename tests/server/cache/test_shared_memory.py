@@ -135,13 +135,14 @@ def test_the_start_of_a_server_is_that_of_its_oldest_process() -> None:
 
 
 def test_metrics_are_the_sum() -> None:
-    """Counters, gauges and histograms add up by label; counters of the dead stay, gauges go."""
+    """Metrics add up by label; counters of the dead stay, gauges and those of streams go."""
     total = MetricsSum()
     registries = [CollectorRegistry(), CollectorRegistry()]
     total.add_registry(registries[0])
     for factor, registry in enumerate(registries, 1):
         Counter("sent", "x", ["who"], registry=registry).labels("a").inc(factor)
         Gauge("open", "x", registry=registry).set(factor)
+        Counter("headrace_stream_waits", "x", registry=registry).inc(factor)
         Histogram("wait", "x", registry=registry, buckets=(1.0,)).observe(factor)
     total.report("worker", list(registries[1].collect()))
 
@@ -150,15 +151,16 @@ def test_metrics_are_the_sum() -> None:
         return (
             read("sent_total", {"who": "a"}),
             read("open"),
+            read("headrace_stream_waits_total"),
             read("wait_sum"),
             read("wait_bucket", {"le": "1.0"}),
         )
 
-    assert (3, 3, 3, 1) == values()
+    assert (3, 3, 3, 3, 1) == values()
     total.end("worker")
-    assert (3, 1, 3, 1) == values()
+    assert (3, 1, 1, 3, 1) == values()
     total.report("worker", list(registries[1].collect()))
-    assert (5, 3, 5, 1) == values()
+    assert (5, 3, 3, 5, 1) == values()
 
 
 def test_only_uneven_workers_send_streams_away() -> None:

@@ -12,11 +12,13 @@ _Key = tuple[str, tuple[tuple[str, str], ...]]
 
 # The kinds of metrics that count after their process has ended.
 _LASTING = frozenset({"counter", "histogram", "summary"})
+_OF_OPEN_STREAMS = "headrace_stream_"
 
 
 class MetricsSum(Collector):
     """Add up what processes report; counters keep their values when a process ends.
 
+    Those of single streams end with it, as they do when a stream ends.
     Facts about the build, whose names end in ``_info``, and times of starts are not added. Safe for
     several threads.
     """
@@ -42,7 +44,11 @@ class MetricsSum(Collector):
         """Keep the counters of a process that has ended."""
         with self._lock:
             last = self._sources.pop(process, ())
-            lasting = [metric for metric in _metrics(last) if metric.type in _LASTING]
+            lasting = [
+                metric
+                for metric in _metrics(last)
+                if metric.type in _LASTING and not metric.name.startswith(_OF_OPEN_STREAMS)
+            ]
             self._ended = list(_added([*self._ended, *lasting]))
 
     def collect(self) -> Iterable[Metric]:
