@@ -92,7 +92,7 @@ class Catalog:
         if parts is None or parts[0] not in self._datasets:
             return self.get(name)
         base, length = parts
-        return self._datasets[base].rows.get(length)
+        return self.get(base).rows.get(length)
 
     def owner_of(self, name: str) -> str:
         """Return the dataset that a name stands for: its own, or the one whose rows it names."""
