@@ -113,6 +113,11 @@ def test_what_a_type_represents_is_taken(value: object, kind: pa.DataType) -> No
         ([_INSTANT.replace(hour=0), _INSTANT], pa.date32(), "its time of day would be lost"),
         ([None, 1.5], pa.int32(), "would be lost|truncated"),
         ([[1], [400]], pa.list_(pa.int8()), "in its row 1,|sample 1 "),
+        ([[1.0], [1e300]], pa.list_(pa.float32(), 1), "it would become infinite"),
+        ([[1.0], [1e300]], pa.large_list(pa.float32()), "it would become infinite"),
+        ([{"a": [1e300]}], pa.struct([("a", pa.list_(pa.float32()))]), "it would become infinite"),
+        ([{"a": _INSTANT}], pa.struct([("a", pa.date32())]), "its time of day would be lost"),
+        ([{"a": 1, "b": 2}], pa.struct([("a", pa.int64())]), "its field 'b' would be lost"),
     ],
 )
 @pytest.mark.parametrize("over", ["arrow", "pandas"])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -20,7 +21,8 @@ def checked_cast(column: Array, kind: pa.DataType, *, name: str, first_sample: i
     """Return ``column`` as ``kind``.
 
     Refuses numbers out of range, fractions cast to integers, floats that become infinite, times
-    that a date or a coarser unit drops, and text that is not a number. Floats may lose digits.
+    that a date or a coarser unit drops, fields of structs that the type lacks, and text that is not
+    a number. Floats may lose digits.
 
     Args:
         column: A column of any type that Arrow can cast.
@@ -47,25 +49,43 @@ def checked_cast(column: Array, kind: pa.DataType, *, name: str, first_sample: i
 
 def _cast(column: Array, kind: pa.DataType) -> Array:
     cast: Array = column.cast(kind)
-    before, after = _leaves(column), _leaves(cast)
-    # Arrow checks integers, but a float64 that is too large silently becomes infinite.
-    narrows = pa.types.is_floating(after.type) and before.type != after.type
-    if narrows and _infinite(after) > _infinite(before):
-        raise OverflowError("it would become infinite")
-    # It checks the units of times, but a date silently drops the time of day.
-    if pa.types.is_date(after.type) and pa.types.is_timestamp(before.type):
-        again: Array = after.cast(pa.timestamp(before.type.unit)).cast(pa.int64())
-        if again != _local(before).cast(pa.int64()):
-            raise OverflowError("its time of day would be lost")
+    for before, after in _leaves(column, cast):
+        # Arrow checks integers, but a float64 that is too large silently becomes infinite.
+        narrows = pa.types.is_floating(after.type) and before.type != after.type
+        if narrows and _infinite(after) > _infinite(before):
+            raise OverflowError("it would become infinite")
+        # It checks the units of times, but a date silently drops the time of day.
+        if pa.types.is_date(after.type) and pa.types.is_timestamp(before.type):
+            again: Array = after.cast(pa.timestamp(before.type.unit)).cast(pa.int64())
+            if again != _local(before).cast(pa.int64()):
+                raise OverflowError("its time of day would be lost")
     return cast
 
 
-def _leaves(column: Array) -> Array:
-    # A map is a list to isinstance of its array, and not of its type.
-    while isinstance(column.type, pa.ListType):
-        assert isinstance(column, pa.ListArray)
-        column = column.flatten()
-    return column
+def _leaves(before: Any, after: Any) -> Iterator[tuple[Array, Array]]:
+    """Yield the columns without parts that two nested columns have, for each part of the second.
+
+    Raises:
+        OverflowError: The second column lacks a field of a struct, which a cast silently drops.
+    """
+    before, after = (getattr(column, "storage", column) for column in (before, after))
+    pairs: Iterable[tuple[Any, Any]]
+    if isinstance(after.type, pa.MapType):
+        before = pa.concat_arrays([before])  # keys and items of a slice are those of the whole
+        pairs = (before.keys, after.keys), (before.items, after.items)
+    elif isinstance(after.type, pa.StructType):
+        given = dict(zip(before.type.names, before.flatten(), strict=True))
+        if lost := [name for name in given if name not in after.type.names]:
+            raise OverflowError(f"its field {lost[0]!r} would be lost")
+        parts = zip(after.type.names, after.flatten(), strict=True)
+        pairs = ((given[name], part) for name, part in parts if name in given)
+    elif isinstance(after.type, pa.ListType | pa.LargeListType | pa.FixedSizeListType):
+        pairs = ((before.flatten(), after.flatten()),)
+    else:
+        pairs = ()
+        yield before, after
+    for pair in pairs:
+        yield from _leaves(*pair)
 
 
 def _local(times: Array) -> Array:
