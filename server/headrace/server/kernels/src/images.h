@@ -45,8 +45,9 @@ static bool weigh(int64_t length, int64_t size, int64_t first, int64_t count, im
     }
     for (int64_t i = 0; i < count; i++) {
         const double centre = ((double)(first + i) + 0.5) * scale;
-        const int64_t start = most((int64_t)floor(centre - support + 0.5), 0);
-        const int64_t end = least((int64_t)floor(centre + support + 0.5), length);
+        /* Numbers below zero are cut off, so conversion rounds down. */
+        const int64_t start = most((int64_t)(centre - support + 0.5), 0);
+        const int64_t end = least((int64_t)(centre + support + 0.5), length);
         int16_t *weights = into->weights + i * taps;
         double total = 0.0;
         for (int64_t place = start; place < end; place++) {
@@ -58,7 +59,7 @@ static bool weigh(int64_t length, int64_t size, int64_t first, int64_t count, im
         int64_t best = 0;
         for (int64_t tap = 0; tap < end - start; tap++) {
             const double share = near[tap] / total * (1 << WEIGHT_BITS);
-            weights[tap] = (int16_t)floor(share + 0.5);
+            weights[tap] = (int16_t)(share + 0.5);
             left -= weights[tap];
             if (weights[tap] > weights[best])
                 best = tap;
@@ -116,17 +117,21 @@ typedef struct {
     int64_t rows;
 } rows_ahead;
 
-/* Do the same as `weigh_bytes` for pixels of four bytes, four at a time; return how many were done.
- * It reads no bytes after those. */
-WITH_AVX2 static int64_t weigh_bytes_wide(const uint8_t *from, int64_t stride, int64_t rows,
-                                          const int16_t *weights, int64_t taps, int64_t pixels,
-                                          int64_t step, int16_t *kept, rows_ahead ahead) {
-    int64_t at = 0;
-    for (; at + 4 <= pixels; at += 4) {
-        if (at % (LINE_BYTES / PIXEL) == 0)
+/* Do the same as `weigh_bytes` for at least eight pixels of four bytes, eight at a time. */
+WITH_AVX2 static void weigh_bytes_wide(const uint8_t *from, int64_t stride, int64_t rows,
+                                       const int16_t *weights, int64_t taps, int64_t pixels,
+                                       int64_t step, int16_t *kept, rows_ahead ahead) {
+    const __m256i none = _mm256_setzero_si256();
+    for (int64_t next = 0; next < pixels; next += 8) {
+        /* The last ones overlap those before. */
+        const int64_t at = least(next, pixels - 8);
+        if (next % (LINE_BYTES / PIXEL) == 0)
             for (int64_t row = 0; row < ahead.rows; row++)
                 __builtin_prefetch(ahead.from + row * stride + at * PIXEL);
-        __m256i low = _mm256_set1_epi32(1 << (KEPT_SHIFT - 1)), high = low;
+        /* Pixels 0 and 4, 1 and 5, 2 and 6, 3 and 7. */
+        __m256i sums[4];
+        for (int i = 0; i < 4; i++)
+            sums[i] = _mm256_set1_epi32(1 << (KEPT_SHIFT - 1));
         for (int64_t tap = 0; tap < taps; tap += 2) {
             int32_t pair;
             memcpy(&pair, weights + tap, sizeof pair);
@@ -134,58 +139,79 @@ WITH_AVX2 static int64_t weigh_bytes_wide(const uint8_t *from, int64_t stride, i
                 continue;
             const uint8_t *one = from + least(tap, rows - 1) * stride + at * PIXEL;
             const uint8_t *two = from + least(tap + 1, rows - 1) * stride + at * PIXEL;
-            const __m256i a = _mm256_cvtepu8_epi16(_mm_loadu_si128((const __m128i *)one));
-            const __m256i b = _mm256_cvtepu8_epi16(_mm_loadu_si128((const __m128i *)two));
+            const __m256i a = _mm256_loadu_si256((const __m256i *)one);
+            const __m256i b = _mm256_loadu_si256((const __m256i *)two);
+            const __m256i low = _mm256_unpacklo_epi8(a, b), high = _mm256_unpackhi_epi8(a, b);
             const __m256i by = _mm256_set1_epi32(pair);
-            low = _mm256_add_epi32(low, _mm256_madd_epi16(_mm256_unpacklo_epi16(a, b), by));
-            high = _mm256_add_epi32(high, _mm256_madd_epi16(_mm256_unpackhi_epi16(a, b), by));
+            const __m256i pairs[4] = {
+                _mm256_unpacklo_epi8(low, none), _mm256_unpackhi_epi8(low, none),
+                _mm256_unpacklo_epi8(high, none), _mm256_unpackhi_epi8(high, none)};
+            for (int i = 0; i < 4; i++)
+                sums[i] = _mm256_add_epi32(sums[i], _mm256_madd_epi16(pairs[i], by));
         }
-        const __m256i made = _mm256_packs_epi32(_mm256_srai_epi32(low, KEPT_SHIFT),
-                                                _mm256_srai_epi32(high, KEPT_SHIFT));
-        const __m128i first = _mm256_castsi256_si128(made);
-        const __m128i second = _mm256_extracti128_si256(made, 1);
-        _mm_storel_epi64((__m128i *)(kept + at * step), first);
-        _mm_storeh_pd((double *)(kept + (at + 1) * step), _mm_castsi128_pd(first));
-        _mm_storel_epi64((__m128i *)(kept + (at + 2) * step), second);
-        _mm_storeh_pd((double *)(kept + (at + 3) * step), _mm_castsi128_pd(second));
+        for (int i = 0; i < 4; i += 2) {
+            const __m256i made = _mm256_packs_epi32(_mm256_srai_epi32(sums[i], KEPT_SHIFT),
+                                                    _mm256_srai_epi32(sums[i + 1], KEPT_SHIFT));
+            const __m128i first = _mm256_castsi256_si128(made);
+            const __m128i second = _mm256_extracti128_si256(made, 1);
+            int16_t *to = kept + (at + i) * step;
+            _mm_storel_epi64((__m128i *)to, first);
+            _mm_storeh_pd((double *)(to + step), _mm_castsi128_pd(first));
+            _mm_storel_epi64((__m128i *)(to + 4 * step), second);
+            _mm_storeh_pd((double *)(to + 5 * step), _mm_castsi128_pd(second));
+        }
     }
-    return at;
 }
 
-/* Compute the pixels of four rows, whose sums are interleaved in `kept`, for all columns.
+/* Return the pixels of four rows, whose sums are interleaved in `kept`, as 16-bit numbers. */
+WITH_AVX2 static inline __m256i weigh_four_pixels(const int16_t *kept, const int16_t *weights,
+                                                  int64_t taps) {
+    __m256i even = _mm256_set1_epi32(1 << (LAST_SHIFT - 1)), odd = even;
+    for (int64_t tap = 0; tap < taps; tap += 2) {
+        int32_t pair;
+        memcpy(&pair, weights + tap, sizeof pair);
+        const __m256i by = _mm256_set1_epi32(pair);
+        const __m256i a = _mm256_loadu_si256((const __m256i *)(kept + tap * 16));
+        const __m256i b = _mm256_loadu_si256((const __m256i *)(kept + (tap + 1) * 16));
+        even = _mm256_add_epi32(even, _mm256_madd_epi16(_mm256_unpacklo_epi16(a, b), by));
+        odd = _mm256_add_epi32(odd, _mm256_madd_epi16(_mm256_unpackhi_epi16(a, b), by));
+    }
+    return _mm256_packs_epi32(_mm256_srai_epi32(even, LAST_SHIFT),
+                              _mm256_srai_epi32(odd, LAST_SHIFT));
+}
+
+/* Compute the pixels of four rows for all columns, two at a time.
  *
- * A pixel is written as four bytes; the next one overwrites the fourth. */
+ * Two pixels are written as eight bytes; the next ones overwrite the last two. Rows are written from
+ * the last to the first, which may be in the same place. */
 WITH_AVX2 static void weigh_four_rows(const int16_t *kept, int64_t start, const image_part *part,
-                                      const image_weights *across, uint8_t *const *out,
-                                      int64_t rows) {
-    for (int64_t i = 0; i < part->columns; i++) {
-        const int64_t x = part->flip_x ? part->columns - 1 - i : i;
-        const int16_t *from = kept + (across->firsts[x] - start) * PIXEL * ROWS_AT_ONCE;
-        const int16_t *weights = across->weights + x * across->taps;
-        __m256i even = _mm256_set1_epi32(1 << (LAST_SHIFT - 1)), odd = even;
-        for (int64_t tap = 0; tap < across->taps; tap += 2) {
-            int32_t pair;
-            memcpy(&pair, weights + tap, sizeof pair);
-            const __m256i by = _mm256_set1_epi32(pair);
-            const __m256i a = _mm256_loadu_si256((const __m256i *)(from + tap * 16));
-            const __m256i b = _mm256_loadu_si256((const __m256i *)(from + (tap + 1) * 16));
-            even = _mm256_add_epi32(even, _mm256_madd_epi16(_mm256_unpacklo_epi16(a, b), by));
-            odd = _mm256_add_epi32(odd, _mm256_madd_epi16(_mm256_unpackhi_epi16(a, b), by));
+                                      const image_weights *across, uint8_t *const *out) {
+    const __m256i order = _mm256_setr_epi8(0, 1, 2, 8, 9, 10, -1, -1, 4, 5, 6, 12, 13, 14, -1, -1,
+                                           0, 1, 2, 8, 9, 10, -1, -1, 4, 5, 6, 12, 13, 14, -1, -1);
+    const int64_t last = part->columns - 1, taps = across->taps, step = PIXEL * ROWS_AT_ONCE;
+    for (int64_t i = 0; i <= last; i += 2) {
+        const int64_t next = least(i + 1, last);
+        const int64_t x = part->flip_x ? last - i : i, y = part->flip_x ? last - next : next;
+        const int16_t *sums_x = kept + (across->firsts[x] - start) * step;
+        const int16_t *sums_y = kept + (across->firsts[y] - start) * step;
+        const int16_t *by_x = across->weights + x * taps, *by_y = across->weights + y * taps;
+        __m256i one, two;
+        if (taps == 4) { /* as most crops have; compilers unroll this */
+            one = weigh_four_pixels(sums_x, by_x, 4);
+            two = weigh_four_pixels(sums_y, by_y, 4);
+        } else {
+            one = weigh_four_pixels(sums_x, by_x, taps);
+            two = weigh_four_pixels(sums_y, by_y, taps);
         }
-        const __m256i words = _mm256_packs_epi32(_mm256_srai_epi32(even, LAST_SHIFT),
-                                                 _mm256_srai_epi32(odd, LAST_SHIFT));
-        const __m256i bytes = _mm256_packus_epi16(words, words);
-        uint8_t made[ROWS_AT_ONCE * PIXEL];
-        const __m128i lower = _mm256_castsi256_si128(bytes);
-        const __m128i upper = _mm256_extracti128_si256(bytes, 1);
-        _mm_storel_epi64((__m128i *)made, lower);
-        _mm_storel_epi64((__m128i *)(made + 8), upper);
-        if (i + 1 < part->columns)
-            for (int64_t row = 0; row < rows; row++)
-                memcpy(out[row] + i * COLOURS, made + row * PIXEL, PIXEL);
+        uint64_t made[ROWS_AT_ONCE];
+        _mm256_storeu_si256((__m256i *)made,
+                            _mm256_shuffle_epi8(_mm256_packus_epi16(one, two), order));
+        if (i + 2 <= last)
+            for (int row = ROWS_AT_ONCE - 1; row >= 0; row--)
+                memcpy(out[row] + i * COLOURS, made + row, sizeof *made);
         else
-            for (int64_t row = 0; row < rows; row++)
-                memcpy(out[row] + i * COLOURS, made + row * PIXEL, COLOURS);
+            for (int row = ROWS_AT_ONCE - 1; row >= 0; row--)
+                memcpy(out[row] + i * COLOURS, made + row, (size_t)((next - i + 1) * COLOURS));
     }
 }
 #endif
@@ -391,24 +417,26 @@ static int resample(const array *pixels, const array *numbers, const array *out)
                                       ((part.top + first) * part.stride + part.left + start) * lanes;
                 const int16_t *weights = down.weights + (y + row) * down.taps;
                 int16_t *into = kept + row * lanes;
-                int64_t done = 0;
                 to[row] = bytes_to(out) + place * part.columns * channels;
 #if HAS_AVX2_PATH
-                if (is_wide) {
+                if (is_wide && end - start >= 8) {
                     const int64_t known = end_of_rows(&part, &down, y + row + ROWS_AHEAD - 1);
                     const rows_ahead ahead = {
                         from + (known - first) * part.stride * lanes,
                         end_of_rows(&part, &down, y + row + ROWS_AHEAD) - known};
-                    done = weigh_bytes_wide(from, part.stride * lanes, left, weights, down.taps,
-                                            end - start, step, into, ahead);
+                    weigh_bytes_wide(from, part.stride * lanes, left, weights, down.taps,
+                                     end - start, step, into, ahead);
+                    continue;
                 }
 #endif
-                weigh_bytes(from + done * lanes, part.stride * lanes, left, weights, down.taps,
-                            (end - start - done) * lanes, lanes, step, into + done * step);
+                weigh_bytes(from, part.stride * lanes, left, weights, down.taps,
+                            (end - start) * lanes, lanes, step, into);
             }
 #if HAS_AVX2_PATH
             if (is_wide) {
-                weigh_four_rows(kept, start, &part, &across, to, rows);
+                for (int64_t row = rows; row < ROWS_AT_ONCE; row++)
+                    to[row] = to[0];
+                weigh_four_rows(kept, start, &part, &across, to);
                 continue;
             }
 #endif
