@@ -6,6 +6,7 @@ operations that IEEE 754 rounds exactly: sums, products, quotients and square ro
 
 from __future__ import annotations
 
+import functools
 import math
 
 _HALVINGS = 6
@@ -30,6 +31,7 @@ def exp(x: float) -> float:
     return found
 
 
+@functools.lru_cache
 def log(x: float) -> float:
     """Return the natural logarithm of x, for x in [2^-60, 2^60], to 13 digits."""
     for _ in range(_HALVINGS):

@@ -13,7 +13,8 @@ Box = tuple[int, int, int, int]
 """Top, left, height and width, in pixels."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+# Made several times for each image: frozen ones would take three times as long.
+@dataclass(slots=True, eq=False)
 class Frame:
     """An image and the geometry with which it will be painted.
 
