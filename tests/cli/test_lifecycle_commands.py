@@ -88,7 +88,7 @@ def test_inspect_shows_packed_rows(tmp_path: Path) -> None:
     assert shown in run("inspect", folder).stdout
 
 
-@pytest.mark.parametrize("older_than", ["soon", "-1h"])
+@pytest.mark.parametrize("older_than", ["soon", "-1h", "7"])
 def test_gc_refuses_what_is_no_time(url: str, older_than: str) -> None:
     """A wrong time is misuse."""
     done = run("gc", url, "--older-than", older_than)

@@ -179,9 +179,15 @@ COMMANDS = [
     Mistake(
         "cat {URL} --png {DIR}/x.png", "contain no images", "choose other --columns", "--html FILE"
     ),
+    Mistake("inspect s3:/bucket/small", "'s3:/bucket/small'", "one slash", "expected s3://"),
+    Mistake("view {DIR}/empty", "empty", _NO_DATASET, "`headrace convert`", code=1),
+    Mistake("list {ADDR} --tls-ca {DIR}/a.csv", "a.csv", "not PEM", "a PEM file", code=1),
+    Mistake("list {ADDR} --token-file {DIR}/empty.csv", "it is empty", "a file", "token", code=1),
+    Mistake("serve d={URL} --listen unix:/no/s", "unix:/no/s", "folder", "create the", code=1),
     Mistake("verify {DIR}/empty", _EVIDENCE, _NO_DATASET, "`headrace convert`", code=1),
     Mistake("order {URL}", "Missing option", "'--global-batch-size'", f"headrace order {_HELP}"),
     Mistake("shuffle {URL} --label nope", "'nope'", "there are", "number"),
+    Mistake("gc {URL} --older-than 7", "'7'", "a number with s, m, h or d", "such as 7d"),
     Mistake("gc {DIR}/empty", "no headrace.json", "which files are needed", "--repair", code=1),
     Mistake("loadtest {ADDR} small --rescale 8", "'8'", "OLD:NEW@P%", "8:6@50%"),
     Mistake(

@@ -61,6 +61,7 @@ def command(
     """
     from headrace.page.listen import serve_page  # noqa: PLC0415 - needs the [page] extra
     from headrace.page.settings import PageSettings  # noqa: PLC0415
+    from headrace.server.datasets.served_dataset import open_one  # noqa: PLC0415
     from headrace.server.steps.registered import load_tokenizers  # noqa: PLC0415
 
     try:
@@ -74,6 +75,8 @@ def command(
     except ConfigurationError as error:
         raise click.UsageError(error.message) from error
     configs = _named(urls)
+    for config in configs.values():
+        open_one(config).close()  # a wrong URL ends the command, not the first look
     texts = load_tokenizers(tokenizers)
     start_logging("warning", "console")
     access = Access(Path(tokens) if tokens else None)

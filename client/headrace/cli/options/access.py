@@ -90,9 +90,12 @@ def _access(
 
 def _token(path: Path) -> str:
     try:
-        return path.read_text().strip()
+        token = path.read_text().strip()
+        why = "" if token else "it is empty"
     except (OSError, ValueError) as error:
-        why = error.strerror if isinstance(error, OSError) else "it is not text"
+        why = str(error.strerror) if isinstance(error, OSError) else "it is not text"
+    if why:
         raise ConfigurationError(
             f"cannot read the token in {path} ({why}); give a file that contains only a token"
-        ) from None
+        )
+    return token

@@ -10,7 +10,7 @@ from typing import cast
 import click
 
 _PICTURES = (".png", ".svg", ".pdf")
-_SECONDS = {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86400}
+_SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 _UNITS = {"": 1, "b": 1, "kib": 1 << 10, "mib": 1 << 20, "gib": 1 << 30, "tib": 1 << 40}
 
 
@@ -34,7 +34,7 @@ class SizeType(click.ParamType[int]):
 
 
 class DurationType(click.ParamType[float]):
-    """A time in seconds, optionally followed by s, m, h or d."""
+    """A number followed by s, m, h or d, or 0. A bare 7 might be meant as days, and delete."""
 
     name = "time"
 
@@ -44,10 +44,14 @@ class DurationType(click.ParamType[float]):
         """Return the seconds."""
         if isinstance(value, float):
             return value
-        found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([smhd]?)", str(value).strip().lower())
-        seconds = math.inf if found is None else float(found[1]) * _SECONDS[found[2]]
+        found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([smhd])|0", str(value).strip().lower())
+        seconds = math.inf if found is None else float(found[1] or 0) * _SECONDS[found[2] or "s"]
         if seconds == math.inf:
-            self.fail(f"{value!r} is not a time; expected a number with s, m, h or d", param, ctx)
+            self.fail(
+                f"{value!r} is not a time; expected a number with s, m, h or d, such as 7d",
+                param,
+                ctx,
+            )
         return seconds
 
 

@@ -169,10 +169,12 @@ def _read(name: str, path: str | Path | None) -> bytes | None:
     if path is None:
         return None
     try:
-        return Path(path).read_bytes()
+        content = Path(path).read_bytes()
+        why = "" if b"-----BEGIN " in content else "which is not PEM"
     except OSError as error:
+        why = f"which cannot be read ({error.strerror})"
+    if why:
         raise ConfigurationError(
-            f"tls.{name} is {str(path)!r}, which cannot be read ({error.strerror}); expected a PEM "
-            "file",
-            field="tls",
-        ) from error
+            f"tls.{name} is {str(path)!r}, {why}; expected a PEM file", field="tls"
+        )
+    return content

@@ -129,11 +129,13 @@ class Access:
             found = self._known(token, names)
         if found is None:
             raise UnauthenticatedError(
-                "the call has no bearer token or certificate that this server knows; give a valid "
-                "one"
+                "the call has no bearer token or certificate that this server knows; give one with "
+                "Access(auth=…) or --token-file"
             )
         if found.datasets == frozenset():
-            raise AccessDeniedError("the caller is known but may read nothing here")
+            raise AccessDeniedError(
+                f"{found.name!r} may read no dataset here; ask the operator of this server"
+            )
         return found
 
     def _known(self, token: bytes, subjects: frozenset[str]) -> Caller | None:

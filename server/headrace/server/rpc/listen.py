@@ -149,11 +149,13 @@ def _add_port(
 
 
 def _refusal(address: str) -> ConfigurationError:
-    return ConfigurationError(
-        f"cannot listen on {address}: it is in use by another process, or is not an address of "
-        "this machine; stop that process, or choose another address",
-        address=address,
+    place = (
+        "its folder does not exist or is not writable; create the folder, or choose another path"
+        if address.startswith("unix:")
+        else "it is in use by another process, or is not an address of this machine; stop that "
+        "process, or choose another address"
     )
+    return ConfigurationError(f"cannot listen on {address}: {place}", address=address)
 
 
 def _make_way(path: str) -> None:
@@ -174,4 +176,7 @@ def _make_way(path: str) -> None:
             probe.connect(path)
         except OSError:
             return
-    raise _refusal(f"unix:{path}")
+    raise ConfigurationError(
+        f"cannot listen on unix:{path}: it is in use by another server; stop that server, or "
+        "choose another path"
+    )

@@ -69,7 +69,13 @@ def document_column(schema: pa.Schema, name: str | None, *, is_text: bool = Fals
             )
         return name
     found = [field.name for field in schema if holds(field.type)]
-    if len(found) != 1:
+    if not found:
+        raise BadArgumentError(
+            f"no column contains {what}; there are {', '.join(schema.names)}, and a column of text "
+            "needs --tokenizer",
+            field="column",
+        )
+    if len(found) > 1:
         raise BadArgumentError(
             f"{len(found)} columns contain {what} ({', '.join(found)}); name the one with the "
             "documents with --column",

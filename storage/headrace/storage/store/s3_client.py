@@ -44,7 +44,11 @@ class S3Requests:
         except BotoCoreError as error:
             raise translate(error, place=place, credential=self._credential()) from error
         except ValueError as error:
-            raise BadArgumentError(f"{place}: {error}", field="endpoint") from error
+            raise BadArgumentError(
+                f"{place}: {error}; expected http://HOST:PORT or https://HOST as the option "
+                "endpoint or in AWS_ENDPOINT_URL",
+                field="endpoint",
+            ) from error
 
     def send(self, request: Callable[[S3Client], _T], *, place: str) -> _T:
         """Call ``request`` with the client until it succeeds or the retries are exhausted.
@@ -110,7 +114,10 @@ class S3Requests:
             return f"profile {self._options.profile!r}"
         if found is None:
             return "no credentials"
-        return f"access key {key} (from {found.method})"
+        # Keys of the environment are passed to boto3 as if they were options.
+        method = found.method
+        source = "the options or AWS_ACCESS_KEY_ID" if method == "explicit" else method
+        return f"access key {key} (from {source})"
 
 
 @cache

@@ -102,8 +102,10 @@ def _translate_answer(error: ClientError, place: str, credential: str) -> Headra
             url=place,
         )
     if code in _ABSENT or (status == HTTPStatus.NOT_FOUND and code not in _REFUSED):
-        what = "bucket" if code == "NoSuchBucket" else "object"
-        return ObjectNotFoundError(f"there is no {what} for {place} ({answer})", url=place)
+        text = f"there is no object for {place} ({answer})"
+        if code == "NoSuchBucket":
+            text = f"there is no bucket for {place} ({answer}); create it, or correct the URL"
+        return ObjectNotFoundError(text, url=place)
     if code in _THROTTLED or status in {
         HTTPStatus.TOO_MANY_REQUESTS,
         HTTPStatus.SERVICE_UNAVAILABLE,

@@ -6,6 +6,7 @@ each is listed with its size and version, and `Store.read_entry` states the vers
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import NewType, Protocol
@@ -208,6 +209,8 @@ def open_store(url: str, *, options: StoreOptions | None = None) -> Store:
         raise BadArgumentError(
             "the URL is empty, expected a path or a URL such as s3://bucket/name"
         )
+    if (one_slash := re.match(r"(\w{2,}):/(?!/)", url)) is not None:
+        raise BadArgumentError(f"{url!r} has one slash; expected {one_slash[1]}://…", field="url")
     # Stores are imported where they are used, so a server on local files needs no boto3.
     if scheme == "file":
         from headrace.storage.store.local import LocalStore  # noqa: PLC0415
