@@ -42,6 +42,16 @@ def test_neighbours_that_wait_are_taken_together() -> None:
     assert all(run == list(range(run[0], run[0] + len(run))) for run in runs)
 
 
+def test_only_a_block_that_nobody_fetches_needs_a_thread() -> None:
+    """A stream that waits for what another thread fetches wakes nobody."""
+    flights, source, waiter = Flights(), _source(), Waiter(threading.Lock())
+
+    assert flights.demand(source, 5, waiter)
+    assert flights.demand(source, 5, waiter)
+    flights.take(1)
+    assert not flights.demand(source, 5, waiter)
+
+
 def test_threads_share_what_waits() -> None:
     """While there is a thread for each block none takes two."""
     flights, source, waiter = Flights(), _source(), Waiter(threading.Lock())

@@ -297,9 +297,8 @@ class BlockCache:
             for block in blocks[slots > ABSENT].tolist():
                 waiter.deliver(block)
             missing = blocks[slots <= ABSENT].tolist()
-            for block in missing:
-                self._flights.demand(source, block, waiter)
-            self._fetchers[source.store].wake(len(missing), urgent=True)
+            new = sum([self._flights.demand(source, block, waiter) for block in missing])
+            self._fetchers[source.store].wake(new, urgent=True)
 
     def end_demand(self, source: Source, blocks: NDArray[np.int64], waiter: Waiter) -> None:
         """End a demand, as leaving the context of `demand` does."""

@@ -84,13 +84,14 @@ class Flights:
         """Return the flight of a block, if there is one."""
         return self._flights.get((source.index, block))
 
-    def demand(self, source: Source, block: int, waiter: Waiter) -> None:
-        """Make a stream wait for a block that is not cached."""
+    def demand(self, source: Source, block: int, waiter: Waiter) -> bool:
+        """Make a stream wait for a block that is not cached; return whether it needs a thread."""
         flight = self.of(source, block) or self._depart(source, block)
         flight.demands.append(waiter)
         flight.owners.append(waiter)
         if not flight.is_running:
             self._urgent[source.store].put(flight, job=waiter.job)
+        return not flight.is_running
 
     def ask(self, source: Source, block: int, waiter: Waiter, *, together: range = _ALONE) -> None:
         """Prefetch a block that is not cached.
