@@ -13,7 +13,7 @@ DATA, HEADERS, RST_STREAM, SETTINGS, PING, WINDOW_UPDATE, CONTINUATION = 0, 1, 3
 END_STREAM, END_HEADERS, ACK = 1, 4, 1
 INITIAL_WINDOW_SIZE = 4
 
-_PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
+PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 _TIMEOUT_S = 5.0
 
 
@@ -64,7 +64,7 @@ def connected(
 ) -> Iterator[socket.socket]:
     """Connect, from an address if one is given, and say the preface with some settings."""
     with socket.create_connection(place, _TIMEOUT_S, (source, 0)) as connection:
-        connection.sendall(_PREFACE + settings(*pairs) + frame(SETTINGS, ACK, 0))
+        connection.sendall(PREFACE + settings(*pairs) + frame(SETTINGS, ACK, 0))
         yield connection
 
 

@@ -5,10 +5,11 @@ until then they would keep others out.
 
 Contract:
 
-1. If more than `_FULL` of the connections are taken, those without a call that have been silent for
-   `_IDLE_S` are dropped, the longest silent first, until no more than `_ROOM` are taken.
+1. While more than `_FULL` of the connections are taken, those that have no call for `_IDLE_S` are
+   dropped, the longest idle first, until no more than `_ROOM` are taken. Anything else that they
+   send, such as pings, does not count.
 2. A connection with a call is never dropped.
-3. This covers only TCP connections, and only on Linux, which reports how long one was silent.
+3. This covers only TCP connections, and only on Linux, which has a list of them.
 
 If the code differs, the code is wrong.
 """
@@ -17,9 +18,9 @@ from __future__ import annotations
 
 import os
 import socket
-import struct
 import sys
 import threading
+import time
 from collections import Counter
 from collections.abc import Iterable
 from contextlib import suppress
@@ -30,9 +31,6 @@ _LOOK_S = 0.25
 _IDLE_S = 1.0
 _FULL = 0.75
 _ROOM = 0.5
-# From Linux's struct tcp_info: milliseconds since the last data arrived.
-_INFO_BYTES = 60
-_LAST_DATA_RECV = struct.Struct("=52xI")
 
 
 class Doorkeeper:
@@ -48,6 +46,10 @@ class Doorkeeper:
         self._lock = threading.Lock()
         # Only by the client's port; a client with the same port on another machine is spared too.
         self._calls: Counter[int] = Counter()
+        # Those that had a call since the last look at all connections, and since when others had
+        # none.
+        self._called: set[int] = set()
+        self._idle_since: dict[tuple[str, int], float] = {}
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._look, name="headrace-door", daemon=True)
 
@@ -59,8 +61,10 @@ class Doorkeeper:
 
     def call_began(self, peer: str) -> None:
         """Count a call of a client, in gRPC's notation; `call_ended` must follow."""
+        port = _port(peer)
         with self._lock:
-            self._calls[_port(peer)] += 1
+            self._calls[port] += 1
+            self._called.add(port)
 
     def call_ended(self, peer: str) -> None:
         """Count the end of a call."""
@@ -83,38 +87,32 @@ class Doorkeeper:
                 # Counting all descriptors first takes only one call.
                 if len(os.listdir("/proc/self/fd")) > _FULL * self._most:  # noqa: PTH208 - their number
                     self._make_room()
+                else:
+                    self._idle_since = {}
 
     def _make_room(self) -> None:
-        found = [
-            (_silent_s(connection), host, port)
-            for connection, host, port in clients_at(self._ports)
-        ]
+        found = [(host, port) for _, host, port in clients_at(self._ports)]
+        before, self._idle_since = self._idle_since, {}
         if len(found) <= _FULL * self._most:
             return
+        now = time.monotonic()
         with self._lock:
-            idle = sorted(one for one in found if one[0] >= _IDLE_S and one[2] not in self._calls)
-        longest = idle[::-1][: len(found) - int(_ROOM * self._most)]
-        dropped = {(host, port) for _, host, port in longest}
+            had_call, self._called = self._called | self._calls.keys(), set()
+        self._idle_since = {one: before.get(one, now) for one in found if one[1] not in had_call}
+        idle = [one for one, since in self._idle_since.items() if now - since >= _IDLE_S]
+        longest = sorted(idle, key=self._idle_since.__getitem__)
+        dropped = set(longest[: len(found) - int(_ROOM * self._most)])
         for connection, host, port in clients_at(self._ports):
             if (host, port) in dropped:
                 self._drop(connection, port)
 
     def _drop(self, connection: socket.socket, port: int) -> None:
-        """Drop a connection, unless it has a call by now."""
+        """Drop a connection, unless it had a call meanwhile."""
         with self._lock:
-            if port not in self._calls and _silent_s(connection) >= _IDLE_S:
+            if port not in self._calls and port not in self._called:
                 # gRPC has another descriptor of the socket, and sees it closed.
                 with suppress(OSError):
                     connection.shutdown(socket.SHUT_RDWR)
-
-
-def _silent_s(connection: socket.socket) -> float:
-    """Return how long a connection has been silent, in seconds."""
-    with suppress(OSError):
-        info = connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _INFO_BYTES)
-        (milliseconds,) = _LAST_DATA_RECV.unpack_from(info)
-        return float(milliseconds) / 1000
-    return 0.0
 
 
 def _port(peer: str) -> int:

@@ -18,17 +18,22 @@ from headrace.server.front.status import Failure
 SERVICE = health_pb2.DESCRIPTOR.services_by_name["Health"].full_name
 
 MOST_WATCHERS = 1024
-"""Most concurrent calls of Watch (arbitrary; each takes a few KiB and no thread)."""
+"""Most concurrent calls of Watch (arbitrary; each takes a few KiB and no thread). A quarter of the
+connections if that is less: anybody may watch, and connections with a call are not dropped."""
 
 _UNKNOWN = health_pb2.HealthCheckResponse.SERVICE_UNKNOWN
 _NOT_SERVING = health_pb2.HealthCheckResponse.NOT_SERVING
 
 
 class Health:
-    """The health of a server and its services; thread-safe."""
+    """The health of a server and its services; thread-safe.
 
-    def __init__(self) -> None:
-        self._most_watchers = MOST_WATCHERS
+    Args:
+        connections: The most connections of the server.
+    """
+
+    def __init__(self, connections: int) -> None:
+        self._most_watchers = min(MOST_WATCHERS, connections // 4)
         self._lock = threading.Lock()
         self._statuses: dict[str, health_pb2.HealthCheckResponse.ServingStatus] = {"": _NOT_SERVING}
         self._watchers: set[_Watcher] = set()

@@ -87,9 +87,9 @@ class Server:
         self._streams = OpenStreams(
             config.max_streams, max_streams_per_peer=config.max_streams_per_peer
         )
-        self._health = Health()
-        self._pools = CallPools(config.max_streams)
         connections = most_connections(config, raise_limit())
+        self._health = Health(connections)
+        self._pools = CallPools(config.max_streams)
         self._door = Doorkeeper(connections)
         self._floods = Floods()
         self._gate = Gate()
