@@ -165,3 +165,10 @@ def test_finding_refuses_coordinates_that_do_not_fit() -> None:
 
     with pytest.raises(BadArgumentError, match="replication is 2"):
         find_rows(plan, 5, world_size=3, replication=2)
+
+
+def test_a_sample_that_fills_up_a_large_batch_is_found_soon() -> None:
+    """Each of its rows is found without listing those of its rank, or this would take hours."""
+    found = find_rows(EpochPlan(1, 0, 50_000, EndMode.PAD), 0, world_size=1)
+
+    assert [Row(0, 0, row) for row in range(50_000)] == list(found)

@@ -141,7 +141,7 @@ class EpochPlan:
             position = self.base + index * size
             count = min(size, self.sample_count - position)
             is_full = count == size
-            start, stop = full if is_full else self._rank_share(part, parts, count)
+            start, stop = full if is_full else self.rank_share(part, parts, count)
             batches.append(
                 RankBatch(
                     index=index,
@@ -174,7 +174,14 @@ class EpochPlan:
             )
         return rank // replication, parts
 
-    def _rank_share(self, part: int, parts: int, count: int) -> tuple[int, int]:
+    def rank_share(self, part: int, parts: int, count: int) -> tuple[int, int]:
+        """Return where a rank's part of a global batch starts and ends, without repeats.
+
+        Args:
+            part: In [0, `parts`).
+            parts: Ranks with samples of their own.
+            count: Samples of the global batch.
+        """
         if self.end is not EndMode.PAD or count == self.global_batch_size:
             return _share(part, parts, count)
         # Uses the borders of a full batch, so that no rank gets more than in a full batch.
@@ -184,7 +191,7 @@ class EpochPlan:
     def _pads(self, position: int, count: int, part: int, parts: int) -> tuple[int, ...]:
         if self.end is not EndMode.PAD or count == self.global_batch_size:
             return ()
-        start, stop = self._rank_share(part, parts, count)
+        start, stop = self.rank_share(part, parts, count)
         full_start, full_stop = _share(part, parts, self.global_batch_size)
         first = full_start - start
         pads = full_stop - full_start - (stop - start)
@@ -231,29 +238,21 @@ def find_rows(
     if not 0 <= index < plan.batch_count:
         return ()
     # Checks the replication, by which the code below divides.
-    plan.batch(index, rank=0, world_size=world_size, replication=replication)
-    parts = world_size // replication
-
-    def batch_of(part: int) -> RankBatch:
-        return plan.batch(
-            index, rank=part * replication, world_size=world_size, replication=replication
-        )
+    batch = plan.batch(index, rank=0, world_size=world_size, replication=replication)
+    parts, count = world_size // replication, batch.global_sample_count
 
     def start(part: int) -> int:
-        return batch_of(part).start
+        return plan.rank_share(part, parts, count)[0]
 
     def pads_before(part: int) -> int:
-        batch = batch_of(part)
-        return part * plan.global_batch_size // parts - (batch.start - batch.position)
+        return part * plan.global_batch_size // parts - start(part)
 
-    part = bisect_right(range(parts), position, key=start) - 1
-    found = [(part, position - start(part))]
+    part = bisect_right(range(parts), slot, key=start) - 1
+    found = [(part, slot - start(part))]
     if plan.end is EndMode.PAD:
-        count = batch_of(0).global_sample_count
         for pad in range(slot, plan.global_batch_size - count, count):
             part = bisect_right(range(parts), pad, key=pads_before) - 1
-            batch = batch_of(part)
-            found.append((part, batch.stop - batch.start + pad - pads_before(part)))
+            found.append((part, start(part + 1) - start(part) + pad - pads_before(part)))
     return tuple(
         sorted(
             Row(index, part * replication + copy, row)

@@ -9,7 +9,7 @@ from typing import Protocol, runtime_checkable
 import numpy as np
 
 from headrace.errors import BadArgumentError
-from headrace.order import EpochPlan
+from headrace.order import EndMode
 from headrace.server.datasets.served import Part, Served
 from headrace.server.plan.planned_batches import PlannedBatch, planned_stream
 from headrace.server.plan.stream_request import StreamSpec
@@ -72,10 +72,12 @@ def explain(
 
 
 def _check_size(spec: StreamSpec, sample_count: int) -> None:
-    plan = EpochPlan(sample_count, spec.position, spec.global_batch_size, spec.end)
-    part = plan.batch(0, rank=spec.rank, world_size=spec.world_size, replication=spec.replication)
-    if part.sample_count > _MAX_SAMPLES:
-        raise _too_large(f"{part.sample_count} samples", f"{_MAX_SAMPLES} samples")
+    count = spec.global_batch_size
+    if spec.end is not EndMode.PAD:
+        count = min(count, sample_count - spec.position)
+    rows = -(-count * spec.replication // spec.world_size)
+    if rows > _MAX_SAMPLES:
+        raise _too_large(f"{rows} samples", f"{_MAX_SAMPLES} samples")
 
 
 def _too_large(found: str, limit: str) -> BadArgumentError:
