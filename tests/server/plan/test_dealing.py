@@ -222,12 +222,15 @@ def test_samples_are_found_where_they_were_dealt(channel: grpc.Channel) -> None:
 
 
 def test_what_cannot_be_dealt_is_refused(channel: grpc.Channel) -> None:
-    """Without lengths, with speeds of other ranks, and mixtures."""
+    """Without lengths, with speeds of other ranks, more at once than memory holds, and mixtures."""
     mixture = pb.Mixture(datasets=[pb.MixtureDataset(name="d"), pb.MixtureDataset(name="bare")])
     requests = {
         "no lengths are stored": _request(dataset="bare", deal=pb.Deal()),
         "3 speeds, and 1 ranks": _request(deal=pb.Deal(speeds=[1, 1, 1])),
         "must be in [0, 1e+09]": _request(deal=pb.Deal(length_cost=-1)),
+        "at most 4194304 samples": _request(
+            deal=pb.Deal(accumulate=2), global_batch_size=1 << 21 | 1, world_size=1 << 21
+        ),
         "accumulate is 257": _request(deal=pb.Deal(accumulate=257)),
         "dealt in order": _request(dataset="", mixture=mixture, deal=pb.Deal()),
     }

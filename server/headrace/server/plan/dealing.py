@@ -115,7 +115,9 @@ class Dealer:
             epoch, [[(batch.position, batch.next_position)] for batch in batches]
         )
         owns = [
-            np.flatnonzero(self._owners(epoch, batch.position, each)[0] == part)
+            np.flatnonzero(
+                self._owners(epoch, batch.position, batch.next_position, each)[0] == part
+            )
             for batch, each in zip(batches, whole, strict=True)
         ]
         positions = [own + batch.position for own, batch in zip(owns, batches, strict=True)]
@@ -139,8 +141,7 @@ class Dealer:
             return find_rows(
                 plan, position, world_size=ranks.world_size, replication=ranks.replication
             )
-        (whole,) = self._finder.find(epoch, [[(batch.position, batch.next_position)]])
-        owners, _ = self._owners(epoch, batch.position, whole)
+        owners, _ = self._owners(epoch, batch.position, batch.next_position)
         slot = position - batch.position
         part = int(owners[slot])
         row = int(np.count_nonzero(owners[:slot] == part))
@@ -149,7 +150,7 @@ class Dealer:
         )
 
     def _owners(
-        self, epoch: int, position: int, whole: Found
+        self, epoch: int, position: int, end: int, whole: Found | None = None
     ) -> tuple[NDArray[np.int32], NDArray[np.float64]]:
         """Return the part of each sample of a global batch, and the costs of all parts so far."""
         key = (epoch, position)
@@ -161,8 +162,9 @@ class Dealer:
         loads = np.zeros(self._ranks.parts)
         before = position - size
         if position // size % self._deal.accumulate and before >= 0:
-            (earlier,) = self._finder.find(epoch, [[(before, position)]])
-            loads = self._owners(epoch, before, earlier)[1].copy()
+            loads = self._owners(epoch, before, position)[1].copy()
+        if whole is None:
+            (whole,) = self._finder.find(epoch, [[(position, end)]])
         costs = self._costs(whole)
         edges = slices_of(position, costs.size, lanes=self._order.lanes, unit=self._order.unit)
         part_edges = np.arange(self._ranks.parts + 1) * costs.size // self._ranks.parts

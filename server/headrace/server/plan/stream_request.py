@@ -137,6 +137,9 @@ DEFAULT_CHUNK_BYTES = 2 * 1024 * 1024
 # What one rank gets at once is bounded, so that a hostile request cannot take the server's memory
 # before its first byte is known; the bound is arbitrary.
 _RANK_BATCH_LIMIT = 1 << 24
+# With `deal`, each rank's batch needs the samples of all ranks, and of the earlier batches of its
+# step: 640 MiB for 2^24 ranks (measured).
+_DEALT_LIMIT = 1 << 22
 # More lanes, or more distant batches, cost over ten times as much processor time a batch as the
 # default (tests/benchmarks/bench_options.py): each batch would open other windows.
 _LANES_LIMIT = 64
@@ -507,6 +510,13 @@ def _check_ranges(spec: StreamSpec) -> None:
     _check("order.lanes", spec.order.lanes, low=1, high=_LANES_LIMIT + 1)
     _check("batch_stride", spec.batch_stride, low=1, high=_STRIDE_LIMIT + 1)
     _check("batch_offset", spec.batch_offset, low=0, high=spec.batch_stride)
+    if spec.deal is not None and spec.global_batch_size * spec.deal.accumulate > _DEALT_LIMIT:
+        raise BadArgumentError(
+            f"deal would look at {spec.deal.accumulate} global batches of {spec.global_batch_size} "
+            f"samples together; use smaller ones, or less accumulate: at most {_DEALT_LIMIT} "
+            "samples",
+            field="global_batch_size",
+        )
     if spec.world_size % spec.replication:
         raise BadArgumentError(
             f"replication is {spec.replication}, which does not divide the world size "

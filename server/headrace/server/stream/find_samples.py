@@ -21,6 +21,9 @@ _MAX_ROWS = 3 * 1024 * 1024 // 60
 _MAX_SAMPLES = 4096
 # With buckets, each may need another window to be sorted, which takes some milliseconds.
 _MAX_BUCKETED = 256
+# Each may be in another global batch, which is dealt as a whole, after those before it in its step:
+# this many samples take a few seconds.
+_MAX_DEALT = 1 << 24
 
 
 def find_samples(
@@ -35,6 +38,8 @@ def find_samples(
     spec = batch_spec(request.batch, served, registered)
     count = len(request.sample_ids)
     most = _MAX_BUCKETED if spec.buckets else _MAX_SAMPLES
+    if spec.deal is not None:
+        most = min(most, _MAX_DEALT // (spec.global_batch_size * spec.deal.accumulate))
     if not 1 <= count <= most:
         raise BadArgumentError(
             f"sample_ids has {count} ids; it must have 1 to {most}", field="sample_ids"
