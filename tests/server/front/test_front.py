@@ -387,6 +387,27 @@ def test_callers_have_their_turns_in_a_queue() -> None:
     assert ["a1", "b1", "c1", "a2", "c2", "a3", "a4"] == done
 
 
+def test_long_calls_of_one_caller_leave_threads_for_others() -> None:
+    """A call that its caller's others keep waiting runs when one of them is done."""
+    pool = Pool("test", 2, most_running=1)
+    go, other, last = threading.Event(), threading.Event(), threading.Event()
+
+    def stand() -> None:
+        go.wait(TIMEOUT_S)
+
+    try:
+        pool.submit(stand, caller="a", request_bytes=0)
+        pool.submit(last.set, caller="a", request_bytes=0)
+        pool.submit(other.set, caller="b", request_bytes=0)
+        assert other.wait(TIMEOUT_S)
+        assert not last.is_set()
+        go.set()
+        assert last.wait(TIMEOUT_S)
+    finally:
+        go.set()
+        pool.shutdown()
+
+
 def test_calls_that_were_reset_keep_their_place_for_a_while() -> None:
     """Each until its time is over, as long as there are not too many; none after the end."""
     now = [0.0]

@@ -4,7 +4,9 @@ Contract:
 
 1. Callers take turns: the next call belongs to another caller than the last one if there is one,
    and the calls of one caller run in the order of their arrival.
-2. At most ``most_calls`` wait, with ``most_bytes`` of requests. One caller has at most half of
+2. At most ``most_running`` calls of one caller run at a time, so that its long calls leave threads
+   for others.
+3. At most ``most_calls`` wait, with ``most_bytes`` of requests. One caller has at most half of
    either, so that it cannot keep others out.
 
 If the code differs, the code is wrong.
@@ -35,6 +37,7 @@ class Pool:
     Args:
         name: A name for the threads.
         size: Number of threads.
+        most_running: The most running calls of one caller; None for no limit.
         most_calls: The most waiting calls.
         most_bytes: The most bytes of waiting requests.
     """
@@ -44,16 +47,19 @@ class Pool:
         name: str,
         size: int,
         *,
+        most_running: int | None = None,
         most_calls: int = MAX_QUEUED_CALLS,
         most_bytes: int = MAX_QUEUED_BYTES,
     ) -> None:
         self._threads = ThreadPoolExecutor(size, thread_name_prefix=f"headrace-{name}")
+        self._most_running = size if most_running is None else most_running
         self._most_calls = most_calls
         self._most_bytes = most_bytes
         self._lock = threading.Lock()
         self._lines: Lines[tuple[Callable[[], None], int]] = Lines()
         self._bytes = 0
         self._bytes_of: Counter[str] = Counter()
+        self._running: Counter[str] = Counter()
 
     def submit(self, work: Callable[[], None], *, caller: str, request_bytes: int) -> bool:
         """Queue work for a thread; return False if too much waits already.
@@ -88,16 +94,31 @@ class Pool:
         self._threads.shutdown()
 
     def _run(self) -> None:
-        self._next()()
+        # Calls that were passed over are left to the threads that run their callers' other calls.
+        while (found := self._next()) is not None:
+            caller, work = found
+            try:
+                work()
+            finally:
+                with self._lock:
+                    self._running[caller] -= 1
+                    if not self._running[caller]:
+                        del self._running[caller]
 
-    def _next(self) -> Callable[[], None]:
+    def _next(self) -> tuple[str, Callable[[], None]] | None:
+        """Return the next call that may run, and its caller."""
         with self._lock:
-            caller, (work, size) = self._lines.pop()
+            callers = self._lines.callers()
+            caller = next((one for one in callers if self._running[one] < self._most_running), None)
+            if caller is None:
+                return None
+            _, (work, size) = self._lines.pop(caller)
+            self._running[caller] += 1
             self._bytes -= size
             self._bytes_of[caller] -= size
             if not self._lines.count_of(caller):
                 del self._bytes_of[caller]
-        return work
+        return caller, work
 
 
 class CallPools:
@@ -110,7 +131,7 @@ class CallPools:
 
     def __init__(self, max_streams: int) -> None:
         self.streams = Pool("stream", max_streams)
-        self.unary = Pool("rpc", _UNARY)
+        self.unary = Pool("rpc", _UNARY, most_running=_UNARY // 2)
 
     def shutdown(self) -> None:
         """Wait for all threads to end; their calls must have ended."""
