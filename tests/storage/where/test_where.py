@@ -240,6 +240,8 @@ def test_classes_are_compared_by_name() -> None:
         ("u ~ 3", 3, "not part of the language"),
         ("u < 3; drop", 6, "not part of the language"),
         ("3u = 3", 1, "this is neither a number nor a name"),
+        ("x > 1e" + "9" * 30, 5, "this is neither a number nor a name"),
+        ("u > 1e-" + "9" * 30, 5, "this is neither a number nor a name"),
         ("kind like 'x'", 6, "expected 'and', 'or' or the end"),
         ("u < 3 and", 10, "expected a value, or a column"),
         ("(" * 60 + "u = 1" + ")" * 60, 51, "nested more than 50 levels deep"),
