@@ -485,6 +485,31 @@ def test_a_client_that_reads_nothing_is_waited_for_and_can_be_cut() -> None:
         assert sent.is_set()
 
 
+def test_a_client_that_sends_without_end_and_reads_nothing_is_cut() -> None:
+    """What it sends is not kept in memory for ever."""
+    ours, theirs = socket.socketpair()
+    hungry = record(RecordKind.HUNGRY) * 1024
+
+    def flood() -> None:
+        with suppress(OSError):
+            while True:
+                theirs.sendall(hungry)
+
+    def announce() -> None:
+        while channel.send(record(RecordKind.WIRE)):
+            pass
+
+    thread = threading.Thread(target=flood, name="flood")
+    with closing(RingChannel(ours)) as channel:
+        thread.start()
+        with pytest.raises(BadArgumentError, match="more than 262144 records"):
+            announce()
+    thread.join(60)
+    theirs.close()
+
+    assert not thread.is_alive()
+
+
 @pytest.mark.parametrize("said", [bytes(64), b"\xff" * 64, b"GET / HTTP/1.1\r\n" * 8])
 def test_garbage_on_the_socket_is_the_clients_fault(said: bytes) -> None:
     """It ends as INVALID_ARGUMENT, which nobody takes for damaged data."""

@@ -6,7 +6,7 @@ Contract:
    receives the client's records, so that two full sockets never wait for each other.
 2. `wake`, from any thread, ends the current wait and all later ones.
 3. If the client has disconnected, the next call raises `ClientGoneError`; if it sent something
-   invalid, `BadArgumentError`.
+   invalid, or `_MOST_RECORDS` while it reads nothing, `BadArgumentError`.
 
 If the code differs, the code is wrong.
 """
@@ -22,6 +22,8 @@ from headrace.ring import Record, RecordReader
 from headrace.server.batch.targets import ClientGoneError
 
 _RECEIVE_BYTES = 65536
+# More than a client has slots to release (arbitrary; they take about 40 MiB).
+_MOST_RECORDS = 1 << 18
 
 
 class RingChannel:
@@ -96,6 +98,12 @@ class RingChannel:
                 "client of this version",
                 field="ring",
             ) from error
+        if len(self._received) > _MOST_RECORDS:
+            raise BadArgumentError(
+                f"the client sent more than {_MOST_RECORDS} records on its ring's socket, and read "
+                "none; use a client of this version",
+                field="ring",
+            )
 
     def _poll(self, events: int) -> None:
         poll = select.poll()
