@@ -12,7 +12,8 @@ import pyarrow as pa
 from headrace.errors import HeadraceError, ShardCorruptError
 from headrace.server.cache.block_cache import BlockCache
 from headrace.server.cache.gather import BlockRows
-from headrace.server.cache.source import Source, Waiter
+from headrace.server.cache.readers import Waiter
+from headrace.server.cache.source import Source
 from headrace.server.layout.block_layout import block_layout
 from headrace.server.layout.wire_columns import wire_column
 from headrace.server.telemetry.metrics import Metrics

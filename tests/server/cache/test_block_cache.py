@@ -16,6 +16,7 @@ from headrace.errors import (
 )
 from headrace.server.cache.block_cache import BlockCache
 from headrace.server.cache.memory.slot_table import SlotTable
+from headrace.server.cache.readers import Lease
 from headrace.server.cache.source import Source
 from headrace.server.telemetry.metrics import Metrics
 from support.blocks import BLOCK_BYTES, CountingStore, add_source, cache_of, demand
@@ -31,7 +32,9 @@ def test_a_block_is_fetched_once_for_all() -> None:
     with cache_of(store) as (cache, source):
         threads = [
             threading.Thread(
-                target=lambda: seen.append(demand(cache, source, [5, 6, 7], cache.waiter())),
+                target=lambda: seen.append(
+                    demand(cache, source, [5, 6, 7], cache.readers.waiter())
+                ),
                 name=f"test-{index}",
             )
             for index in range(8)
@@ -50,7 +53,7 @@ def test_the_budget_holds_while_blocks_come_and_go() -> None:
     """A cache of three blocks serves a hundred, right each time, and is never larger."""
     store = CountingStore()
     with cache_of(store, blocks=3.0) as (cache, source):
-        waiter = cache.waiter()
+        waiter = cache.readers.waiter()
         for start in range(0, 100, 10):
             wanted = list(range(start, start + 10))
             assert wanted == demand(cache, source, wanted, waiter)
@@ -62,12 +65,12 @@ def test_what_was_used_last_stays() -> None:
     """Least recently used goes first."""
     store = CountingStore()
     with cache_of(store, blocks=3.0, threads=1) as (cache, source):
-        waiter = cache.waiter()
+        waiter = cache.readers.waiter()
         for block in (1, 2, 3, 1, 4):
             demand(cache, source, [block], waiter)
-        with cache.lease(source, np.array([1, 3, 4])) as is_whole:
+        with Lease(cache.readers, source, np.array([1, 3, 4])) as is_whole:
             assert is_whole
-        with cache.lease(source, np.array([2])) as is_whole:
+        with Lease(cache.readers, source, np.array([2])) as is_whole:
             assert not is_whole
 
 
@@ -76,9 +79,9 @@ def test_an_error_is_not_kept() -> None:
     store = CountingStore([StoreUnavailableError("down")])
     with cache_of(store) as (cache, source):
         with pytest.raises(StoreUnavailableError, match="down"):
-            demand(cache, source, [1], cache.waiter())
+            demand(cache, source, [1], cache.readers.waiter())
 
-        assert [1] == demand(cache, source, [1], cache.waiter())
+        assert [1] == demand(cache, source, [1], cache.readers.waiter())
     assert [1, 1] == store.reads
 
 
@@ -86,7 +89,7 @@ def test_an_error_ahead_of_need_is_nobodys() -> None:
     """A prefetch that fails is forgotten; the block is fetched again when it is needed."""
     store = CountingStore([StoreUnavailableError("down")])
     with cache_of(store, threads=1) as (cache, source):
-        waiter = cache.waiter()
+        waiter = cache.readers.waiter()
         cache.prefetch(source, np.array([1]), waiter)
         while cache._flights.all():
             threading.Event().wait(0.001)
@@ -100,15 +103,15 @@ def test_what_a_gone_stream_asked_for_is_not_fetched() -> None:
     store = CountingStore()
     store.gate.clear()
     with cache_of(store, threads=1) as (cache, source):
-        gone, here = cache.waiter(), cache.waiter()
+        gone, here = cache.readers.waiter(), cache.readers.waiter()
         asked = cache.prefetch(source, np.arange(20), gone)
         assert list(range(20)) == asked.tolist()
         assert [] == cache.prefetch(source, np.array([7]), here).tolist()
-        cache.leave(gone)
+        cache.readers.leave(gone)
         store.gate.set()
         assert [99] == demand(cache, source, [99], here)
         assert [7] == demand(cache, source, [7], here)
-        with cache.lease(source, np.array([15])) as is_whole:
+        with Lease(cache.readers, source, np.array([15])) as is_whole:
             assert not is_whole
 
     assert {7, 99} <= set(store.reads) <= {0, 7, 99}
@@ -119,10 +122,10 @@ def test_a_demanded_block_overtakes_the_queue() -> None:
     store = CountingStore()
     store.gate.clear()
     with cache_of(store, threads=1) as (cache, source):
-        waiter = cache.waiter()
+        waiter = cache.readers.waiter()
         cache.prefetch(source, np.arange(10), waiter)
         thread = threading.Thread(
-            target=lambda: demand(cache, source, [9], cache.waiter()), name="test"
+            target=lambda: demand(cache, source, [9], cache.readers.waiter()), name="test"
         )
         thread.start()
         while not any(flight.block == 9 and flight.demands for flight in cache._flights.all()):
@@ -141,17 +144,17 @@ def test_a_block_larger_than_the_cache_says_so() -> None:
         cache_of(CountingStore(), blocks=0.5) as (cache, source),
         pytest.raises(ConfigurationError, match=r"a block of 808 bytes .* larger cache_bytes"),
     ):
-        demand(cache, source, [1], cache.waiter())
+        demand(cache, source, [1], cache.readers.waiter())
 
 
 def test_a_lease_is_all_or_nothing() -> None:
     """If one block lacks, none is pinned."""
     with cache_of(CountingStore()) as (cache, source):
-        demand(cache, source, [1, 2], cache.waiter())
-        with cache.lease(source, np.array([1, 2, 3])) as is_whole:
+        demand(cache, source, [1, 2], cache.readers.waiter())
+        with Lease(cache.readers, source, np.array([1, 2, 3])) as is_whole:
             assert not is_whole
             assert 0 == int(cache._slots.pins.sum())
-        with cache.lease(source, np.array([1, 2])) as is_whole:
+        with Lease(cache.readers, source, np.array([1, 2])) as is_whole:
             assert is_whole
             assert 2 == int(cache._slots.pins.sum())
 
@@ -161,10 +164,10 @@ def test_a_removed_source_leaves_nothing() -> None:
     store = CountingStore()
     with cache_of(store) as (cache, source):
         other = cache.add_source(store, source.layout, block_count=10)
-        waiter = cache.waiter()
+        waiter = cache.readers.waiter()
         demand(cache, source, [1, 2, 3], waiter)
         demand(cache, other, [1], waiter)
-        with cache.lease(source, np.array([2])) as is_whole:
+        with Lease(cache.readers, source, np.array([2])) as is_whole:
             assert is_whole
             cache.remove_source(source)
             assert 2 == cache._slots.count
@@ -187,7 +190,7 @@ def test_removing_a_source_ends_its_waits_and_reads() -> None:
 
     def wait(cache: BlockCache, source: Source) -> None:
         try:
-            demand(cache, source, [1, 2, 3], cache.waiter())
+            demand(cache, source, [1, 2, 3], cache.readers.waiter())
         except RebalanceError as error:
             raised.append(error)
 
@@ -217,7 +220,7 @@ def test_a_wait_ends_with_thecache_of() -> None:
 
     def wait(cache: BlockCache, source: Source) -> None:
         try:
-            demand(cache, source, [1], cache.waiter())
+            demand(cache, source, [1], cache.readers.waiter())
         except DrainingError as error:
             raised.append(error)
 
@@ -257,4 +260,4 @@ def test_threads_end_if_not_all_of_them_can_be_started() -> None:
         assert until(lambda: not set(threading.enumerate()) - before)
 
         source = add_source(cache, CountingStore())
-        assert [5] == demand(cache, source, [5], cache.waiter())
+        assert [5] == demand(cache, source, [5], cache.readers.waiter())

@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 
 from headrace.server.cache.block_cache import BlockCache
 from headrace.server.cache.fetch.fair_queue import FairQueue
-from headrace.server.cache.source import Plan, Source, Waiter
+from headrace.server.cache.readers import Lease, Plan, Waiter
+from headrace.server.cache.source import Source
 from support.blocks import CountingStore, add_source, cache_of, demand
 
 
@@ -51,14 +52,14 @@ def test_what_is_foreseen_is_kept_before_it_is_asked_for() -> None:
     """A block that comes in a batch far ahead outlives those that nobody will read."""
     store = CountingStore()
     with cache_of(store, blocks=3, threads=1) as (cache, source):
-        waiter = cache.waiter()
+        waiter = cache.readers.waiter()
         demand(cache, source, [1], waiter)
         waiter.foresee_batch()
         waiter.foresee(source, np.array([1]))
         _read_all(cache, source, list(range(10, 20)), waiter)
         # Also when it is planned, and not asked for yet.
         waiter.plan_batch()
-        _read_all(cache, source, list(range(20, 30)), cache.waiter())
+        _read_all(cache, source, list(range(20, 30)), cache.readers.waiter())
 
         assert source.is_cached(np.array([1])).all()
 
@@ -69,7 +70,7 @@ def test_a_known_future_costs_the_fewest_fetches(blocks: list[int], capacity: in
     """A stream that says what it will read causes as few fetches as any cache could."""
     store = CountingStore()
     with cache_of(store, blocks=capacity, threads=1) as (cache, source):
-        waiter = cache.waiter()
+        waiter = cache.readers.waiter()
         _announce(waiter, source, blocks)
         _read_all(cache, source, blocks, waiter)
 
@@ -80,7 +81,7 @@ def test_what_nobody_will_read_goes_before_what_somebody_will() -> None:
     """A block read a moment ago goes before one that another stream has announced."""
     store = CountingStore()
     with cache_of(store, blocks=2, threads=1) as (cache, source):
-        one, two = cache.waiter(), cache.waiter()
+        one, two = cache.readers.waiter(), cache.readers.waiter()
         demand(cache, source, [1], one)
         demand(cache, source, [2], one)
         _announce(two, source, [1])
@@ -94,12 +95,12 @@ def test_a_block_asked_for_after_the_ranking_stays() -> None:
     """Victims are worked out ahead; one that a stream announces meanwhile is passed over."""
     store = CountingStore()
     with cache_of(store, blocks=64, threads=1) as (cache, source):
-        waiter = cache.waiter()
+        waiter = cache.readers.waiter()
         for block in range(68):
             demand(cache, source, [block], waiter)
         assert cache._room._victims._ranked
         waiter.plan_batch()
-        assert [] == cache.prefetch(source, np.array([1, 2]), waiter).tolist()
+        assert cache.readers.will_read(source, np.array([1, 2]), waiter)
         demand(cache, source, [100, 101], waiter)
 
         assert source.is_cached(np.array([1, 2])).all()
@@ -123,9 +124,9 @@ def test_blocks_that_are_asked_for_while_they_are_ranked_still_go() -> None:
                 asked.append(cache._slots.ask(source.slot_of, np.arange(4)))
                 return super().plan()
 
-        waiter = cache.waiter()
+        waiter = cache.readers.waiter()
         demand(cache, source, [0, 1, 2, 3], waiter)
-        cache.join(Hurried(cache._lock), None)
+        cache.readers.join(Hurried(cache._lock), None)
         demand(cache, source, [4], waiter)
 
         assert asked == [True]
@@ -138,7 +139,7 @@ def test_a_huge_job_leaves_a_small_one_its_part(*, announces: bool) -> None:
     store, small = CountingStore(), CountingStore()
     with cache_of(store, blocks=10) as (cache, source):
         own = add_source(cache, small)
-        huge, modest = cache.waiter("huge"), cache.waiter("modest")
+        huge, modest = cache.readers.waiter("huge"), cache.readers.waiter("modest")
         demand(cache, own, [1, 2, 3], modest)
         for start in range(0, 500, 5):
             blocks = list(range(start, start + 5))
@@ -156,10 +157,10 @@ def test_what_a_job_leaves_free_is_anyones() -> None:
     """Beside an idle job and a gone one, a job has the whole cache but for what they hold."""
     store = CountingStore()
     with cache_of(store, blocks=10, threads=1) as (cache, source):
-        gone, idle, busy = cache.waiter("gone"), cache.waiter("idle"), cache.waiter("busy")
+        gone, idle, busy = map(cache.readers.waiter, ("gone", "idle", "busy"))
         demand(cache, source, [900, 901, 902], gone)
         demand(cache, source, [800], idle)
-        cache.leave(gone)
+        cache.readers.leave(gone)
         for _ in range(3):
             demand(cache, source, list(range(9)), busy)
 
@@ -175,20 +176,20 @@ def test_what_is_read_again_and_again_holds_nobody_up() -> None:
     store = CountingStore()
     with cache_of(store, blocks=10, threads=1) as (cache, source):
         for job, blocks in {"a": [1, 2, 3], "b": [11, 12, 13], "c": [21, 22, 23, 24]}.items():
-            demand(cache, source, blocks, cache.waiter(job))
+            demand(cache, source, blocks, cache.readers.waiter(job))
         arrived = threading.Event()
-        fourth = cache.waiter("a")
+        fourth = cache.readers.waiter("a")
 
         def ask() -> None:
             demand(cache, source, [4], fourth)
             arrived.set()
 
         # What lies outside of any part is read all the time, so that only parts are left.
-        with cache.lease(source, np.array([21, 22, 23, 24])):
+        with Lease(cache.readers, source, np.array([21, 22, 23, 24])):
             thread = threading.Thread(target=ask, name="test-fourth")
             thread.start()
             for _ in range(150):
-                with cache.lease(source, np.array([1])):
+                with Lease(cache.readers, source, np.array([1])):
                     if arrived.wait(0.005):
                         break
             soon = arrived.is_set()

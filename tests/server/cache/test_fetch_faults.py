@@ -259,7 +259,7 @@ def test_corruption_is_told_to_every_stream_that_waits(broken_url: str) -> None:
     _damage(broken_url, 0)
     bench = _Bench(broken_url)
     bench.store.open.set()
-    waiters = [bench.cache.waiter(), bench.cache.waiter()]
+    waiters = [bench.cache.readers.waiter(), bench.cache.readers.waiter()]
     blocks = np.array([0])
     try:
         for waiter in waiters:

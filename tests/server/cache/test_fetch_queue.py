@@ -9,7 +9,8 @@ import pytest
 
 from headrace.errors import ShardCorruptError
 from headrace.server.cache.fetch.fetch_queue import Flights
-from headrace.server.cache.source import Source, Waiter
+from headrace.server.cache.readers import Waiter
+from headrace.server.cache.source import Source
 from support.blocks import RunStore, cache_of, demand
 
 
@@ -92,7 +93,7 @@ def test_what_comes_in_runs_is_right(blocks: float) -> None:
     """Through a cache of any size every block comes once, with its own values."""
     store = RunStore()
     with cache_of(store, blocks=blocks, threads=2) as (cache, source):
-        waiter = cache.waiter()
+        waiter = cache.readers.waiter()
         wanted = [*range(12), 15, *range(30, 40)]
         cache.prefetch(source, np.array(wanted[5:]), waiter)
 
@@ -109,7 +110,7 @@ def test_a_bad_block_fails_only_those_who_want_it() -> None:
     store = RunStore(bad={2})
     store.gate.clear()
     with cache_of(store, threads=1) as (cache, source):
-        ahead = cache.waiter()
+        ahead = cache.readers.waiter()
         cache.prefetch(source, np.array([0, 1, 2, 3]), ahead)
         store.gate.set()
         with pytest.raises(ShardCorruptError, match="block 2"):

@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headrace.server.cache.joined_sources import JoinedSources
+from headrace.server.cache.readers import Lease
 from headrace.server.cache.source import Growth, Source
 from headrace.server.layout.block_layout import BlockLayout, block_layout
 from headrace.server.layout.wire_columns import wire_column
@@ -127,16 +128,17 @@ def test_blocks_of_several_datasets_are_pinned_together_or_not_at_all() -> None:
     with cache_of(first) as (cache, one):
         other = add_source(cache, second)
         joined = JoinedSources([one, other], np.array([0, 1000, 2000]))
-        waiter, blocks = cache.waiter(), np.array([3, 1004, 1005])
+        waiter, blocks = cache.readers.waiter(), np.array([3, 1004, 1005])
         demand(cache, one, [3], waiter)
         demand(cache, other, [4], waiter)
-        with cache.lease_joined(joined, blocks) as is_whole:
+        with Lease(cache.readers, joined, blocks) as is_whole:
             assert not is_whole
             assert 0 == cache._slots.pin_count
         waiter.plan_batch()
+        assert not cache.readers.will_read(joined, blocks, waiter)
         assert [1005] == cache.prefetch_joined(joined, blocks, waiter).tolist()
         demand(cache, other, [5], waiter)
-        with cache.lease_joined(joined, blocks) as is_whole:
+        with Lease(cache.readers, joined, blocks) as is_whole:
             assert is_whole
             assert 3 == cache._slots.pin_count
         assert 0 == cache._slots.pin_count
@@ -149,12 +151,12 @@ def test_what_a_mixture_will_read_is_kept() -> None:
     with cache_of(store, blocks=3, threads=1) as (cache, one):
         other = add_source(cache, CountingStore())
         joined = JoinedSources([one, other], np.array([0, 1000, 2000]))
-        waiter = cache.waiter()
+        waiter = cache.readers.waiter()
         demand(cache, other, [7], waiter)
         waiter.plan_batch()
-        assert 0 == cache.prefetch_joined(joined, np.array([1007]), waiter).size
+        assert cache.readers.will_read(joined, np.array([1007]), waiter)
 
-        rest = cache.waiter()
+        rest = cache.readers.waiter()
         for block in range(10, 20):
             demand(cache, one, [block], rest)
 

@@ -56,7 +56,7 @@ def test_each_block_lands_whatever_there_is_room_for(dataset: Dataset, blocks: f
         source = cache.add_source(dataset, layout, block_count=count)
         assert source.stored is not None
         source.run_blocks = 8
-        waiter = cache.waiter()
+        waiter = cache.readers.waiter()
         wanted = list(range(count))
         cache.prefetch(source, np.array(wanted), waiter)
 
@@ -96,7 +96,7 @@ def test_a_block_that_does_not_fit_fails_alone(tmp_path: Path) -> None:
         try:
             source = cache.add_source(opened, layout, block_count=6)
             source.run_blocks = 6
-            waiter = cache.waiter()
+            waiter = cache.readers.waiter()
             cache.prefetch(source, np.arange(6), waiter)
 
             assert [0, 1, 3, 4, 5] == demand(cache, source, [0, 1, 3, 4, 5], waiter)

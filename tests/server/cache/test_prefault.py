@@ -125,7 +125,7 @@ def test_nothing_is_touched_while_a_stream_waits(
     store, asked = CountingStore(), np.array([1])
     store.gate.clear()
     with _cache(store, is_shared=is_shared) as cache:
-        source, waiter = add_source(cache, store), cache.waiter()
+        source, waiter = add_source(cache, store), cache.readers.waiter()
         cache.begin_demand(source, asked, waiter)
         add_source(cache, store, raw_bytes=8 * _MIB)
         assert until(lambda: len(looked) > 3)
@@ -142,7 +142,7 @@ def test_a_cache_that_closes_does_not_wait_for_memory(monkeypatch: pytest.Monkey
     monkeypatch.setattr(prefault, "_PAUSE_S", 3600.0)
     store, asked = CountingStore(), np.array([1])
     with _cache(store) as cache:
-        source, waiter = add_source(cache, store), cache.waiter()
+        source, waiter = add_source(cache, store), cache.readers.waiter()
         cache.begin_demand(source, asked, waiter)
         add_source(cache, store, raw_bytes=8 * _MIB)
         thread = cache._prefault._thread

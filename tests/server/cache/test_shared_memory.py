@@ -78,7 +78,7 @@ def test_a_block_on_a_desk_stays() -> None:
     with _shared_cache(store, 3 * 900) as (cache, source, arena):
         desk = Desk(np.zeros(Desk.size(arena.capacity), np.uint8))
         cache.add_desk(desk)
-        waiter = cache.waiter()
+        waiter = cache.readers.waiter()
 
         demand(cache, source, [1], waiter)
         desk.pins[source.slot_of[1]] += 1
@@ -100,7 +100,7 @@ def test_a_block_that_a_worker_reads_late_stays(monkeypatch: pytest.MonkeyPatch)
     with _shared_cache(store, 3 * 900) as (cache, source, arena):
         desk = Desk(np.zeros(Desk.size(arena.capacity), np.uint8))
         cache.add_desk(desk)
-        waiter = cache.waiter()
+        waiter = cache.readers.waiter()
 
         demand(cache, source, [1], waiter)
         desk.next_use[source.slot_of[1]] = time.monotonic()
@@ -114,7 +114,7 @@ def test_more_blocks_than_slots_evict(shared_cache: _SharedCache) -> None:
     """An arena with room for 1,200 blocks and slots for 256 keeps fewer, each of them right."""
     cache, source, arena = shared_cache
     cache.add_desk(Desk(np.zeros(Desk.size(arena.capacity), np.uint8)))
-    waiter = cache.waiter()
+    waiter = cache.readers.waiter()
 
     for start in range(0, 900, 50):
         wanted = list(range(start, start + 50))

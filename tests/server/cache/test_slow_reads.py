@@ -66,7 +66,7 @@ def test_a_read_that_stalls_is_asked_once_more(*, first_fails: bool) -> None:
     store = _StallingStore(first_fails=first_fails)
     cache, source = _opened(store, "s3://bucket")
     try:
-        waiter = cache.waiter()
+        waiter = cache.readers.waiter()
         demand(cache, source, list(range(100)), waiter)
 
         assert [_STALLED] == demand(cache, source, [_STALLED], waiter)
@@ -89,7 +89,7 @@ def test_a_dataset_is_not_closed_under_a_read_that_was_asked_again() -> None:
     store = _StallingStore()
     cache, source = _opened(store, "s3://bucket")
     try:
-        waiter = cache.waiter()
+        waiter = cache.readers.waiter()
         demand(cache, source, [*range(100), _STALLED], waiter)
         removal = threading.Thread(target=cache.remove_source, args=(source,))
         removal.start()

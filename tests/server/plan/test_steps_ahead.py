@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from headrace.server.cache.source import Blocks, Waiter
+from headrace.server.cache.readers import Blocks, Waiter
 from headrace.server.plan.steps_ahead import StepsAhead
 
 _LENGTH, _STEP, _STEP_BLOCKS = 1000, 100, 40

@@ -105,7 +105,8 @@ def test_a_client_that_leaves_at_once_leaves_nothing_behind(start: StartServer) 
     for callback in call.at_end:
         callback()
 
-    assert (set(), {}) == (server._cache._streams, server._cache._jobs)
+    readers = server._cache.readers
+    assert (set(), 0) == (readers.streams, readers.job_count)
 
 
 def test_a_request_too_large_is_refused_and_harms_nobody(start: StartServer) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from support.loops import compiled_loops
 from support.reading_order import SERVER
 
-_MOST = 21  # modules from a request to its first batch
+_MOST = 20  # modules from a request to its first batch
 
 
 def test_contributing_lists_the_modules_of_a_batch_in_reading_order() -> None:

@@ -20,9 +20,8 @@ If the code differs, the code is wrong.
 from __future__ import annotations
 
 import threading
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from functools import partial
 from typing import Protocol
 
 import numpy as np
@@ -39,14 +38,9 @@ from headrace.server.cache.memory.allocation import Room, closed_error
 from headrace.server.cache.memory.arena import Arena
 from headrace.server.cache.memory.prefault import Prefault
 from headrace.server.cache.memory.shared_memory import Desk, SourceTables
-from headrace.server.cache.source import (
-    ABSENT,
-    Growth,
-    JobsAhead,
-    Lease,
-    Source,
-    Waiter,
-)
+from headrace.server.cache.memory.slot_table import SlotTable
+from headrace.server.cache.readers import Readers, ReadObserver, Waiter
+from headrace.server.cache.source import ABSENT, Growth, Source
 from headrace.server.layout.block_layout import BlockLayout
 from headrace.server.settings.dataset_config import DatasetConfig
 from headrace.storage import MAX_RANGE_BYTES
@@ -59,11 +53,8 @@ _REMOVAL_TIMEOUT_S = 60.0
 _READS_SHARE = 4
 
 
-class CacheObserver(HeldObserver, Protocol):
+class CacheObserver(HeldObserver, ReadObserver, Protocol):
     """Receives what the cache reports."""
-
-    def used(self, *, hits: int, misses: int) -> None:
-        """Count blocks that were cached or not when a batch needed them."""
 
 
 # Even in a small cache, a run of the order, 2 MiB by default, is one read.
@@ -78,6 +69,7 @@ class BlockCache:
         disk: See below.
         budget_bytes: See below.
         memory: The arena of all blocks.
+        readers: The streams that read the blocks, and their pins.
 
     Args:
         budget_bytes: The most bytes of all decoded blocks together.
@@ -100,24 +92,21 @@ class BlockCache:
         self.budget_bytes = budget_bytes
         self._lock = threading.Lock()
         self._observer = observer
-        self._streams: set[Waiter] = set()
-        self._jobs: dict[Hashable, int] = {}
-        self._job_count = 0
-        self._ahead = JobsAhead()
+        self._slots = SlotTable(None if arena is None else arena.capacity)
+        self.readers = Readers(self._lock, self._slots, observer)
         self._growth = Growth()
         self._sources: dict[int, Source] = {}
         self._source_count = 0
-        self._has_leftovers = False
         self._flights = Flights()
         self._room = Room(
             self._lock,
             budget_bytes,
             arena=arena,
+            slots=self._slots,
+            readers=self.readers,
             sources=self._sources,
-            streams=self._streams,
         )
         self.memory = self._room.memory
-        self._slots = self._room.slots
         # Running reads use a part of the cache, or one block for each thread.
         most_bytes = min(budget_bytes // _READS_SHARE, FIRST_LIMIT * MAX_RANGE_BYTES)
         run_bytes = max(
@@ -149,7 +138,7 @@ class BlockCache:
 
         It is half of a job's part of the cache, because blocks for its next batches arrive too.
         """
-        return self.budget_bytes // (2 * max(1, len(self._jobs)))
+        return self.budget_bytes // (2 * max(1, self.readers.job_count))
 
     def add_source(
         self,
@@ -217,60 +206,13 @@ class BlockCache:
             source.removed = True
             self._flights.call_off(source, _removed_error())
             self._free_removed()
-            self._room.freed.notify_all()
-            self._room.freed.wait_for(
+            self.readers.freed.notify_all()
+            self.readers.freed.wait_for(
                 lambda: self._room.closed or not self._is_reading(source), _REMOVAL_TIMEOUT_S
             )
             on_removed, source.on_removed = source.on_removed, None
         if on_removed is not None:
             on_removed()
-
-    def waiter(self, job: Hashable = None) -> Waiter:
-        """Return a handle for a new stream.
-
-        Args:
-            job: Equal for streams that read the same blocks at about the same time. Jobs get equal
-                parts of the cache and of the fetching.
-        """
-        return self.join(Waiter(self._lock), job)
-
-    def join(self, waiter: Waiter, job: Hashable) -> Waiter:
-        """Add a stream of a job. `waiter` does so too; this is for other kinds of handles."""
-        with self._lock:
-            if job not in self._jobs:
-                self._job_count += 1
-                self._jobs[job] = self._job_count
-            waiter.job = self._jobs[job]
-            waiter.join(self._ahead.of(job), self._room.filling)
-            self._streams.add(waiter)
-        return waiter
-
-    def leave(self, waiter: Waiter) -> None:
-        """Remove a stream that has ended."""
-        with self._lock:
-            if not waiter.gone:
-                waiter.leave()
-            self._streams.discard(waiter)
-            active = {stream.job for stream in self._streams}
-            self._jobs = {job: index for job, index in self._jobs.items() if index in active}
-
-    def lease(self, source: Source, blocks: NDArray[np.int64]) -> Lease[NDArray[np.int32]]:
-        """Pin blocks while a context lasts: all of them, or none if one is not cached.
-
-        Args:
-            source: The dataset.
-            blocks: ``(n,) int64``: distinct ordinals.
-
-        Returns:
-            The context manager; entering it returns whether the blocks are pinned.
-        """
-        return Lease(partial(self._pin, source, blocks), self._unpin)
-
-    def lease_joined(
-        self, joined: JoinedSources, blocks: NDArray[np.int64]
-    ) -> Lease[NDArray[np.int32]]:
-        """Pin distinct blocks of several datasets, as `lease` does."""
-        return Lease(partial(self._pin_joined, joined, blocks), self._unpin)
 
     @contextmanager
     def demand(self, source: Source, blocks: NDArray[np.int64], waiter: Waiter) -> Iterator[None]:
@@ -310,7 +252,7 @@ class BlockCache:
                     flight.demands.remove(waiter)
             left = np.array(waiter.arrived + waiter.handed, np.int64)
             waiter.arrived, waiter.handed = [], []
-        self._unpin(source.slot_of[left])
+        self.readers.unpin(source.slot_of[left])
 
     def release(self, source: Source, blocks: NDArray[np.int64], waiter: Waiter) -> None:
         """Unpin demanded blocks before the end of the demand."""
@@ -318,7 +260,7 @@ class BlockCache:
             held = set(waiter.arrived)
             given = [block for block in blocks.tolist() if block in held]
             waiter.arrived = [block for block in waiter.arrived if block not in set(given)]
-        self._unpin(source.slot_of[np.array(given, np.int64)])
+        self.readers.unpin(source.slot_of[np.array(given, np.int64)])
 
     def add_desk(self, desk: Desk) -> None:
         """Add a desk, on which a worker pins blocks."""
@@ -329,9 +271,8 @@ class BlockCache:
         """Remove the desk of a worker that is gone, with its pins."""
         with self._lock:
             self._slots.desks = tuple(one for one in self._slots.desks if one is not desk)
-            if self._has_leftovers:
-                self._free_removed()
-            self._room.freed.notify_all()
+            self._free_removed()
+            self.readers.freed.notify_all()
 
     def arrivals(self, source: Source, waiter: Waiter, *, timeout_s: float) -> NDArray[np.int64]:
         """Wait for demanded blocks and return those that arrived; none after the timeout.
@@ -341,7 +282,7 @@ class BlockCache:
         Raises:
             HeadraceError: A block cannot be fetched.
         """
-        self._unpin(source.slot_of[np.array(waiter.handed, np.int64)])
+        self.readers.unpin(source.slot_of[np.array(waiter.handed, np.int64)])
         waiter.handed = []
         with waiter.wake:
             waiter.wake.wait_for(
@@ -355,21 +296,7 @@ class BlockCache:
     def prefetch(
         self, source: Source, blocks: NDArray[np.int64], waiter: Waiter
     ) -> NDArray[np.int64]:
-        """Prefetch blocks, and record that the batch planned last reads them.
-
-        Returns:
-            The blocks that were neither cached nor being fetched.
-        """
-        waiter.will_read(source, blocks)
-        # Without the lock: a block that arrives or is evicted meanwhile costs only a later fetch.
-        if self._slots.ask(source.slot_of, blocks):
-            return blocks[:0]
-        return self.prefetch_unplanned(source, blocks, waiter)
-
-    def prefetch_unplanned(
-        self, source: Source, blocks: NDArray[np.int64], waiter: Waiter
-    ) -> NDArray[np.int64]:
-        """Prefetch blocks like `prefetch`, for a batch that was planned elsewhere."""
+        """Prefetch blocks for a stream; return those that were neither cached nor being fetched."""
         with self._lock:
             if source.removed:
                 return blocks[:0]
@@ -390,23 +317,12 @@ class BlockCache:
         self, joined: JoinedSources, blocks: NDArray[np.int64], waiter: Waiter
     ) -> NDArray[np.int64]:
         """Prefetch blocks of several datasets, as `prefetch` does."""
-        waiter.will_read(joined, blocks)
-        return self.prefetch_unplanned_joined(joined, blocks, waiter)
-
-    def prefetch_unplanned_joined(
-        self, joined: JoinedSources, blocks: NDArray[np.int64], waiter: Waiter
-    ) -> NDArray[np.int64]:
-        """Prefetch blocks of several datasets, as `prefetch_unplanned` does."""
-        slots = joined.slots(blocks)
-        if (slots > ABSENT).all():
-            self._slots.asked[slots] = self._slots.ranking
-            return blocks[:0]
         with self._lock:
             slots = joined.slots(blocks)
             self._slots.asked[slots[slots > ABSENT]] = self._slots.ranking
         return joined.ask(
             blocks[slots <= ABSENT],
-            lambda source, own: self.prefetch_unplanned(source, own, waiter),
+            lambda source, own: self.prefetch(source, own, waiter),
         )
 
     def close(self) -> None:
@@ -432,32 +348,8 @@ class BlockCache:
         for source in [source for source in self._sources.values() if source.removed]:
             if self._room.evict_all(source):
                 del self._sources[source.index]
-        self._has_leftovers = any(source.removed for source in self._sources.values())
-
-    def _pin(self, source: Source, blocks: NDArray[np.int64]) -> NDArray[np.int32] | None:
-        with self._lock:
-            slots, hits = self._slots.pin_all(source.slot_of, blocks)
-        self._observer.used(hits=hits, misses=blocks.size - hits)
-        return slots if hits == blocks.size else None
-
-    def _pin_joined(
-        self, joined: JoinedSources, blocks: NDArray[np.int64]
-    ) -> NDArray[np.int32] | None:
-        with self._lock:
-            slots = joined.slots(blocks)
-            hits = self._slots.pin_found(slots)
-        self._observer.used(hits=hits, misses=blocks.size - hits)
-        return slots if hits == blocks.size else None
-
-    def _unpin(self, slots: NDArray[np.int32]) -> None:
-        if not slots.size:
-            return
-        with self._lock:
-            self._slots.unpin(slots)
-            self._room.ended += slots.size
-            if self._has_leftovers:
-                self._free_removed()
-            self._room.freed.notify_all()
+        has_left = any(source.removed for source in self._sources.values())
+        self.readers.on_unpinned = self._free_removed if has_left else None
 
 
 def _neighbours(blocks: Sequence[int]) -> Iterator[range]:

@@ -58,12 +58,17 @@ class JoinedSources:
 
     `slots` is thread-safe, `bases` is not.
 
+    Attributes:
+        slot_of: None, because each dataset has its own table.
+
     Args:
         sources: The datasets.
         first_blocks: ``(datasets + 1,) int64``: the number of each dataset's first block, and the
             end.
         kernels: The compiled loops, or None.
     """
+
+    slot_of: NDArray[np.int32] | None = None
 
     def __init__(
         self,

@@ -13,7 +13,8 @@ from numpy.typing import NDArray
 from headrace.server.cache.gather import BlockRows, Rows
 from headrace.server.cache.joined_sources import JoinedSources, split_by
 from headrace.server.cache.memory.arena import Memory
-from headrace.server.cache.source import ABSENT, DatasetBlocks, Waiter
+from headrace.server.cache.readers import DatasetBlocks, Lease, Waiter
+from headrace.server.cache.source import ABSENT
 from headrace.server.layout.block_layout import BlockLayout
 
 
@@ -150,9 +151,11 @@ class JoinedBlocks:
         return cached
 
     def lease(self, blocks: NDArray[np.int64]) -> AbstractContextManager[bool]:
-        return self._cache.lease_joined(self._joined, blocks)
+        return Lease(self._cache.readers, self._joined, blocks)
 
     def prefetch(self, blocks: NDArray[np.int64], waiter: Waiter) -> NDArray[np.int64]:
+        if self._cache.readers.will_read(self._joined, blocks, waiter):
+            return blocks[:0]
         return self._cache.prefetch_joined(self._joined, blocks, waiter)
 
     def is_known(self, blocks: NDArray[np.int64]) -> NDArray[np.bool_]:
@@ -161,7 +164,7 @@ class JoinedBlocks:
 
     def ask_ahead(self, blocks: NDArray[np.int64], waiter: Waiter, *, part: Hashable) -> None:
         waiter.expect(part, self._joined, blocks)
-        self._cache.prefetch_unplanned_joined(self._joined, blocks, waiter)
+        self._cache.prefetch_joined(self._joined, blocks, waiter)
 
     def foresee(self, blocks: NDArray[np.int64], waiter: Waiter) -> None:
         waiter.foresee(self._joined, blocks)

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from headrace.order import DealSpec, OrderSpec, Skips, Token
 from headrace.server.cache.block_cache import BlockCache
-from headrace.server.cache.source import Blocks
+from headrace.server.cache.readers import Blocks
 from headrace.server.layout.packed_columns import PackedColumns
 from headrace.server.plan.compiled import Locator
 from headrace.server.plan.dealing import Dealer, Ranks

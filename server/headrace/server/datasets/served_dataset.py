@@ -41,7 +41,7 @@ from headrace.server.cache.disk.disk_blocks import DiskBlocks
 from headrace.server.cache.fetch.block_runs import store_of
 from headrace.server.cache.flat_blocks import FlatBlocks
 from headrace.server.cache.read_observer import ReadObserver, WatchedBlocks
-from headrace.server.cache.source import DatasetBlocks
+from headrace.server.cache.readers import DatasetBlocks
 from headrace.server.datasets.class_messages import class_counts, class_messages
 from headrace.server.datasets.served import Part
 from headrace.server.datasets.served_rows import RowsOf

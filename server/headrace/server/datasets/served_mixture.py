@@ -23,7 +23,7 @@ from headrace.order import (
 )
 from headrace.server.cache.block_cache import BlockCache
 from headrace.server.cache.joined_sources import split_by
-from headrace.server.cache.source import Blocks
+from headrace.server.cache.readers import Blocks
 from headrace.server.datasets.class_messages import class_counts
 from headrace.server.datasets.common_columns import SAMPLE_PAIRS, DatasetColumns, agreed_columns
 from headrace.server.datasets.joined_datasets import JoinedDatasets

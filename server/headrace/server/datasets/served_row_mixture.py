@@ -25,7 +25,7 @@ from headrace.errors import BadArgumentError
 from headrace.order import DealSpec, MixtureOrder, MixtureSpec, OrderSpec, Skips, Token, join_skips
 from headrace.order.packing import shared_groups
 from headrace.server.cache.block_cache import BlockCache
-from headrace.server.cache.source import Blocks
+from headrace.server.cache.readers import Blocks
 from headrace.server.datasets.common_columns import SAMPLE_PAIRS
 from headrace.server.datasets.joined_datasets import JoinedDatasets
 from headrace.server.datasets.served import Part

@@ -27,7 +27,7 @@ from headrace.errors import BadArgumentError, DatasetNotFoundError, TokenDataset
 from headrace.order import DealSpec, Order, OrderSpec, Skips, Token
 from headrace.order.packing import PackedRows, Packing
 from headrace.server.cache.block_cache import BlockCache
-from headrace.server.cache.source import Blocks
+from headrace.server.cache.readers import Blocks
 from headrace.server.datasets.served import Part
 from headrace.server.layout.packed_columns import packed_columns
 from headrace.server.plan.compiled import fit, take, walk

@@ -10,7 +10,7 @@ from typing import TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from headrace.server.cache.source import Blocks, Waiter
+from headrace.server.cache.readers import Blocks, Waiter
 from headrace.server.plan.find_samples import Found
 from headrace.server.plan.planned_batches import Planned, PlannedBatch, PlannedEnd
 from headrace.server.plan.steps_ahead import StepsAhead

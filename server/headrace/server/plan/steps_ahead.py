@@ -28,7 +28,7 @@ from typing import Protocol, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from headrace.server.cache.source import Blocks, Waiter
+from headrace.server.cache.readers import Blocks, Waiter
 
 # The most parts in which the blocks of a step are requested (arbitrary: few enough calls).
 _PARTS = 16

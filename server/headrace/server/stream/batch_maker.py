@@ -30,7 +30,7 @@ from headrace.server.batch.numpy_writer import NumpyWriter
 from headrace.server.batch.packed_writer import PackedWriter
 from headrace.server.batch.targets import Finished, Outlet, Places
 from headrace.server.cache.gather import BlockRows, Rows
-from headrace.server.cache.source import Blocks
+from headrace.server.cache.readers import Blocks
 from headrace.server.kernels.loader import LOOPS
 from headrace.server.layout.block_layout import Projection
 from headrace.server.layout.wire_columns import refuse_large

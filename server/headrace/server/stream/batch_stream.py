@@ -44,7 +44,7 @@ from headrace.errors import (
 )
 from headrace.server.batch.targets import ClientGoneError, Outlet, WireOutlet, message_frame
 from headrace.server.cache.gather import StagedRows
-from headrace.server.cache.source import Blocks
+from headrace.server.cache.readers import Blocks
 from headrace.server.plan.planned_batches import PlannedBatch, PlannedEnd
 from headrace.server.plan.prefetch_blocks import Lookahead, plan_bytes
 from headrace.server.plan.steps_ahead import StepsAhead

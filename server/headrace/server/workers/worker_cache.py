@@ -1,8 +1,8 @@
 """The cache as seen by a worker: it reads blocks in place, and requests them over a socket.
 
-It has the methods of `BlockCache` that streams use, and keeps its contract:
+It has the methods of `BlockCache` and of its `Readers` that streams use, and keeps their contract:
 
-1. A lease pins on the worker's desk, by the contract of
+1. A stream pins on the worker's desk, by the contract of
    `headrace.server.cache.memory.shared_memory`, without a request to the supervisor.
 2. The supervisor fetches blocks that are not cached. It pins a block for the stream that demands it
    until the worker reports that the block has been read.
@@ -21,9 +21,9 @@ import time
 from collections.abc import Callable, Hashable, Iterator
 from concurrent.futures import Future
 from contextlib import contextmanager
-from functools import partial
 from multiprocessing.connection import Connection
 from multiprocessing.reduction import recv_handle
+from weakref import WeakValueDictionary
 
 import numpy as np
 from numpy.typing import NDArray
@@ -36,15 +36,8 @@ from headrace.server.cache.joined_sources import JoinedSources
 from headrace.server.cache.memory.arena import ArenaHeader, Memory
 from headrace.server.cache.memory.eviction import next_uses
 from headrace.server.cache.memory.shared_memory import Desk, Shared, SourceTables, barrier
-from headrace.server.cache.source import (
-    ABSENT,
-    Growth,
-    JobsAhead,
-    Lease,
-    Slots,
-    Source,
-    Waiter,
-)
+from headrace.server.cache.readers import JobPrefetches, Waiter
+from headrace.server.cache.source import ABSENT, Growth, Slots, Source
 from headrace.server.layout.block_layout import BlockLayout
 from headrace.server.settings.dataset_config import DatasetConfig
 from headrace.server.workers.messages import (
@@ -119,7 +112,7 @@ class WorkerCache:
         self._sending = threading.Lock()
         self._numbers = itertools.count(1)
         self._streams: dict[int, _WorkerWaiter] = {}
-        self._ahead = JobsAhead()
+        self._ahead: WeakValueDictionary[Hashable, JobPrefetches] = WeakValueDictionary()
         # The tables of workers have all the slots that there may be, and never grow.
         self._growth = Growth()
         self._opening: dict[int, Future[tuple[int, Shared]]] = {}
@@ -128,6 +121,11 @@ class WorkerCache:
         self._seen_evictions = 0
         self._writer = threading.Thread(target=self._write_desk, name="headrace-desk", daemon=True)
         self._writer.start()
+
+    @property
+    def readers(self) -> WorkerCache:
+        """Itself: streams of workers pin and announce here."""
+        return self
 
     @property
     def together_bytes(self) -> int:
@@ -179,16 +177,16 @@ class WorkerCache:
             self.send(CloseSource(source.index))
 
     def waiter(self, job: Hashable = None) -> Waiter:
-        """Return a new stream's handle."""
+        """Return a handle for a new stream, as `Readers.waiter`."""
         waiter = _WorkerWaiter(self._lock, next(self._numbers))
         with self._lock:
             self._streams[waiter.number] = waiter
-            waiter.join(self._ahead.of(job), self._header)
+            waiter.join(self._ahead.setdefault(job, JobPrefetches()), self._header)
         self.send(StreamOpened(waiter.number, repr(job)))
         return waiter
 
     def leave(self, waiter: Waiter) -> None:
-        """Forget a stream that has ended."""
+        """Remove a stream that has ended, as `Readers.leave`."""
         own = _own(waiter)
         with self._lock:
             if not own.gone:
@@ -196,27 +194,28 @@ class WorkerCache:
             self._streams.pop(own.number, None)
         self.send(StreamClosed(own.number))
 
-    def lease(self, source: Slots, blocks: NDArray[np.int64]) -> Lease[NDArray[np.int32]]:
-        """Pin blocks while the context lasts, as `BlockCache.lease`."""
-        return Lease(partial(self._pin_all, source, blocks), self._unpin)
+    def will_read(self, source: Slots, blocks: NDArray[np.int64], waiter: Waiter) -> bool:
+        """Record that the batch planned last reads blocks, as `Readers.will_read`."""
+        waiter.will_read(source, blocks)
+        return bool((source.slots(blocks) > ABSENT).all())
 
-    def lease_joined(
-        self, joined: JoinedSources, blocks: NDArray[np.int64]
-    ) -> Lease[NDArray[np.int32]]:
-        """Pin blocks of several datasets while the context lasts, as `BlockCache.lease_joined`."""
-        return self.lease(joined, blocks)
+    def pin(self, source: Slots, blocks: NDArray[np.int64]) -> NDArray[np.int32] | None:
+        """Pin distinct blocks, as `Readers.pin`."""
+        slots = source.slots(blocks)
+        hits = int(np.count_nonzero(slots > ABSENT))
+        is_whole = hits == blocks.size and self._pin(source, blocks, slots)
+        self._observer.used(hits=hits, misses=blocks.size - hits)
+        return slots if is_whole else None
+
+    def unpin(self, slots: NDArray[np.int32]) -> None:
+        """Undo a `pin`."""
+        with self._lock:
+            self._desk.pins[slots] -= 1
 
     def prefetch(
         self, source: Source, blocks: NDArray[np.int64], waiter: Waiter
     ) -> NDArray[np.int64]:
         """Ask for blocks ahead of need, as `BlockCache.prefetch`."""
-        _own(waiter).will_read(source, blocks)
-        return self.prefetch_unplanned(source, blocks, waiter)
-
-    def prefetch_unplanned(
-        self, source: Source, blocks: NDArray[np.int64], waiter: Waiter
-    ) -> NDArray[np.int64]:
-        """Ask for blocks ahead of need, as `BlockCache.prefetch_unplanned`."""
         slots = source.slot_of[blocks]
         wanted = blocks[slots <= ABSENT]
         if wanted.size:
@@ -228,16 +227,9 @@ class WorkerCache:
         self, joined: JoinedSources, blocks: NDArray[np.int64], waiter: Waiter
     ) -> NDArray[np.int64]:
         """Ask for blocks of several datasets ahead of need, as `BlockCache.prefetch_joined`."""
-        _own(waiter).will_read(joined, blocks)
-        return self.prefetch_unplanned_joined(joined, blocks, waiter)
-
-    def prefetch_unplanned_joined(
-        self, joined: JoinedSources, blocks: NDArray[np.int64], waiter: Waiter
-    ) -> NDArray[np.int64]:
-        """Ask for blocks, as `BlockCache.prefetch_unplanned_joined`."""
         return joined.ask(
             blocks[joined.slots(blocks) <= ABSENT],
-            lambda source, own: self.prefetch_unplanned(source, own, waiter),
+            lambda source, own: self.prefetch(source, own, waiter),
         )
 
     @contextmanager
@@ -339,13 +331,6 @@ class WorkerCache:
             else:
                 waiter.fail(message.error)
 
-    def _pin_all(self, source: Slots, blocks: NDArray[np.int64]) -> NDArray[np.int32] | None:
-        slots = source.slots(blocks)
-        hits = int(np.count_nonzero(slots > ABSENT))
-        is_whole = hits == blocks.size and self._pin(source, blocks, slots)
-        self._observer.used(hits=hits, misses=blocks.size - hits)
-        return slots if is_whole else None
-
     def _pin(self, source: Slots, blocks: NDArray[np.int64], slots: NDArray[np.int32]) -> bool:
         with self._lock:
             self._desk.pins[slots] += 1
@@ -353,12 +338,8 @@ class WorkerCache:
         if np.array_equal(source.slots(blocks), slots):
             self._desk.last_use[slots] = time.monotonic_ns()
             return True
-        self._unpin(slots)
+        self.unpin(slots)
         return False
-
-    def _unpin(self, slots: NDArray[np.int32]) -> None:
-        with self._lock:
-            self._desk.pins[slots] -= 1
 
     def _check_lost(self) -> None:
         if self._is_lost:

@@ -26,7 +26,8 @@ from numpy.typing import NDArray
 from headrace.errors import HeadraceError, InternalError, RebalanceError
 from headrace.server.cache.block_cache import BlockCache
 from headrace.server.cache.memory.shared_memory import Desk, Shared
-from headrace.server.cache.source import Source, Waiter
+from headrace.server.cache.readers import Waiter
+from headrace.server.cache.source import Source
 from headrace.server.workers.messages import (
     Arrived,
     CloseSource,
@@ -161,7 +162,7 @@ class Session:
 
     def _join(self, stream: int, job: str) -> None:
         waiter = _RemoteWaiter(self._lock, stream, self.post)
-        self._cache.join(waiter, job)
+        self._cache.readers.join(waiter, job)
         self._streams[stream] = waiter
         self.post(JobNamed(stream, waiter.job))
 
@@ -171,7 +172,7 @@ class Session:
         if source is None or waiter is None:
             return
         if isinstance(message, Prefetch):
-            self._cache.prefetch_unplanned(source, message.blocks, waiter)
+            self._cache.prefetch(source, message.blocks, waiter)
         else:
             self._cache.release(source, message.blocks, waiter)
 
@@ -206,7 +207,7 @@ class Session:
 
     def _leave(self, waiter: _RemoteWaiter) -> None:
         self._end_demand(waiter)
-        self._cache.leave(waiter)
+        self._cache.readers.leave(waiter)
 
     def _open_source(self, message: OpenSource) -> None:
         try:

@@ -22,7 +22,8 @@ from dataclasses import dataclass, field
 
 from headrace.errors import HeadraceError
 from headrace.server.cache.fetch.fair_queue import FairQueue
-from headrace.server.cache.source import ABSENT, IN_FLIGHT, Source, Waiter
+from headrace.server.cache.readers import Waiter
+from headrace.server.cache.source import ABSENT, IN_FLIGHT, Source
 
 _ALONE = range(0)
 

@@ -266,7 +266,7 @@ class Fetchers:
             # This thread takes the next flights; another one helps if the limit has grown.
             if self._running + 1 < self._concurrency.limit and self._flights.waiting(self._store):
                 self._work.notify()
-            self._room.freed.notify_all()
+            self._room.readers.freed.notify_all()
 
     def _fetch(self, read: _Read) -> None:
         """Fetch blocks of one dataset, and end their flights."""
@@ -387,7 +387,7 @@ class Fetchers:
                 return
             self._flights.land(flight, ABSENT)
             flight.fail(error)
-            self._room.freed.notify_all()
+            self._room.readers.freed.notify_all()
 
 
 def _written(

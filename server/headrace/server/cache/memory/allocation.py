@@ -17,7 +17,7 @@ from __future__ import annotations
 import math
 import threading
 import time
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
@@ -27,7 +27,8 @@ from headrace.server.cache.memory.arena import Arena, ExtentAllocator, map_memor
 from headrace.server.cache.memory.eviction import Victims
 from headrace.server.cache.memory.shared_memory import barrier
 from headrace.server.cache.memory.slot_table import SlotTable
-from headrace.server.cache.source import ABSENT, Flag, Source, Waiter
+from headrace.server.cache.readers import Readers
+from headrace.server.cache.source import ABSENT, Source
 
 # How long a fetched block may wait for room. Pins last only for one copy, so this is exceeded only
 # if the machine has nearly stopped.
@@ -46,18 +47,15 @@ class Room:
 
     Attributes:
         memory: The memory of the blocks.
-        slots: The table of cached blocks.
-        freed: Notified when there may be more room.
         closed: Whether the cache was closed.
-        filling: Whether more than half of the memory is in use.
-        ended: How many reads and writes of blocks have ended so far; callers that unpin count up.
 
     Args:
         lock: The cache's lock.
         budget_bytes: Size of the memory.
         arena: The memory; None for private memory of this process.
+        slots: The table of cached blocks; also an attribute.
+        readers: The streams that read them.
         sources: The current datasets of the cache, by index.
-        streams: The currently open streams.
     """
 
     def __init__(
@@ -66,30 +64,35 @@ class Room:
         budget_bytes: int,
         *,
         arena: Arena | None,
+        slots: SlotTable,
+        readers: Readers,
         sources: Mapping[int, Source],
-        streams: Collection[Waiter],
     ) -> None:
-        self.freed = threading.Condition(lock)
         # Notifies callers that wait in line for room; see `take`.
         self._line = threading.Condition(lock)
         self._is_taking = False
         self.memory = map_memory(budget_bytes) if arena is None else arena.memory
-        self.slots = SlotTable(None if arena is None else arena.capacity)
+        self.slots = slots
+        self.readers = readers
         self._arena = arena
         self._extents = ExtentAllocator(budget_bytes)
         self._victims = Victims(self.slots, budget_bytes=budget_bytes)
         self._sources = sources
-        self._streams = streams
         self.closed = False
-        self.filling = Flag()
         # Number of extents that are being written.
         self._landing = 0
-        self.ended = 0
+        # Number of extents that were written, or given back.
+        self._landed = 0
 
     @property
     def used_bytes(self) -> int:
         """Bytes of the memory that hold blocks."""
         return self._extents.used
+
+    @property
+    def _ended(self) -> int:
+        """How many reads and writes of blocks have ended so far."""
+        return self.readers.ended + self._landed
 
     def check_open(self) -> None:
         """Raise if the cache was closed.
@@ -103,7 +106,7 @@ class Room:
     def close(self) -> None:
         """End all waits for room."""
         self.closed = True
-        self.freed.notify_all()
+        self.readers.freed.notify_all()
         self._line.notify_all()
 
     def take(self, length: int) -> int:
@@ -153,7 +156,7 @@ class Room:
         if self._is_taking or length > self._extents.size:
             return None
         while (start := self._free_extent(length)) is None:
-            victim = self._victims.take(self._streams, sparing=True)
+            victim = self._victims.take(self.readers.streams, sparing=True)
             if victim is None:
                 return None
             self.evict(victim)
@@ -166,10 +169,10 @@ class Room:
             waited_s = time.monotonic() - began
             sparing = (
                 waited_s < _SPARING_S
-                and self.ended < hopeless
+                and self._ended < hopeless
                 and (self.slots.is_read or self._landing > 0)
             )
-            victim = self._victims.take(self._streams, sparing=sparing)
+            victim = self._victims.take(self.readers.streams, sparing=sparing)
             if victim is not None:
                 self.evict(victim)
             elif waited_s >= _ROOM_TIMEOUT_S:
@@ -178,23 +181,23 @@ class Room:
                 # Waits only for the reads and writes that run now. If streams need more memory than
                 # there is, others have started when these end, so waiting until nobody reads would
                 # never end.
-                hopeless = min(hopeless, self.ended + self._landing + self.slots.pin_count)
+                hopeless = min(hopeless, self._ended + self._landing + self.slots.pin_count)
                 left_s = (_SPARING_S if sparing else _ROOM_TIMEOUT_S) - waited_s
                 # Workers do not notify when they have read a block.
-                self.freed.wait(min(left_s, _DESK_POLL_S) if self.slots.desks else left_s)
+                self.readers.freed.wait(min(left_s, _DESK_POLL_S) if self.slots.desks else left_s)
         return start
 
     def give_back(self, start: int, length: int) -> None:
         """Free an extent that holds no block."""
         self._landing -= 1
-        self.ended += 1
+        self._landed += 1
         self._extents.give(start, length)
-        self.freed.notify_all()
+        self.readers.freed.notify_all()
 
     def settle(self, flight: Flight, start: int, length: int, *, bases: tuple[int, ...]) -> int:
         """Add the block in an extent; return its slot, pinned for each stream that waits for it."""
         self._landing -= 1
-        self.ended += 1
+        self._landed += 1
         slot = self.slots.add(
             source=flight.source.index,
             block=flight.block,
@@ -202,13 +205,13 @@ class Room:
             length=length,
             owner=flight.job,
         )
-        self.filling.is_filling = 2 * self._extents.used > self._extents.size
+        self.readers.filling.is_filling = 2 * self._extents.used > self._extents.size
         flight.source.set_bases(slot, bases, capacity=self.slots.capacity)
         self.slots.pins[slot] = len(flight.demands)
         if self._arena is not None:
             barrier()
-            self._arena.note_filling(is_filling=self.filling.is_filling)
-        self.freed.notify_all()
+            self._arena.note_filling(is_filling=self.readers.filling.is_filling)
+        self.readers.freed.notify_all()
         return slot
 
     def evict(self, slot: int) -> bool:

@@ -27,7 +27,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from headrace.server.cache.memory.slot_table import SlotTable
-from headrace.server.cache.source import ABSENT, Slots, Waiter
+from headrace.server.cache.readers import Waiter
+from headrace.server.cache.source import ABSENT, Slots
 
 # A sixteenth of the blocks is chosen in one ranking, so that each eviction costs as much as looking
 # at sixteen blocks.

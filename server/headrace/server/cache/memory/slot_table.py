@@ -116,7 +116,10 @@ class SlotTable:
         """Record that blocks will be read, if all are cached; return whether they are."""
         if LOOPS is not None:
             return bool(LOOPS.ask(slot_of, blocks, self.asked, self.ranking))
-        slots = slot_of[blocks]
+        return self.ask_found(slot_of[blocks])
+
+    def ask_found(self, slots: NDArray[np.int32]) -> bool:
+        """Record that the blocks in these slots will be read, as `ask` does."""
         if slots.size and int(slots.min()) <= 0:
             return False
         self.asked[slots] = self.ranking
