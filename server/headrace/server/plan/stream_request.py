@@ -547,7 +547,7 @@ def _check_batches(spec: StreamSpec, readable: Readable) -> None:
         # or nothing at all, without a word.
         raise BadArgumentError(
             f"an epoch of {readable.sample_count} samples has no batch of "
-            f"{spec.global_batch_size}, over all {spec.world_size} ranks, and end='drop_last' "
+            f"{spec.global_batch_size} for world_size={spec.world_size}, and end='drop_last' "
             "drops incomplete batches; use a smaller batch_size, or end='uneven' or 'pad'",
             field="global_batch_size",
         )
