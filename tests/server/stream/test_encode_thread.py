@@ -8,7 +8,7 @@ from collections.abc import Callable, Generator
 import pytest
 
 from headrace.errors import RebalanceError
-from headrace.server.stream.encode_thread import Ahead
+from headrace.server.stream.encode_thread import MessagesAhead
 from support.no_threads import no_threads
 
 _WAIT_S = 30
@@ -56,7 +56,7 @@ def _ahead_threads() -> list[str]:
 def test_messages_come_in_order() -> None:
     """All messages come out, once, in the order in which they were made."""
     wanted = [str(index).encode() for index in range(500)]
-    ahead = Ahead(_Stream(lambda _: (message for message in wanted)), budget_bytes=20)
+    ahead = MessagesAhead(_Stream(lambda _: (message for message in wanted)), budget_bytes=20)
 
     assert wanted == list(ahead.messages())
 
@@ -69,7 +69,7 @@ def test_a_failure_comes_after_what_was_made() -> None:
         yield b"two"
         raise RebalanceError("go elsewhere")
 
-    messages = Ahead(_Stream(fail)).messages()
+    messages = MessagesAhead(_Stream(fail)).messages()
 
     assert [b"one", b"two"] == [next(messages), next(messages)]
     with pytest.raises(RebalanceError):
@@ -86,7 +86,7 @@ def test_without_a_thread_messages_are_made_where_they_are_sent() -> None:
             threads.append(threading.current_thread().name)
             yield str(index).encode()
 
-    messages = Ahead(_Stream(number)).messages()
+    messages = MessagesAhead(_Stream(number)).messages()
     with no_threads():
         first = [next(messages) for _ in range(3)]
     rest = list(messages)
@@ -105,8 +105,10 @@ def test_without_a_thread_a_stream_ends_and_fails_all_the_same() -> None:
         raise RebalanceError("go elsewhere")
 
     with no_threads():
-        assert [b"one"] == list(Ahead(_Stream(lambda _: (one for one in [b"one"]))).messages())
-        messages = Ahead(_Stream(fail)).messages()
+        assert [b"one"] == list(
+            MessagesAhead(_Stream(lambda _: (one for one in [b"one"]))).messages()
+        )
+        messages = MessagesAhead(_Stream(fail)).messages()
         assert b"one" == next(messages)
         with pytest.raises(RebalanceError):
             next(messages)
@@ -115,7 +117,7 @@ def test_without_a_thread_a_stream_ends_and_fails_all_the_same() -> None:
 def test_messages_are_made_before_they_are_asked_for() -> None:
     """While one message is sent the next ones are made, up to the budget and one."""
     stream = _Stream(_endless)
-    messages = Ahead(stream, budget_bytes=250).messages()
+    messages = MessagesAhead(stream, budget_bytes=250).messages()
 
     next(messages)
 
@@ -129,7 +131,7 @@ def test_a_whole_batch_is_made_before_it_is_asked_for() -> None:
     """While a batch of many messages is sent the next one is made, whatever the budget."""
     stream = _Stream(_endless)
     stream.batch_bytes = 800
-    messages = Ahead(stream, budget_bytes=250).messages()
+    messages = MessagesAhead(stream, budget_bytes=250).messages()
 
     for _ in range(8):
         next(messages)
@@ -144,7 +146,7 @@ def test_a_first_batch_goes_out_alone() -> None:
     """While the messages of a first batch are sent nothing is made but the next of them."""
     stream = _Stream(_endless)
     stream.batch_bytes = 800
-    messages = Ahead(stream, budget_bytes=250).messages()
+    messages = MessagesAhead(stream, budget_bytes=250).messages()
 
     next(messages)
 
@@ -168,7 +170,7 @@ def test_messages_change_hands_between_two_of_them() -> None:
 
     worth_it = threading.Event()
     stream = _Stream(make)
-    messages = Ahead(stream, budget_bytes=1, is_worth_it=worth_it.is_set).messages()
+    messages = MessagesAhead(stream, budget_bytes=1, is_worth_it=worth_it.is_set).messages()
     received = []
     for index in range(600):
         if not index % 50:
@@ -190,7 +192,7 @@ def test_a_stream_that_has_changed_hands_can_be_closed() -> None:
     worth_it = threading.Event()
     worth_it.set()
     stream = _Stream(_endless)
-    messages = Ahead(stream, budget_bytes=250, is_worth_it=worth_it.is_set).messages()
+    messages = MessagesAhead(stream, budget_bytes=250, is_worth_it=worth_it.is_set).messages()
     next(messages)
     worth_it.clear()
     for _ in range(10):
@@ -205,7 +207,7 @@ def test_a_stream_that_has_changed_hands_can_be_closed() -> None:
 def test_closing_leaves_nothing_behind() -> None:
     """A generator closed in the middle cancels its stream and joins its thread."""
     stream = _Stream(_endless)
-    messages = Ahead(stream, budget_bytes=250).messages()
+    messages = MessagesAhead(stream, budget_bytes=250).messages()
     next(messages)
 
     messages.close()
@@ -218,7 +220,7 @@ def test_closing_leaves_nothing_behind() -> None:
 def test_cancel_ends_a_thread_that_waits_for_room() -> None:
     """A client that goes while nothing is taken does not keep the stream open."""
     stream = _Stream(_endless)
-    ahead = Ahead(stream, budget_bytes=250)
+    ahead = MessagesAhead(stream, budget_bytes=250)
     messages = ahead.messages()
     next(messages)
     assert stream.wait_made(5)

@@ -81,7 +81,7 @@ class Method(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Desk:
+class SharedByCalls:
     """The objects that all calls of a server share.
 
     Attributes:
@@ -113,7 +113,7 @@ class Call:
     Args:
         name: The name of the method.
         method: The method, which answers the call.
-        desk: The objects that all calls share.
+        shared: The objects that all calls share.
         wire: The call in gRPC.
 
     Attributes:
@@ -126,10 +126,10 @@ class Call:
         on_end: See `WireCall.on_end`.
     """
 
-    def __init__(self, name: str, method: Method, desk: Desk, wire: WireCall) -> None:
+    def __init__(self, name: str, method: Method, shared: SharedByCalls, wire: WireCall) -> None:
         self.name = name
         self._method = method
-        self._desk = desk
+        self._shared = shared
         self._wire = wire
         self.peer, self.metadata = wire.peer(), wire.metadata
         self.send, self.send_soon = wire.send, wire.send_soon
@@ -153,14 +153,14 @@ class Call:
     def may_wait(self, waiting: int) -> bool:
         """Return whether the call may wait, given how many calls of its caller wait already."""
         if waiting >= MANY:
-            self._desk.gate.call_waits(self.peer)
-        if waiting < CROWD and not self._desk.floods.is_flooding(self.whose):
+            self._shared.gate.call_waits(self.peer)
+        if waiting < CROWD and not self._shared.floods.is_flooding(self.whose):
             return True
-        return self._desk.gate.may_call(self.peer)
+        return self._shared.gate.may_call(self.peer)
 
     def no_room(self) -> bool:
         """Return whether to answer the call that its line is full; if not, it is cut."""
-        if self._desk.floods.is_flooding(self.whose):
+        if self._shared.floods.is_flooding(self.whose):
             return False
         self._refusal = ServerBusyError("too many calls are waiting for their turn; try again")
         return True
@@ -173,7 +173,7 @@ class Call:
         """Give the request to the method."""
         self._request_count += 1
         self._is_wanting = False
-        self._desk.waiting.remove(self)
+        self._shared.waiting.remove(self)
         # Thousands of calls that were reset may arrive within a moment.
         if self.is_wanted():
             self.guarded(lambda: self._method.received(self, request))
@@ -188,7 +188,7 @@ class Call:
     def receive_another(self) -> None:
         """Wait for one more request."""
         self._is_wanting = True
-        self._desk.waiting.add(self)
+        self._shared.waiting.add(self)
         self._wire.receive()
 
     def guarded(self, work: Callable[[], None]) -> None:
@@ -199,7 +199,7 @@ class Call:
             self.fail(error)
         except Exception:  # noqa: BLE001 - the servicer's boundary
             _log.exception("%s failed; this is a bug of headrace", self.name)
-            self._desk.failures.call_failed(InternalError.reason)
+            self._shared.failures.call_failed(InternalError.reason)
             self.refuse(internal_failure())
 
     def parsed(self, request: bytes, kind: type[_Request]) -> _Request:
@@ -211,7 +211,7 @@ class Call:
         try:
             return kind.FromString(request)
         except DecodeError:
-            self._desk.malformed.add(f"{self.name} from {self.host}")
+            self._shared.malformed.add(f"{self.name} from {self.host}")
             raise RequestMalformedError(
                 f"the {len(request)} bytes of the request are not a {kind.DESCRIPTOR.full_name}; "
                 "send one made with the stubs of this version"
@@ -226,7 +226,7 @@ class Call:
         """Return whether the client still waits for a first answer and has not reset the call."""
         if self.is_active:
             return True
-        self._desk.floods.count_reset(self.whose, self)
+        self._shared.floods.count_reset(self.whose, self)
         return False
 
     @property
@@ -245,10 +245,10 @@ class Call:
 
     def fail(self, error: HeadraceError) -> None:
         """End the call with an error; callers on other machines get no paths of this one."""
-        self._desk.failures.call_failed(error.reason)
-        told = error if self.host == "unix" else self._desk.places.without(error)
+        self._shared.failures.call_failed(error.reason)
+        told = error if self.host == "unix" else self._shared.places.without(error)
         if told is not error:
-            self._desk.hidden.add(f"{self.name}: {error.message}")
+            self._shared.hidden.add(f"{self.name}: {error.message}")
         self.refuse(failure_of(told))
 
     def refuse(self, failure: Failure) -> None:
@@ -261,7 +261,7 @@ class Call:
         Raises:
             HeadraceError: See `Access.caller`.
         """
-        return self._desk.access.caller(
+        return self._shared.access.caller(
             self.metadata, lambda: subjects_of(self._wire.auth_context())
         )
 
@@ -273,7 +273,7 @@ class Call:
             self._wire.answer(None)
         else:
             error = self._too_many() if for_room else self._too_late()
-            self._desk.failures.call_failed(error.reason)
+            self._shared.failures.call_failed(error.reason)
             # Nothing was sent before, so flow control does not hold this back.
             self._wire.fail(failure_of(error))
 
@@ -282,61 +282,61 @@ class Call:
 
     def _too_late(self) -> HeadraceError:
         return RequestMissingError(
-            f"the request did not arrive within {self._desk.waiting.timeout_s:g} s of the call's "
+            f"the request did not arrive within {self._shared.waiting.timeout_s:g} s of the call's "
             "headers; try again"
         )
 
     def _admit(self) -> None:
         peer = self.peer
-        self._desk.door.call_began(peer)
-        if not self.on_end(lambda: self._desk.door.call_ended(peer)):
-            self._desk.door.call_ended(peer)
+        self._shared.door.call_began(peer)
+        if not self.on_end(lambda: self._shared.door.call_ended(peer)):
+            self._shared.door.call_ended(peer)
         if self._refusal is not None:
             raise self._refusal
-        if not self._method.is_open and self._desk.floods.is_flooding(self.whose):
-            self._desk.floods.set_aside(self.whose, self._go_on)
+        if not self._method.is_open and self._shared.floods.is_flooding(self.whose):
+            self._shared.floods.set_aside(self.whose, self._go_on)
         else:
             self._ask()
 
     def _go_on(self) -> bool:
         """Continue a call that was set aside; return whether its client still waits."""
         if not self.is_active:
-            self._desk.floods.count_reset(self.whose)
+            self._shared.floods.count_reset(self.whose)
             return False
         self.guarded(self._ask)
         return True
 
     def _ask(self) -> None:
         self._method.check(self)
-        self._desk.waiting.add(self)
+        self._shared.waiting.add(self)
         if not self.on_end(self._ended):
             self._ended()
             return
         self._wire.receive()
 
     def _ended(self) -> None:
-        self._desk.waiting.remove(self)
+        self._shared.waiting.remove(self)
 
     def _wait_until_taken(self, is_awaited: bool) -> None:  # noqa: FBT001 - what was just returned
         if not is_awaited:
             return
         self._is_wanting = False
-        self._desk.waiting.add(self)
+        self._shared.waiting.add(self)
         # The call may have ended before it was added.
         if not self.on_end(self._ended):
             self._ended()
 
 
-def arrivals_of(methods: Mapping[str, Method], desk: Desk) -> Arrivals:
+def arrivals_of(methods: Mapping[str, Method], shared: SharedByCalls) -> Arrivals:
     """Return functions that make the calls of methods, and of unknown methods.
 
     Args:
         methods: The methods by their full names, such as ``/package.Service/Method``.
-        desk: The objects that all calls share.
+        shared: The objects that all calls share.
     """
     return {
         "": _Unknown,
-        **{name: partial(Call, name, method, desk) for name, method in methods.items()},
+        **{name: partial(Call, name, method, shared) for name, method in methods.items()},
     }
 
 

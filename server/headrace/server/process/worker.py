@@ -38,10 +38,10 @@ from headrace.server.telemetry.tracing import start_tracing
 from headrace.server.workers.messages import (
     CannotStart,
     Drain,
+    EndStreams,
     Ready,
     Reload,
     Report,
-    SendAway,
     Start,
     ToWorker,
 )
@@ -117,8 +117,8 @@ class _Worker:
 
     def _handle(self, message: ToWorker) -> None:
         match message:
-            case SendAway(count):
-                self.server.send_away(count)
+            case EndStreams(count):
+                self.server.end_some(count)
             case Reload() if self.reloader is not None:
                 self.reloader.request()
             case Drain():

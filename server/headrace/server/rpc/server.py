@@ -32,7 +32,7 @@ from headrace.server.batch.freed_memory import keep_freed_memory
 from headrace.server.cache.block_cache import BlockCache
 from headrace.server.cache.disk.disk_cache import DiskCache
 from headrace.server.datasets.catalog import Catalog
-from headrace.server.front.calls import MOST_WAITING, Desk, Method, arrivals_of
+from headrace.server.front.calls import MOST_WAITING, Method, SharedByCalls, arrivals_of
 from headrace.server.front.descriptors import most_connections, raise_limit
 from headrace.server.front.doorkeeper import Doorkeeper
 from headrace.server.front.floods import Floods
@@ -112,7 +112,7 @@ class Server:
         places = DatasetPlaces()
         self._is_port_shared = options is SHARED_PORT_OPTIONS
         self._grpc = WireServer(
-            arrivals_of(self._methods(), self._desk(access, metrics, places)),
+            arrivals_of(self._methods(), self._shared_by_calls(access, metrics, places)),
             (*options, ("grpc.max_allowed_incoming_connections", connections)),
         )
         self._metrics = metrics
@@ -138,10 +138,12 @@ class Server:
             **reflection_methods((SERVICE, HEALTH_SERVICE), self._pools.unary),
         }
 
-    def _desk(self, access: Access, metrics: Metrics, places: DatasetPlaces) -> Desk:
+    def _shared_by_calls(
+        self, access: Access, metrics: Metrics, places: DatasetPlaces
+    ) -> SharedByCalls:
         malformed = TalliedLog(_log, "malformed requests: %d since the last such line, last: %s")
         hidden = TalliedLog(_log, "calls failed at files: %d since the last such line, last: %s")
-        return Desk(
+        return SharedByCalls(
             access,
             metrics,
             self._waiting,
@@ -224,9 +226,9 @@ class Server:
         """Return the current status of the server."""
         return status_of(self._metrics.registry.collect(), self.stream_rows())
 
-    def send_away(self, count: int) -> None:
+    def end_some(self, count: int) -> None:
         """Ask some streams to reconnect, and refuse new ones for a moment."""
-        self._streams.send_away(count)
+        self._streams.end_some(count)
 
     def reload(self, config: ServerConfig) -> bool:
         """Serve the datasets of another configuration; other settings need a restart.

@@ -40,7 +40,7 @@ from headrace.server.steps.registered import Registered, Tokenizers, load_tokeni
 from headrace.server.steps.row_pool import RowPool, allowed_processors
 from headrace.server.steps.transform_pool import TransformPool
 from headrace.server.stream.batch_stream import BatchStream, StreamLimits
-from headrace.server.stream.encode_thread import Ahead, Messages
+from headrace.server.stream.encode_thread import Messages, MessagesAhead
 from headrace.server.stream.explain import explain
 from headrace.server.stream.fair_turns import SendTurns, StreamTurns, Turns
 from headrace.server.stream.find_samples import find_samples
@@ -328,7 +328,7 @@ class ShardService:
         # A single batch has no successor to make while it is sent.
         if opened.rank is None:
             return stream
-        return Ahead(stream, is_worth_it=lambda: self._is_processor_free(opened.caller))
+        return MessagesAhead(stream, is_worth_it=lambda: self._is_processor_free(opened.caller))
 
     def _is_processor_free(self, caller: Caller) -> bool:
         # With more streams than processors, all processors are busy anyway, and second threads only

@@ -68,7 +68,7 @@ def _always() -> bool:
     return True
 
 
-class Ahead:
+class MessagesAhead:
     """The messages of one stream, made ahead of need.
 
     Args:

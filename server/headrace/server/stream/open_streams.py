@@ -203,7 +203,7 @@ class OpenStreams:
         for stream in streams:
             stream.look(now, access_changes=access_changes)
 
-    def send_away(self, count: int) -> None:
+    def end_some(self, count: int) -> None:
         """End some streams between two batches, and refuse new ones for a moment.
 
         Their clients are asked to reconnect, to a worker with fewer streams.

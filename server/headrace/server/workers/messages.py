@@ -174,8 +174,8 @@ class Report:
 
 
 @dataclass(frozen=True, slots=True)
-class SendAway:
-    """To a worker: ask streams to reconnect, including those that arrive in the next moments."""
+class EndStreams:
+    """To a worker: end some streams, and refuse new ones for a moment."""
 
     count: int
 
@@ -203,4 +203,4 @@ ToSupervisor = (
     | CannotStart
     | Report
 )
-ToWorker = Start | SourceOpened | JobNamed | Arrived | Failed | SendAway | Reload | Drain
+ToWorker = Start | SourceOpened | JobNamed | Arrived | Failed | EndStreams | Reload | Drain

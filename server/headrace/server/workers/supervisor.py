@@ -46,10 +46,10 @@ from headrace.server.telemetry.status import Status, status_of
 from headrace.server.workers.messages import (
     CannotStart,
     Drain,
+    EndStreams,
     Ready,
     Reload,
     Report,
-    SendAway,
     Start,
     ToSupervisor,
 )
@@ -380,7 +380,7 @@ class Supervisor:
             for index, count in spread.excess(counts, time.monotonic()).items():
                 session = self._members[index].session
                 if session is not None:
-                    session.post(SendAway(count))
+                    session.post(EndStreams(count))
 
 
 def start_supervisor(config: ServerConfig, *, source: ConfigSource | None = None) -> Supervisor:
