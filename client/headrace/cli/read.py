@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 @click.option(
     "--mixture",
     type=click.File(encoding="utf-8"),
+    metavar="FILE",
     help="JSON file that describes a mixture of datasets, instead of DATASET.",
 )
 @batch_size_option
