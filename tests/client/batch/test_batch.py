@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from numpy.typing import NDArray
 
 from headrace.client import Batch, BytesColumn, RaggedColumn, StringColumn
 from headrace.client.wire.assembler import BatchEvent, StreamAssembler
@@ -257,7 +258,11 @@ def test_jax_shares_the_memory_of_tensors() -> None:
 
 
 @needs_jax
-def test_an_integer_that_jax_would_cut_is_refused() -> None:
+@pytest.mark.parametrize("numbers", [IDS << 40, (IDS << 40).astype("u8"), IDS * 1e300])
+def test_a_number_that_jax_would_change_is_refused(numbers: NDArray[np.generic]) -> None:
     """JAX is set to 32 bits by default, and says nothing of the rest."""
+    kinds = {"i": pb.ELEMENT_TYPE_INT64, "u": pb.ELEMENT_TYPE_UINT64, "f": pb.ELEMENT_TYPE_FLOAT64}
+    column = pb.Column(name="x", kind=pb.COLUMN_KIND_TENSOR, element_type=kinds[numbers.dtype.kind])
+
     with pytest.raises(BadArgumentError, match="64 bits"):
-        _batch([X], [(IDS << 40).tobytes()]).to_jax()
+        _batch([column], [numbers.tobytes()]).to_jax()

@@ -12,6 +12,12 @@ from numpy.typing import NDArray
 from headrace.client.batch.columns import BytesColumn, RaggedColumn, StringColumn
 from headrace.errors import BadArgumentError, ConfigurationError
 
+_NARROW = {
+    torch.int64: torch.int32,
+    torch.uint64: torch.uint32,
+    torch.float64: torch.float32,
+}
+
 Value = torch.Tensor | BytesColumn | StringColumn | RaggedColumn
 
 
@@ -31,7 +37,7 @@ def jax_arrays(values: Mapping[str, Value]) -> dict[str, Any]:
 
     Raises:
         ConfigurationError: JAX is not installed.
-        BadArgumentError: JAX is set to 32 bits, which would change an integer.
+        BadArgumentError: JAX is set to 32 bits, which would change a number beyond its digits.
     """
     try:
         import jax  # noqa: PLC0415 - not every trainer has it
@@ -43,7 +49,7 @@ def jax_arrays(values: Mapping[str, Value]) -> dict[str, Any]:
     arrays: dict[str, Any] = {}
     for name, value in values.items():
         if isinstance(value, torch.Tensor):
-            if is_narrow and value.dtype == torch.int64:
+            if is_narrow and value.dtype in _NARROW:
                 _check_narrow(name, value)
             arrays[name] = jax.dlpack.from_dlpack(value)
         else:
@@ -66,11 +72,16 @@ def _objects(column: BytesColumn | StringColumn | RaggedColumn) -> NDArray[np.ob
 
 
 def _check_narrow(name: str, value: torch.Tensor) -> None:
-    # JAX would silently cut off the upper half.
-    limits = torch.iinfo(torch.int32)
+    # JAX would silently cut off the upper half of an integer, and make a large float infinite.
+    narrow = _NARROW[value.dtype]
+    limits = torch.finfo(narrow) if narrow.is_floating_point else torch.iinfo(narrow)
+    if value.dtype is torch.uint64:
+        value = value.view(torch.int64)  # torch compares no uint64; what is negative here is large
+    elif value.dtype is torch.float64:
+        value = value[value.isfinite()]
     if value.numel() and (value.min() < limits.min or value.max() > limits.max):
         raise BadArgumentError(
-            f"column {name!r} has integers that need 64 bits, but JAX uses 32; set jax_enable_x64, "
+            f"column {name!r} has numbers that need 64 bits, but JAX uses 32; set jax_enable_x64, "
             "or leave the column out with columns=",
             field="columns",
         )
