@@ -113,6 +113,7 @@ def test_what_a_type_represents_is_taken(value: object, kind: pa.DataType) -> No
         ([_INSTANT.replace(hour=0), _INSTANT], pa.date32(), "its time of day would be lost"),
         ([None, 1.5], pa.int32(), "would be lost|truncated"),
         ([[1], [400]], pa.list_(pa.int8()), "in its row 1,|sample 1 "),
+        ([0, 2], pa.bool_(), "it is neither 0 nor 1|could not convert|tried to convert"),
         ([[1.0], [1e300]], pa.list_(pa.float32(), 1), "it would become infinite"),
         ([[1.0], [1e300]], pa.large_list(pa.float32()), "it would become infinite"),
         ([{"a": [1e300]}], pa.struct([("a", pa.list_(pa.float32()))]), "it would become infinite"),

@@ -21,8 +21,8 @@ def checked_cast(column: Array, kind: pa.DataType, *, name: str, first_sample: i
     """Return ``column`` as ``kind``.
 
     Refuses numbers out of range, fractions cast to integers, floats that become infinite, times
-    that a date or a coarser unit drops, fields of structs that the type lacks, and text that is not
-    a number. Floats may lose digits.
+    that a date or a coarser unit drops, fields of structs that the type lacks, text that is not a
+    number, and numbers but 0 and 1 cast to bools. Floats may lose digits.
 
     Args:
         column: A column of any type that Arrow can cast.
@@ -54,6 +54,10 @@ def _cast(column: Array, kind: pa.DataType) -> Array:
         narrows = pa.types.is_floating(after.type) and before.type != after.type
         if narrows and _infinite(after) > _infinite(before):
             raise OverflowError("it would become infinite")
+        # Every other number would be true.
+        is_number = pa.types.is_integer(before.type) or pa.types.is_floating(before.type)
+        if is_number and pa.types.is_boolean(after.type) and after.cast(before.type) != before:
+            raise OverflowError("it is neither 0 nor 1")
         # It checks the units of times, but a date silently drops the time of day.
         if pa.types.is_date(after.type) and pa.types.is_timestamp(before.type):
             again: Array = after.cast(pa.timestamp(before.type.unit)).cast(pa.int64())

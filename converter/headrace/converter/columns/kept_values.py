@@ -3,7 +3,7 @@
 `pyarrow.array` refuses most of what a type cannot represent. It takes these, and alters them: a
 number too large for a float becomes infinite; an integer drops a fraction; times drop what is finer
 than their unit; dates drop the time; structs drop fields that they do not have; arrays of NumPy's
-times are taken for the type's unit, whatever theirs is.
+times are taken for the type's unit, whatever theirs is; numbers of pandas are true but for 0.
 """
 
 from __future__ import annotations
@@ -21,7 +21,9 @@ import pyarrow as pa
 if TYPE_CHECKING:
     Array = pa.Array[Any]  # pyarrow's stubs have it generic, pyarrow itself has not
 
-_WHOLE = {int, bool, type(None)}
+_TRUTHS = {bool, type(None)}
+_WHOLE = {int, *_TRUTHS}
+_ALTERING = pa.types.is_integer, pa.types.is_boolean, pa.types.is_temporal
 _MICROSECONDS = {"s": 1_000_000, "ms": 1000, "us": 1, "ns": 1}
 
 
@@ -52,7 +54,7 @@ def _may_alter(kind: pa.DataType, *, has_infinite: bool) -> bool:
     parts = [kind.field(at).type for at in range(kind.num_fields)]
     if parts:
         return any(_may_alter(part, has_infinite=has_infinite) for part in parts)
-    return pa.types.is_integer(kind) or pa.types.is_temporal(kind)
+    return any(alters(kind) for alters in _ALTERING)
 
 
 def _has_infinite(column: Array) -> bool:
@@ -98,11 +100,12 @@ def _items(value: Any) -> Any:
 
 
 def _are_whole(items: Any, kind: pa.DataType) -> bool:
-    if not pa.types.is_integer(kind):
+    is_bool = pa.types.is_boolean(kind)
+    if not is_bool and not pa.types.is_integer(kind):
         return False
     if isinstance(items, np.ndarray) and items.dtype != object:
-        return items.dtype.kind in "iub"
-    return set(map(type, items)) <= _WHOLE
+        return items.dtype.kind in ("b" if is_bool else "iub")
+    return set(map(type, items)) <= (_TRUTHS if is_bool else _WHOLE)
 
 
 def _loss_of_items(items: Any, kind: Any) -> str:
@@ -124,6 +127,8 @@ def _loss_of_fields(value: Mapping[Any, Any], kind: pa.StructType) -> str:
 def _loss_of_number(value: object, kind: pa.DataType) -> str:
     if not isinstance(value, Real | Decimal) or not math.isfinite(value):
         return ""
+    if pa.types.is_boolean(kind):
+        return "" if value in {0, 1} else "it is neither 0 nor 1"
     if pa.types.is_integer(kind):
         return "its fraction would be lost" if value % 1 else ""
     if pa.types.is_floating(kind):
