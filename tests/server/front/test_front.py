@@ -21,7 +21,7 @@ from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 
 from attacks.http2 import ACK, PING, RST_STREAM, call, connected, frame, header_block
 from headrace.server import ServerConfig
-from headrace.server.front.descriptors import most_connections
+from headrace.server.front.descriptors import most_connections, open_files
 from headrace.server.front.floods import Floods
 from headrace.server.front.pools import Pool
 from headrace.server.front.tallied import TalliedLog
@@ -586,3 +586,12 @@ def test_a_reserve_of_files_is_kept() -> None:
     assert 256 - 64 - 64 - 30 == most_connections(rings, 256)
     assert 16 == most_connections(config, 64)
     assert 16_384 == most_connections(config, 1 << 20)
+
+
+def test_open_files_are_counted() -> None:
+    """Each that is opened counts; threads of other tests may open or close a few meanwhile."""
+    before = open_files()
+    with ExitStack() as stack:
+        for _ in range(200):
+            stack.enter_context(Path(os.devnull).open())
+        assert 180 <= open_files() - before <= 220

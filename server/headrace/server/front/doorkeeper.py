@@ -16,7 +16,6 @@ If the code differs, the code is wrong.
 
 from __future__ import annotations
 
-import os
 import socket
 import sys
 import threading
@@ -26,6 +25,7 @@ from collections.abc import Iterable
 from contextlib import suppress
 
 from headrace.server.front.connections import clients_at, tcp_ports
+from headrace.server.front.descriptors import open_files
 
 _LOOK_S = 0.25
 _IDLE_S = 1.0
@@ -84,8 +84,7 @@ class Doorkeeper:
         while not self._over.wait(_LOOK_S):
             # With no descriptor free to look with, the next look may find one.
             with suppress(OSError):
-                # Counting all descriptors first takes only one call.
-                if len(os.listdir("/proc/self/fd")) > _FULL * self._most:  # noqa: PTH208 - their number
+                if open_files() > _FULL * self._most:
                     self._make_room()
                 else:
                     self._idle_since = {}
