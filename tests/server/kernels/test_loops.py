@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from random import Random
 from types import ModuleType
 
 import numpy as np
@@ -117,6 +118,7 @@ def test_blocks_are_pinned_together_or_not_at_all(
 
 
 _FAR = 5 << 20  # more than what is copied past the caches
+_OUT_OF_ORDER = 0.5  # of examples
 
 
 @pytest.mark.parametrize("first", [0, 1, 63])
@@ -163,6 +165,45 @@ def test_long_rows_are_copied(compiled: ModuleType, row_bytes: int, first: int) 
     assert np.array_equal(rows[places].reshape(-1), out)
     assert not target[:first].any()
     assert not target[first + out.size :].any()
+
+
+@settings(deadline=None)
+@given(
+    sizes=st.lists(st.sampled_from([1, 4, 4, 4, 4, 8, 12]), min_size=1, max_size=12),
+    count=st.integers(0, 150),
+    order=st.randoms(use_true_random=False),
+)
+@example(sizes=[4] * 11, count=67, order=Random(0))
+def test_columns_are_split_from_rows(
+    compiled: ModuleType, sizes: list[int], count: int, order: Random
+) -> None:
+    """Columns of any sizes, in any number and order, are those of their rows."""
+    edges = np.cumsum([0, *sizes])
+    row_bytes = int(edges[-1])
+    rows = np.random.default_rng(1).integers(0, 256, (99, row_bytes), dtype=np.uint8)
+    places = np.random.default_rng(count).integers(0, len(rows), count)
+    columns = list(zip(edges.tolist(), sizes, strict=False))
+    if order.random() < _OUT_OF_ORDER:
+        order.shuffle(columns)
+    ends = np.cumsum([0, *(count * size for _, size in columns)]).tolist()
+    fields = [
+        (0, row_bytes, row_bytes, at, size, to)
+        for (at, size), to in zip(columns, ends, strict=False)
+    ]
+    out = np.zeros(ends[-1], np.uint8)
+
+    assert compiled.gather(
+        rows.reshape(-1),
+        np.zeros(1, np.int32),
+        np.zeros((1, 1), np.int64),
+        np.zeros(count, np.int64),
+        places,
+        np.array(fields, np.int64),
+        out,
+    )
+
+    expected = [rows[places, at : at + size].reshape(-1) for at, size in columns]
+    assert np.array_equal(np.concatenate(expected), out)
 
 
 @settings(deadline=None)

@@ -15,6 +15,16 @@
 #define TILE 64       /* rows that are looked up together */
 #define AHEAD 24      /* rows prefetched ahead of the copied one (16 to 32 are equally fast) */
 
+#if defined(__has_builtin)
+#if __has_builtin(__builtin_shufflevector) /* GCC 12, Clang */
+#define HAS_SHUFFLES 1
+typedef int32_t four __attribute__((vector_size(16)));
+#endif
+#endif
+#ifndef HAS_SHUFFLES
+#define HAS_SHUFFLES 0
+#endif
+
 /* Prefetch the first lines of some bytes.
  *
  * Into the second-level cache, because the first has few outstanding requests: 4,096 rows of 160
@@ -140,6 +150,61 @@ static bool gather_column(const rows *of, const int64_t *field, uint8_t *out, bo
     return true;
 }
 
+/* Split one column from rows. */
+static void split_column(const uint8_t *memory, const int64_t *starts, int64_t count, int64_t size,
+                         uint8_t *to) {
+    if (size == 4)
+        for (int64_t i = 0; i < count; i++)
+            memcpy(to + 4 * i, memory + starts[i], 4);
+    else if (size == 8)
+        for (int64_t i = 0; i < count; i++)
+            memcpy(to + 8 * i, memory + starts[i], 8);
+    else if (size == 1)
+        for (int64_t i = 0; i < count; i++)
+            to[i] = memory[starts[i]];
+    else
+        for (int64_t i = 0; i < count; i++)
+            memcpy(to + size * i, memory + starts[i], (size_t)size);
+}
+
+/* Return how many columns to split together: four neighbours of 4 bytes each, or one. */
+static int64_t columns_together(const int64_t *fields, int64_t count) {
+    if (!HAS_SHUFFLES || count < 4)
+        return 1;
+    for (int64_t i = 0; i < 4; i++)
+        if (fields[i * FIELD + SIZE] != 4 || fields[i * FIELD + AT] != fields[AT] + 4 * i)
+            return 1;
+    return 4;
+}
+
+/* Split four such columns from rows, except for the last rows; return how many rows are split.
+ *
+ * Four rows at a time take a quarter of the loads and stores: 4,096 rows of 40 columns and a label
+ * took 98 us instead of 123.
+ */
+static int64_t split_four(const uint8_t *memory, const int64_t *starts, int64_t count,
+                          uint8_t *const *to) {
+    int64_t i = 0;
+#if HAS_SHUFFLES
+    for (; i + 4 <= count; i += 4) {
+        four row[4], pairs[4], column[4];
+        for (int k = 0; k < 4; k++)
+            memcpy(&row[k], memory + starts[i + k], sizeof row[k]);
+        pairs[0] = __builtin_shufflevector(row[0], row[1], 0, 4, 1, 5);
+        pairs[1] = __builtin_shufflevector(row[2], row[3], 0, 4, 1, 5);
+        pairs[2] = __builtin_shufflevector(row[0], row[1], 2, 6, 3, 7);
+        pairs[3] = __builtin_shufflevector(row[2], row[3], 2, 6, 3, 7);
+        column[0] = __builtin_shufflevector(pairs[0], pairs[1], 0, 1, 4, 5);
+        column[1] = __builtin_shufflevector(pairs[0], pairs[1], 2, 3, 6, 7);
+        column[2] = __builtin_shufflevector(pairs[2], pairs[3], 0, 1, 4, 5);
+        column[3] = __builtin_shufflevector(pairs[2], pairs[3], 2, 3, 6, 7);
+        for (int k = 0; k < 4; k++)
+            memcpy(to[k] + 4 * i, &column[k], sizeof column[k]);
+    }
+#endif
+    return i;
+}
+
 /* Gather several columns of one part; rows are prefetched while earlier ones are split. */
 static bool gather_columns(const rows *of, const int64_t *fields, int64_t field_count,
                            uint8_t *out) {
@@ -157,21 +222,19 @@ static bool gather_columns(const rows *of, const int64_t *fields, int64_t field_
         }
         const int64_t first = coming - TILE, *own = starts[1 - turn];
         const int64_t here = first < 0 ? 0 : least(TILE, of->count - first);
-        for (int64_t field = 0; field < field_count; field++) {
-            const int64_t at = fields[field * FIELD + AT], size = fields[field * FIELD + SIZE];
-            uint8_t *to = out + fields[field * FIELD + TO] + first * size;
-            if (size == 4)
-                for (int64_t i = 0; i < here; i++)
-                    memcpy(to + 4 * i, memory + own[i] + at, 4);
-            else if (size == 8)
-                for (int64_t i = 0; i < here; i++)
-                    memcpy(to + 8 * i, memory + own[i] + at, 8);
-            else if (size == 1)
-                for (int64_t i = 0; i < here; i++)
-                    to[i] = memory[own[i] + at];
-            else
-                for (int64_t i = 0; i < here; i++)
-                    memcpy(to + size * i, memory + own[i] + at, (size_t)size);
+        for (int64_t field = 0, together; field < field_count; field += together) {
+            const int64_t *next = fields + field * FIELD;
+            uint8_t *to[4];
+            together = columns_together(next, field_count - field);
+            for (int64_t k = 0; k < together; k++)
+                to[k] = out + next[k * FIELD + TO] + first * next[k * FIELD + SIZE];
+            const int64_t done =
+                together == 4 ? split_four(memory + next[AT], own, here, to) : 0;
+            for (int64_t k = 0; k < together; k++) {
+                const int64_t size = next[k * FIELD + SIZE];
+                split_column(memory + next[k * FIELD + AT], own + done, here - done, size,
+                             to[k] + done * size);
+            }
         }
     }
     return true;

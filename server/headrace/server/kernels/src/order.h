@@ -76,6 +76,7 @@ static void turn_all(const network *through, uint32_t *highs, uint32_t *lows, in
     for (int64_t turn = 0; turn < through->turns; turn += 2) {
         const uint16_t *by_high = through->tables + turn * through->row;
         const uint16_t *by_low = by_high + through->row;
+#pragma GCC unroll 2
         for (int64_t i = 0; i < count; i++) {
             /* A negative difference wraps around and is greater. */
             uint32_t low = lows[i] + by_high[highs[i]];
@@ -141,9 +142,10 @@ static void walk_range(const network *through, int64_t first, int64_t *out, int6
 /* The entries of a step: first slot, first offset, slices, turn. */
 enum { SLOT, OFFSET, SLICES, TURN, ENTRY };
 
-/* Return how many samples all entries of a step have; 0 if they have different numbers. */
+/* Return how many samples all entries of a step have; 0 if they have different numbers, or if there
+ * is only one entry, which is found without dividing. */
 static int64_t samples_each(const int64_t *entries, int64_t count) {
-    const int64_t samples = count > 1 ? entries[ENTRY + SLOT] : 0;
+    const int64_t samples = count > 2 ? entries[ENTRY + SLOT] : 0;
     for (int64_t entry = 0; entry < count; entry++)
         if (entries[entry * ENTRY + SLOT] != entry * samples)
             return 0;
