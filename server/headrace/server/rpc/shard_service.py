@@ -5,8 +5,9 @@ from __future__ import annotations
 import logging
 import os
 import random
+import time
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, closing
+from contextlib import AbstractContextManager, closing, contextmanager
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -72,8 +73,8 @@ _PREFETCH_SHARE = 20
 
 _PROCESSORS = os.cpu_count() or 1
 
-# Steps leave one processor to streams without steps: two streams that decode images on two
-# processors cut the rate of another caller to less than half (tests/attacks).
+# Steps leave one processor to streams without steps, and so do long questions: two streams that
+# decode images on two processors cut the rate of another caller to less than half (tests/attacks).
 _STEPS_AT_ONCE = max(1, min(4, _PROCESSORS - 1))
 
 # How long calls wait for a filter before they are told to retry; small datasets are filtered by
@@ -139,6 +140,8 @@ class ShardService:
         )
         self._turns = Turns()
         self._step_turns = Turns(_STEPS_AT_ONCE)
+        # Not those of steps, whose turns take milliseconds.
+        self._question_turns = Turns(_STEPS_AT_ONCE)
         pixels = None
         if config.decoded_cache_bytes:
             pixels = PixelCache(config.decoded_cache_bytes, observer=metrics)
@@ -188,13 +191,27 @@ class ShardService:
         self, request: pb.ExplainBatchRequest, caller: Caller
     ) -> pb.ExplainBatchResponse:
         served = self._find(request.batch, caller, wait_s=_UNARY_WAIT_S)
-        return explain(request.batch, served, registered=self._registered)
+        with self._question_turn(caller):
+            return explain(request.batch, served, registered=self._registered)
 
     def _find_samples(
         self, request: pb.FindSamplesRequest, caller: Caller
     ) -> pb.FindSamplesResponse:
         served = self._find(request.batch, caller, wait_s=_UNARY_WAIT_S)
-        return find_samples(request, served, registered=self._registered)
+        with self._question_turn(caller):
+            return find_samples(request, served, registered=self._registered)
+
+    @contextmanager
+    def _question_turn(self, caller: Caller) -> Iterator[None]:
+        """Wait for a turn of questions that may take seconds, and hold it."""
+        turns = self._question_turns.of(caller.name)
+        for _ in turns.queued():
+            pass
+        began = time.monotonic()
+        try:
+            yield
+        finally:
+            turns.end_worked(time.monotonic() - began)
 
     def _find(self, request: Request, caller: Caller, *, wait_s: float) -> Served:
         def filtering(served: ServedDataset | ServedRows, where: str) -> ServedDataset:

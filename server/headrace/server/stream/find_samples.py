@@ -22,8 +22,8 @@ _MAX_SAMPLES = 4096
 # With buckets, each may need another window to be sorted, which takes some milliseconds.
 _MAX_BUCKETED = 256
 # Each may be in another global batch, which is dealt as a whole, after those before it in its step:
-# this many samples take a few seconds.
-_MAX_DEALT = 1 << 24
+# this many samples take about a second.
+_MAX_DEALT = 1 << 22
 
 
 def find_samples(
