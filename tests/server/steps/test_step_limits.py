@@ -146,6 +146,7 @@ def test_no_process_outlives_its_drain(
         assert seconds_until(lambda: not stuck.exists()) < _SOON_S
 
 
+@pytest.mark.alone
 def test_a_function_that_lets_no_thread_run_ends_with_a_killed_server(
     urls: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

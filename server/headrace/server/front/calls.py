@@ -147,8 +147,8 @@ class Call:
 
     @property
     def line(self) -> str:
-        """The line in which the call waits; empty if it needs no turn."""
-        return "" if self._method.is_open else self.whose
+        """The line in which the call waits; open methods have one for each connection."""
+        return f"open {self.peer}" if self._method.is_open else self.whose
 
     def may_wait(self, waiting: int) -> bool:
         """Return whether the call may wait, given how many calls of its caller wait already."""
@@ -335,30 +335,19 @@ def arrivals_of(methods: Mapping[str, Method], shared: SharedByCalls) -> Arrival
         shared: The objects that all calls share.
     """
     return {
-        "": _Unknown,
-        **{name: partial(Call, name, method, shared) for name, method in methods.items()},
+        name: partial(Call, name, method, shared)
+        for name, method in ({"": _NoMethod()} | dict(methods)).items()
     }
 
 
-class _Unknown:
-    """A call of an unknown method."""
+class _NoMethod:
+    """The method of calls of unknown methods."""
 
-    line = ""
+    is_open = True
 
-    def __init__(self, wire: WireCall) -> None:
-        self._wire = wire
+    def check(self, call: Call) -> None:
+        if call.is_wanted():
+            call.refuse(Failure(grpc.StatusCode.UNIMPLEMENTED, "there is no such method", b""))
 
-    def may_wait(self, waiting: int) -> bool:  # noqa: ARG002 - it needs no turn
-        return True
-
-    def no_room(self) -> bool:
-        return False
-
-    def arrived(self) -> None:
-        self._wire.fail(Failure(grpc.StatusCode.UNIMPLEMENTED, "there is no such method", b""))
-
-    def received(self, request: bytes) -> None:
-        """Do nothing, because no request was asked for."""
-
-    def requests_ended(self) -> None:
-        """Do nothing."""
+    def received(self, call: Call, request: bytes) -> None:
+        """Do nothing, because the call has ended."""
