@@ -80,7 +80,7 @@ def cache_of(
 
 
 def add_source(cache: BlockCache, store: CountingStore, *, raw_bytes: int = 0) -> Source:
-    """Let a store's blocks into a cache, which are said to take so many bytes."""
+    """Add a store's blocks to a cache, with the number of bytes that they are said to take."""
     layout = block_layout([wire_column(pa.field("x", pa.int64(), nullable=False))])
     return cache.add_source(store, layout, block_count=1000, raw_bytes=raw_bytes)
 

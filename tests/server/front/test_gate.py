@@ -76,7 +76,7 @@ def test_an_address_is_let_in_and_shut_out_for_longer_each_time() -> None:
 
 
 def test_an_address_pauses_when_two_connections_bring_many_waiting_calls() -> None:
-    """One connection alone may, and so may a herd with a call on each; a pause ends by itself."""
+    """One connection alone does not pause it, nor does a herd with few on each; pauses end."""
     now = [0.0]
     gate = Gate(several=10, pause_s=1.0, now=lambda: now[0])
 

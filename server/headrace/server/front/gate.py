@@ -36,7 +36,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache
 from urllib.parse import unquote
 
@@ -77,6 +77,25 @@ class _Term:
     until: float
 
 
+@dataclass(slots=True)
+class _Window:
+    """The calls that were counted in one stretch of `WINDOW_S`.
+
+    Attributes:
+        began: When it began.
+        of_network: Calls of callers with too many, by network.
+        of_peer: The same, by connection.
+        waiting_of_peer: Calls of callers with many waiting calls, by connection.
+        busy_peers: Connections with more of those than they may have, by network.
+    """
+
+    began: float
+    of_network: Counter[Network] = field(default_factory=Counter)
+    of_peer: Counter[str] = field(default_factory=Counter)
+    waiting_of_peer: Counter[str] = field(default_factory=Counter)
+    busy_peers: Counter[Network] = field(default_factory=Counter)
+
+
 class Gate:
     """The gate of one server; thread-safe.
 
@@ -107,12 +126,7 @@ class Gate:
         self._now = now
         self._ports: frozenset[int] = frozenset()
         self._lock = threading.Lock()
-        # Calls in the current window.
-        self._began = now()
-        self._of_network: Counter[Network] = Counter()
-        self._of_peer: Counter[str] = Counter()
-        self._waiting_of_peer: Counter[str] = Counter()
-        self._busy_peers: Counter[Network] = Counter()
+        self._window = _Window(now())
         self._paused_until: dict[Network, float] = {}
         self._terms: dict[Network, _Term] = {}
         self._kept_out: tuple[Network, ...] = ()
@@ -136,12 +150,12 @@ class Gate:
         if network is None:
             return
         with self._lock:
-            self._start_window(now)
-            self._waiting_of_peer[peer] += 1
-            if self._waiting_of_peer[peer] != self._several + 1:
+            window = self._current_window(now)
+            window.waiting_of_peer[peer] += 1
+            if window.waiting_of_peer[peer] != self._several + 1:
                 return
-            self._busy_peers[network] += 1
-            if self._busy_peers[network] == 1:
+            window.busy_peers[network] += 1
+            if window.busy_peers[network] == 1:
                 return
             self._paused_until[network] = now + self._pause_s
         self._wake.set()
@@ -156,12 +170,12 @@ class Gate:
         if network is None:
             return True
         with self._lock:
-            self._start_window(now)
-            self._of_peer[peer] += 1
-            self._of_network[network] += 1
+            window = self._current_window(now)
+            window.of_peer[peer] += 1
+            window.of_network[network] += 1
             if self._is_out(network, now):
                 return False
-            if self._of_network[network] <= self._most:
+            if window.of_network[network] <= self._most:
                 return True
             self._shut(network, now)
         self._wake.set()
@@ -192,16 +206,10 @@ class Gate:
     def _is_out(self, network: Network, now: float) -> bool:
         return network in self._terms and self._terms[network].until > now
 
-    def _start_window(self, now: float) -> None:
-        if now - self._began > WINDOW_S:
-            self._began = now
-            for counts in (
-                self._of_network,
-                self._of_peer,
-                self._waiting_of_peer,
-                self._busy_peers,
-            ):
-                counts.clear()
+    def _current_window(self, now: float) -> _Window:
+        if now - self._window.began > WINDOW_S:
+            self._window = _Window(now)
+        return self._window
 
     def _shut(self, network: Network, now: float) -> None:
         before = self._terms.pop(network, None)
@@ -257,7 +265,7 @@ class Gate:
         with self._lock:
             many = {
                 (network, int(peer.rpartition(":")[2]))
-                for peer, count in self._of_peer.items()
+                for peer, count in self._window.of_peer.items()
                 if count > self._few
                 and (network := _network(peer.rpartition(":")[0]))
                 and self._is_out(network, now)
