@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -11,6 +13,10 @@ from hypothesis import strategies as st
 
 from headrace.errors import BadArgumentError
 from headrace.server.shares import Budget, Holder, Place, Share, ShortError
+from headrace.v1 import shard_service_pb2 as pb
+from support.datasets import small_table, write_dataset
+from support.streams import streams_of
+from support.waiting import seconds_until, until
 
 _WAIT_S = 30.0
 
@@ -28,7 +34,7 @@ def _holder(
 
 
 def _is_granted(place: Place) -> bool:
-    return place.granted.is_set()
+    return place.is_granted
 
 
 def test_bytes_are_lent_until_there_are_none() -> None:
@@ -218,6 +224,23 @@ def test_who_waits_holds_nothing_that_others_wait_for() -> None:
         assert place.wait()
 
 
+def test_a_stream_that_ends_leaves_the_line_at_once() -> None:
+    """Its memory would be missing to others until it looks again, a quarter of a second later."""
+    budget = Budget(1000)
+    one, other = Share(budget), Share(budget)
+    one.claim(400)
+    other.claim(500)
+    began = time.monotonic()
+
+    for _ in range(20):
+        # The first is woken while it waits, the others before they wait.
+        with one.line(700) as place:
+            threading.Timer(0.01, one.wake).start()
+            assert not place.wait()
+
+    assert time.monotonic() - began < 20 * 0.25 / 2
+
+
 def test_streams_that_each_hold_half_go_on() -> None:
     """Eight streams, each of whose batches takes half of all, make and send them all."""
     budget = Budget(1000)
@@ -245,3 +268,27 @@ def test_streams_that_each_hold_half_go_on() -> None:
 
     assert not any(thread.is_alive() for thread in threads)
     assert 0 == budget.held_bytes
+
+
+def test_a_cancelled_stream_stops_waiting_for_memory_at_once(tmp_path: Path) -> None:
+    """What it holds is then there for others."""
+    url = str(tmp_path / "small")
+    write_dataset(url, small_table(1000), shard_samples=[1000])
+    budget = Budget(1 << 20)
+    other = Share(budget)
+    other.claim((1 << 20) - 4096)
+    request = pb.ReadBatchesRequest(
+        dataset="small", global_batch_size=500, world_size=1, epoch_start=pb.EpochStart()
+    )
+    waited_s = 0.0
+    with streams_of(url) as streams:
+        for _ in range(16):
+            stream = streams.open(request, share=Share(budget))
+            reader = threading.Thread(target=lambda: list(stream.messages()))  # noqa: B023 - joined below
+            reader.start()
+            assert until(lambda: budget.is_wanted, every_s=0.001)
+            stream.cancel()
+            waited_s += seconds_until(lambda: not reader.is_alive())  # noqa: B023 - called at once
+
+    # It would be an eighth of a second each in the mean.
+    assert waited_s < 16 / 8 / 2

@@ -15,7 +15,8 @@ Contract:
    shares is recalled, the largest excess first, until there is enough. A recalled stream must end.
 5. Memory that was given back counts as held until the next `trim`, because the system may not have
    it before. A `trim` is due when both together exceed the budget.
-6. A holder waits for one claim at a time, and leaves the line when it ends.
+6. A holder waits for one claim at a time, and leaves the line when it ends. `Share.wake` ends its
+   waits, because a stream that has ended must not hold for a moment what others wait for.
 7. A stream claims bytes before it allocates them: `Share.claim` states how much making the next
    batches takes in all. If the budget does not have that much, it raises `ShortError`. The stream
    then drops what it has made, waits in `Share.line`, and starts over. So no stream waits while it
@@ -93,16 +94,26 @@ class Place:
         self.holder = holder
         self.size = size
         self.since = self.recalled_at = time.monotonic()
-        self.granted = threading.Event()
+        self.is_granted = False
+        self._woken = threading.Event()
 
     def wait(self) -> bool:
         """Wait at most a quarter of a second for the bytes; return whether they were granted."""
-        if not self.granted.wait(_LOOK_S):
+        if not self._woken.wait(_LOOK_S):
             self._budget.call_back(self)
-        if not self.granted.is_set():
+        if not self.is_granted:
             return False
         self._budget.trim_stale()
         return True
+
+    def grant(self) -> None:
+        """End the wait: the holder has the bytes."""
+        self.is_granted = True
+        self._woken.set()
+
+    def wake(self) -> None:
+        """End the wait, with the bytes or without; any thread may call it."""
+        self._woken.set()
 
     def resize(self, size: int) -> None:
         """Change the number of bytes to wait for."""
@@ -209,7 +220,7 @@ class Budget:
     def resize(self, place: Place, size: int) -> None:
         """Change the bytes that a place waits for, unless it was served already."""
         with self._lock:
-            if not place.granted.is_set():
+            if not place.is_granted:
                 place.size = size
                 self._serve()
 
@@ -223,7 +234,7 @@ class Budget:
         """Recall memory that others hold beyond their shares, if that is due."""
         now = time.monotonic()
         with self._lock:
-            if place.granted.is_set() or now - place.recalled_at < RECALL_S:
+            if place.is_granted or now - place.recalled_at < RECALL_S:
                 return
             place.recalled_at = now
             called = self._victims(place)
@@ -265,7 +276,7 @@ class Budget:
                 break
             self._line.remove(first)
             self._move(first.holder, max(0, first.size))
-            first.granted.set()
+            first.grant()
         self.is_wanted = bool(self._line)
 
     def _order(self, place: Place) -> tuple[int, int, float]:
@@ -334,7 +345,7 @@ class Share:
         self._made = self._sent = 0
         self._making = self._standing = 0
         self._place: Place | None = None
-        self._is_closed = False
+        self._is_closed = self._is_woken = False
 
     @property
     def held(self) -> int:
@@ -419,12 +430,21 @@ class Share:
             self._making = making
             missing = max(0, self._need - self._holder.held)
             self._place = place = self._budget.line(self._holder, missing)
+            if self._is_woken:
+                place.wake()
         try:
             with place:
                 yield place
         finally:
             with self._lock:
                 self._place = None
+
+    def wake(self) -> None:
+        """End every wait in the line, now and later, for the stream ends; for any thread."""
+        # No lock is needed: either this sees the place, or the place is made after the mark.
+        self._is_woken = True
+        if (place := self._place) is not None:
+            place.wake()
 
     def close(self) -> None:
         """Give all bytes back."""

@@ -236,6 +236,7 @@ class BatchStream:
         if not isinstance(self._ending, _CancelledError):
             self._ending = ending
         self._waiter.interrupt()
+        self._share.wake()
         self._outlet.wake()
 
     def _epochs(self) -> Iterator[bytes]:
