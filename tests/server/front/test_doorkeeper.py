@@ -73,6 +73,35 @@ def test_idle_connections_make_room_with_few_descriptors_left(
     assert _MOST // 2 == sum(map(_is_open, clients))
 
 
+def test_a_network_that_fills_the_server_is_paused(
+    listener: socket.socket, clients: list[socket.socket]
+) -> None:
+    """Otherwise it would connect again at once, before others can."""
+    paused: set[str] = set()
+    door = Doorkeeper(_MOST, paused.add)
+    for client in clients:
+        door.call_began(f"ipv4:127.0.0.1:{client.getsockname()[1]}")
+    door.start([_address(listener)])
+    threading.Event().wait(_LOOKS_S)
+    assert not paused, "those with calls are no flood"
+    for client in clients:
+        door.call_ended(f"ipv4:127.0.0.1:{client.getsockname()[1]}")
+    assert until(lambda: paused == {"127.0.0.1"})
+    door.close()
+
+
+def test_a_paused_network_is_kept_out_for_a_moment() -> None:
+    """Also one of IPv6, of which a host may have many addresses."""
+    now = [0.0]
+    gate = Gate(pause_s=1.0, now=lambda: now[0])
+
+    gate.pause("127.0.0.2")
+    gate.pause("2001:db8::1")
+    assert {network_of("127.0.0.2"), network_of("2001:db8::2")} == set(gate.networks_to_keep_out())
+    now[0] = 1.1
+    assert not gate.networks_to_keep_out()
+
+
 def test_a_moment_without_descriptors_does_not_end_the_doorkeeper(
     listener: socket.socket, clients: list[socket.socket]
 ) -> None:

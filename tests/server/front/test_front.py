@@ -21,7 +21,7 @@ from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 
 from attacks.http2 import ACK, PING, RST_STREAM, call, connected, frame, header_block
 from headrace.server import ServerConfig
-from headrace.server.front.descriptors import most_connections, open_files
+from headrace.server.front.descriptors import most_connections, most_fetch_threads, open_files
 from headrace.server.front.floods import Floods
 from headrace.server.front.pools import Pool
 from headrace.server.front.tallied import TalliedLog
@@ -578,13 +578,17 @@ def _is_closed(connection: socket.socket) -> bool:
 
 
 def test_a_reserve_of_files_is_kept() -> None:
-    """Of 256 files half are the store's and our own; there are never less than 16 connections."""
+    """Half of what is not the server's own is the clients'; there are always 16 connections."""
     config = ServerConfig(datasets={"a": "/a"}, fetch_threads=16)
     rings = ServerConfig(datasets={"a": "/a"}, listen="unix:/s", fetch_threads=16, max_streams=10)
+    many = ServerConfig(datasets={"a": "/a"}, fetch_threads=64)
 
     assert 256 - 64 - 64 == most_connections(config, 256)
     assert 256 - 64 - 64 - 30 == most_connections(rings, 256)
+    assert (96, 24) == (most_connections(many, 256), most_fetch_threads(many, 256))
+    assert (1024 - 64 - 256, 64) == (most_connections(many, 1024), most_fetch_threads(many, 1024))
     assert 16 == most_connections(config, 64)
+    assert 1 == most_fetch_threads(config, 64)
     assert 16_384 == most_connections(config, 1 << 20)
 
 

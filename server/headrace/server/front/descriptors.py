@@ -1,11 +1,14 @@
-"""Limit open files of this process, and how many of them may be connections.
+"""Limit open files of this process, and divide them between connections and the store.
 
 A connection costs its client nothing, but takes a descriptor here. Without a limit, a few hundred
-idle connections would leave none for the store, and healthy streams would fail.
+idle connections would leave none for the store, and healthy streams would fail. Where files are
+few, connections have half of those that are not the server's own, since the fewer there may be, the
+sooner clients that connect again and again keep others out.
 """
 
 from __future__ import annotations
 
+import logging
 import os
 import resource
 
@@ -21,6 +24,8 @@ _A_RING = 3
 _LEAST_CONNECTIONS = 16
 # More would only take memory (arbitrary; a connection takes about 30 KiB).
 _MOST_CONNECTIONS = 16_384
+
+_log = logging.getLogger(__name__)
 
 
 def raise_limit() -> int:
@@ -42,6 +47,25 @@ def open_files() -> int:
     return os.stat("/proc/self/fd").st_size or len(os.listdir("/proc/self/fd"))  # noqa: PTH116, PTH208 - plain calls take a third of the time
 
 
+def most_fetch_threads(config: ServerConfig, limit: int) -> int:
+    """Return how many threads may read from a store, so that half of the files are for clients.
+
+    Args:
+        config: The settings of the server.
+        limit: How many files the process may have open.
+    """
+    most = max(1, _shared_files(config, limit) // 2 // _A_FETCH_THREAD)
+    if most < config.fetch_threads:
+        _log.warning(
+            "%d threads read from each store instead of %d, because this process may have only %d "
+            "files open; raise the limit (ulimit -Hn)",
+            most,
+            config.fetch_threads,
+            limit,
+        )
+    return min(config.fetch_threads, most)
+
+
 def most_connections(config: ServerConfig, limit: int) -> int:
     """Return how many connections to allow, so that enough descriptors are left for the store.
 
@@ -49,7 +73,13 @@ def most_connections(config: ServerConfig, limit: int) -> int:
         config: The settings of the server.
         limit: How many files the process may have open.
     """
+    files = _shared_files(config, limit)
+    left = max(files // 2, files - _A_FETCH_THREAD * config.fetch_threads)
+    return max(_LEAST_CONNECTIONS, min(left, _MOST_CONNECTIONS))
+
+
+def _shared_files(config: ServerConfig, limit: int) -> int:
+    """Return how many files are left for connections and the store."""
     has_rings = any(address.startswith("unix:") for address in config.addresses)
     rings = config.max_streams if has_rings and config.ring_bytes else 0
-    left = limit - _OWN - _A_FETCH_THREAD * config.fetch_threads - _A_RING * rings
-    return max(_LEAST_CONNECTIONS, min(left, _MOST_CONNECTIONS))
+    return limit - _OWN - _A_RING * rings

@@ -9,7 +9,10 @@ Contract:
    dropped, the longest idle first, until no more than `_ROOM` are taken. Anything else that they
    send, such as pings, does not count.
 2. A connection with a call is never dropped.
-3. This covers only TCP connections, and only on Linux, which has a list of them.
+3. While more than `_LITTLE_ROOM` of the connections are taken, a network that has `_LARGE` of them
+   without a call is paused, because it fills them faster than this can look. That also delays its
+   honest clients, so slower ones are not paused.
+4. This covers only TCP connections, and only on Linux, which has a list of them.
 
 If the code differs, the code is wrong.
 """
@@ -21,16 +24,19 @@ import sys
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 
 from headrace.server.front.connections import clients_at, tcp_ports
 from headrace.server.front.descriptors import open_files
+from headrace.server.front.socket_filter import network_of
 
 _LOOK_S = 0.25
 _IDLE_S = 1.0
 _FULL = 0.75
 _ROOM = 0.5
+_LITTLE_ROOM = 0.9
+_LARGE = 0.25
 
 
 class Doorkeeper:
@@ -38,10 +44,12 @@ class Doorkeeper:
 
     Args:
         most: The most connections to allow.
+        pause: Refuses new connections of the network of a host for a moment.
     """
 
-    def __init__(self, most: int) -> None:
+    def __init__(self, most: int, pause: Callable[[str], None] = lambda _host: None) -> None:
         self._most = most
+        self._pause = pause
         self._ports: frozenset[int] = frozenset()
         self._lock = threading.Lock()
         # Only by the client's port; a client with the same port on another machine is spared too.
@@ -84,26 +92,35 @@ class Doorkeeper:
         while not self._over.wait(_LOOK_S):
             # With no descriptor free to look with, the next look may find one.
             with suppress(OSError):
-                if open_files() > _FULL * self._most:
+                # Earlier than room is made, so that it is known then how long each has been idle.
+                if open_files() > _ROOM * self._most:
                     self._make_room()
                 else:
                     self._idle_since = {}
 
     def _make_room(self) -> None:
         found = [(host, port) for _, host, port in clients_at(self._ports)]
-        before, self._idle_since = self._idle_since, {}
-        if len(found) <= _FULL * self._most:
-            return
-        now = time.monotonic()
+        before, now = self._idle_since, time.monotonic()
         with self._lock:
             had_call, self._called = self._called | self._calls.keys(), set()
         self._idle_since = {one: before.get(one, now) for one in found if one[1] not in had_call}
+        if len(found) <= _FULL * self._most:
+            return
+        if len(found) > _LITTLE_ROOM * self._most:
+            self._pause_large()
         idle = [one for one, since in self._idle_since.items() if now - since >= _IDLE_S]
         longest = sorted(idle, key=self._idle_since.__getitem__)
         dropped = set(longest[: len(found) - int(_ROOM * self._most)])
         for connection, host, port in clients_at(self._ports):
             if (host, port) in dropped:
                 self._drop(connection, port)
+
+    def _pause_large(self) -> None:
+        """Pause networks with many connections that have no call."""
+        counts = Counter(network_of(host) for host, _ in self._idle_since)
+        for network, count in counts.items():
+            if count > _LARGE * self._most:
+                self._pause(str(network.network_address))
 
     def _drop(self, connection: socket.socket, port: int) -> None:
         """Drop a connection, unless it had a call meanwhile."""

@@ -19,9 +19,10 @@ Contract:
    for twice as long as before, at most `LONGEST_S`.
 5. All IPv6 addresses of a 64-bit network count as one, because one machine may use them all. At
    most `MOST_NETWORKS` are refused connections: those that were shut out last.
-6. Clients of unix sockets are never shut out. If the kernel accepts no filter, the log says so
+6. `pause` refuses new connections of a network for ``pause_s``, for other reasons than its calls.
+7. Clients of unix sockets are never shut out. If the kernel accepts no filter, the log says so
    once, and the other rules still apply.
-7. `close` lets all addresses in, and ends the thread.
+8. `close` lets all addresses in, and ends the thread.
 
 If the code differs, the code is wrong.
 """
@@ -158,6 +159,16 @@ class Gate:
             if window.busy_peers[network] == 1:
                 return
             self._paused_until[network] = now + self._pause_s
+        self._wake.set()
+
+    def pause(self, host: str) -> None:
+        """Refuse new connections of a host's network for `pause_s`.
+
+        Args:
+            host: An IP address.
+        """
+        with self._lock:
+            self._paused_until[network_of(host)] = self._now() + self._pause_s
         self._wake.set()
 
     def may_call(self, peer: str) -> bool:

@@ -33,7 +33,7 @@ from headrace.server.cache.block_cache import BlockCache
 from headrace.server.cache.disk.disk_cache import DiskCache
 from headrace.server.datasets.catalog import Catalog
 from headrace.server.front.calls import MOST_WAITING, Method, SharedByCalls, arrivals_of
-from headrace.server.front.descriptors import most_connections, raise_limit
+from headrace.server.front.descriptors import most_connections, most_fetch_threads, raise_limit
 from headrace.server.front.doorkeeper import Doorkeeper
 from headrace.server.front.floods import Floods
 from headrace.server.front.gate import Gate
@@ -90,9 +90,9 @@ class Server:
         connections = most_connections(config, raise_limit())
         self._health = Health(connections)
         self._pools = CallPools(config.max_streams)
-        self._door = Doorkeeper(connections)
         self._floods = Floods()
         self._gate = Gate()
+        self._door = Doorkeeper(connections, self._gate.pause)
         self._waiting = Waiting(
             most=MOST_WAITING,
             timeout_s=config.request_timeout_s,
@@ -338,6 +338,5 @@ def _open_cache(config: ServerConfig, metrics: Metrics) -> BlockCache:
         disk = DiskCache(
             Path(config.cache_dir), budget_bytes=config.cache_dir_bytes, observer=metrics
         )
-    return BlockCache(
-        config.cache_bytes, fetch_threads=config.fetch_threads, observer=metrics, disk=disk
-    )
+    threads = most_fetch_threads(config, raise_limit())
+    return BlockCache(config.cache_bytes, fetch_threads=threads, observer=metrics, disk=disk)

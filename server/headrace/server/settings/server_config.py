@@ -65,8 +65,9 @@ class ServerConfig:
         prefetch_bytes: Maximum stored size of the blocks that one stream requests before it needs
             them. The default is an eighth of what is shuffled together by default.
         fetch_threads: Maximum number of simultaneous reads from each store, each of one block or a
-            few neighbouring ones. The actual number depends on the store's measured throughput; the
-            default is what a first batch of 16 MiB can use.
+            few neighbouring ones. The actual number depends on the store's measured throughput, and
+            is lower if the process may open few files; the default is what a first batch of 16 MiB
+            can use.
         max_streams: Maximum number of open streams. Each uses a thread.
         max_streams_per_peer: Maximum number of open streams from one address; 0 means no limit
             besides ``max_streams``. Behind a proxy all callers have the same address, so there is

@@ -36,6 +36,7 @@ from headrace.server.cache.block_cache import BlockCache
 from headrace.server.cache.disk.disk_cache import DiskCache
 from headrace.server.cache.memory.arena import Arena
 from headrace.server.cache.memory.shared_memory import Desk, Shared
+from headrace.server.front.descriptors import most_fetch_threads, raise_limit
 from headrace.server.rpc.listen import reserve
 from headrace.server.settings.config_layers import ConfigSource
 from headrace.server.settings.server_config import ServerConfig
@@ -120,7 +121,7 @@ class Supervisor:
         self._arena = Arena(config.cache_bytes)
         self._cache = BlockCache(
             config.cache_bytes,
-            fetch_threads=config.fetch_threads,
+            fetch_threads=most_fetch_threads(config, raise_limit()),
             observer=self._metrics,
             disk=disk,
             arena=self._arena,
