@@ -7,6 +7,7 @@ import json
 import logging
 import os
 import stat
+import time
 from pathlib import Path
 from typing import Any
 
@@ -167,6 +168,27 @@ def test_a_file_that_cannot_be_read_is_tried_again(
     assert 1 == caplog.text.count("callers were not changed")
     with pytest.raises(UnauthenticatedError):
         access.caller(_bearer(first))
+
+
+def test_an_unknown_token_costs_little_however_long_the_file_is(tmp_path: Path) -> None:
+    """Wrong tokens take no more of a server with 20,000 callers than of one with one."""
+
+    def took_s(count: int) -> float:
+        path = tmp_path / str(count)
+        entries = [
+            {"name": f"{n}", "token": f"secret-{n:016}", "datasets": []} for n in range(count)
+        ]
+        path.write_text(json.dumps({"tokens": entries}))
+        access = Access(path)
+        found = []
+        for _ in range(20):
+            began = time.thread_time()
+            with pytest.raises(UnauthenticatedError):
+                access.caller(_bearer("another-secret-012345"))
+            found.append(time.thread_time() - began)
+        return min(found)
+
+    assert took_s(20_000) < 5 * took_s(1)
 
 
 def _write_one(path: Path, token: str) -> None:

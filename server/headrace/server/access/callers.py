@@ -1,22 +1,21 @@
 """Decide who may read what, from a file of callers that is reread when it changes.
 
 The file is JSON, ``{"tokens": [{"name", "sha256" or "token" or "subject", "datasets",
-"max_streams", "operator"}, …]}``; docs/security.md describes it. The SHA-256 of a token is compared
-with every entry, in constant time; neither the token nor its digest ever appears in logs or
-messages. A subject is a name in a client certificate that mutual TLS has verified.
+"max_streams", "operator"}, …]}``; docs/security.md describes it. Callers are found by the SHA-256
+of their token; neither the token nor its digest ever appears in logs or messages. A subject is a
+name in a client certificate that mutual TLS has verified.
 """
 
 from __future__ import annotations
 
 import hashlib
-import hmac
 import json
 import logging
 import re
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 from headrace.errors import AccessDeniedError, ConfigurationError, UnauthenticatedError
@@ -59,13 +58,6 @@ class Caller:
 ANYBODY = Caller(is_operator=True)
 
 
-@dataclass(frozen=True, slots=True)
-class _Entry:
-    caller: Caller
-    digest: bytes = field(default=b"", repr=False)
-    subject: str = ""
-
-
 class Access:
     """Authenticate callers; safe for several threads.
 
@@ -82,14 +74,14 @@ class Access:
         self._now = now
         self._looked_at = now()
         self._lock = threading.Lock()
-        self._entries: tuple[_Entry, ...] = ()
+        self._callers: dict[bytes | str, Caller] = {}
         self._changes = 0
         self._stamp: tuple[int, int, int] | None = None
         # Why the file could not be read, so that the log says it once.
         self._last_error = ""
         if path is not None:
             self._stamp = _stamp(path)
-            self._entries = read_tokens(path)
+            self._callers = read_tokens(path)
 
     @property
     def is_open(self) -> bool:
@@ -139,20 +131,11 @@ class Access:
         return found
 
     def _known(self, token: bytes, subjects: frozenset[str]) -> Caller | None:
-        return self._of_token(token) if token else self._of_subjects(subjects)
-
-    def _of_token(self, token: bytes) -> Caller | None:
-        digest = hashlib.sha256(token).digest()
-        found = None
-        # Always to the end: the time must not reveal which entry matched.
-        for entry in self._entries:
-            if hmac.compare_digest(entry.digest, digest):
-                found = entry.caller
-        return found
-
-    def _of_subjects(self, subjects: frozenset[str]) -> Caller | None:
-        names = subjects - {""}
-        return next((entry.caller for entry in self._entries if entry.subject in names), None)
+        if token:
+            # Not in constant time, and need not be: what it could reveal is part of a known digest,
+            # from which no token can be computed.
+            return self._callers.get(hashlib.sha256(token).digest())
+        return next((self._callers[key] for key in self._callers if key in subjects), None)
 
     def _refresh_if_due(self, path: Path) -> None:
         # Without the lock: two simultaneous checks do no harm.
@@ -168,7 +151,7 @@ class Access:
                 if stamp == self._stamp:
                     return
                 # Not before: a file that cannot be read now may be readable later, unchanged.
-                self._entries = read_tokens(path)
+                self._callers = read_tokens(path)
                 self._stamp = stamp
                 self._changes += 1
             except ConfigurationError as error:
@@ -177,11 +160,11 @@ class Access:
                 self._last_error = error.message
             else:
                 self._last_error = ""
-                _log.info("%d callers read from %s", len(self._entries), path)
+                _log.info("%d callers read from %s", len(self._callers), path)
 
 
-def read_tokens(path: Path) -> tuple[_Entry, ...]:
-    """Read a file of tokens.
+def read_tokens(path: Path) -> dict[bytes | str, Caller]:
+    """Return the callers in a file of tokens, by the digests of their tokens or their subjects.
 
     Raises:
         ConfigurationError: It cannot be read or is invalid; the message contains no secrets.
@@ -198,17 +181,18 @@ def read_tokens(path: Path) -> tuple[_Entry, ...]:
     stated = top.get("tokens") if isinstance(top, dict) and set(top) == {"tokens"} else None
     if not isinstance(stated, list):
         raise _refusal(path, 'must be {"tokens": [...]} and nothing else')
-    entries = tuple(_entry(path, index, one) for index, one in enumerate(stated))
+    entries = [_entry(path, index, one) for index, one in enumerate(stated)]
+    callers = dict(entries)
     for what, count in (
-        ("names", len({entry.caller.name for entry in entries})),
-        ("tokens or subjects", len({(entry.digest, entry.subject) for entry in entries})),
+        ("names", len({caller.name for _, caller in entries})),
+        ("tokens or subjects", len(callers)),
     ):
         if count < len(entries):
             raise _refusal(path, f"has two entries with the same {what}")
-    return entries
+    return callers
 
 
-def _entry(path: Path, index: int, stated: object) -> _Entry:
+def _entry(path: Path, index: int, stated: object) -> tuple[bytes | str, Caller]:
     if not isinstance(stated, dict) or not set(stated) <= _KEYS:
         raise _refusal(path, f"entry {index} must have no keys but {', '.join(sorted(_KEYS))}")
     name, datasets = stated.get("name"), stated.get("datasets")
@@ -226,8 +210,8 @@ def _entry(path: Path, index: int, stated: object) -> _Entry:
     caller = Caller(name, allowed, max_streams, operator)
     subject = stated.get("subject")
     if isinstance(subject, str) and subject and not {"token", "sha256"} & set(stated):
-        return _Entry(caller, subject=subject)
-    return _Entry(caller, digest=_digest(path, index, stated))
+        return subject, caller
+    return _digest(path, index, stated), caller
 
 
 def _digest(path: Path, index: int, stated: Mapping[str, object]) -> bytes:
