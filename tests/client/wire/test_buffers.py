@@ -1,6 +1,10 @@
 """Memory comes back when nobody looks at it any more, and not before."""
 
 import gc
+import os
+import signal
+import threading
+import warnings
 
 import numpy as np
 import torch
@@ -62,3 +66,32 @@ def test_two_large_buffers_are_kept() -> None:
 
     assert 2000 == pool._idle_bytes
     assert {pool.take(1000).ctypes.data for _ in range(2)} <= addresses
+
+
+def test_a_process_forked_while_a_thread_takes_memory_can_take_some_too() -> None:
+    """The child has only the thread that forked, and waits for no other."""
+    compared = threading.Event()
+
+    class Slow(int):
+        def __le__(self, other: int) -> bool:
+            compared.set()
+            threading.Event().wait(0.2)  # the time in which the fork would come
+            return super().__le__(other)
+
+    pool = BufferPool(idle_bytes=1 << 20)
+    pool.take(1000)
+    gc.collect()
+    taking = threading.Thread(target=pool.take, args=(Slow(1000),))
+    taking.start()
+    assert compared.wait(60)
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of threads that a fork loses: that is the question
+        child = os.fork()
+    if not child:
+        signal.alarm(20)
+        pool.take(1000)
+        os._exit(0)
+    taking.join()
+
+    assert 0 == os.waitpid(child, 0)[1]

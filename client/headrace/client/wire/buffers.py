@@ -7,6 +7,7 @@ owner may keep a batch for any time.
 
 from __future__ import annotations
 
+import os
 import threading
 import weakref
 from collections.abc import Callable
@@ -19,6 +20,13 @@ from headrace.payload import ALIGNMENT
 _NEEDED = 2
 """Buffers that are kept, however large: the batch in the loop's hands, and the next one, come back
 together at the end of an epoch, and both are needed at once after it."""
+
+# Of all pools, and held during a fork, so that no child has to wait for a thread that it lacks.
+# Re-entrant: taking a buffer may collect garbage, whose finalizer gives one back.
+_LOCK = threading.RLock()
+os.register_at_fork(
+    before=_LOCK.acquire, after_in_parent=_LOCK.release, after_in_child=_LOCK.release
+)
 
 
 class BufferPool:
@@ -43,8 +51,6 @@ class BufferPool:
         self._idle_bytes = 0
         # By the id of the reference that calls `_give_back`: a tenth of weakref.finalize's time.
         self._lent: dict[int, tuple[weakref.ref[NDArray[np.uint8]], memoryview]] = {}
-        # Re-entrant: taking a buffer may collect garbage, whose finalizer gives one back.
-        self._lock = threading.RLock()
 
     def take(self, size: int) -> NDArray[np.uint8]:
         """Return ``(size,) uint8``, 64-byte aligned, with any content.
@@ -61,7 +67,7 @@ class BufferPool:
 
     def _pop(self, size: int) -> memoryview:
         most = 2 * size + (1 << 20)
-        with self._lock:
+        with _LOCK:
             # The most recently used first, which may still be in the processor's caches.
             for index in range(len(self._idle) - 1, -1, -1):
                 memory = self._idle[index]
@@ -72,7 +78,7 @@ class BufferPool:
 
     def _give_back(self, reference: weakref.ref[NDArray[np.uint8]]) -> None:
         _, memory = self._lent.pop(id(reference))
-        with self._lock:
+        with _LOCK:
             is_needed = len(self._idle) < _NEEDED
             if is_needed or self._idle_bytes + memory.nbytes <= self._idle_limit:
                 self._idle.append(memory)
