@@ -254,6 +254,16 @@ def test_whole_images_pass_and_cut_ones_do_not(suffix: str) -> None:
     assert [] == [cut for cut in cuts if problem_of(content[:cut]) is None]
 
 
+def test_a_gif_may_have_bytes_after_its_end() -> None:
+    """Tools append text; decoders stop at the end, and a semicolon before it is none."""
+    content = image_bytes("gif", side=64)
+    told = content[:-1] + b"!\xfe\x01;\0"
+
+    assert problem_of(content + b"made by a tool\n") is None
+    assert problem_of(told + b";") is None
+    assert problem_of(told) is not None
+
+
 @given(at=st.integers(0, 10_000), flip=st.integers(1, 255))
 def test_a_flipped_byte_of_a_png_is_noticed(at: int, flip: int) -> None:
     """Its parts have checks; what comes after its end is not looked at."""

@@ -17,6 +17,7 @@ from typing import Literal
 
 _PNG_START = b"\x89PNG\r\n\x1a\n"
 _PNG_CHUNK_BYTES = 12  # length, type and checksum of a chunk besides its content
+_GIF_HEAD_BYTES = 13
 _BMP_HEAD_BYTES = 26  # of the smallest kind
 _TIFF_ENTRY_BYTES = 12
 _JPEG_END = b"\xff\xd9"
@@ -63,7 +64,24 @@ def _png_problem(content: bytes) -> str | None:
 
 
 def _gif_problem(content: bytes) -> str | None:
-    return None if content.rstrip(b"\0").endswith(b";") else "its end is missing"
+    at = _GIF_HEAD_BYTES + _gif_table_bytes(content, 10)
+    while at < len(content):
+        kind = content[at : at + 1]
+        if kind == b";":
+            return None
+        if kind in {b"!", b","}:
+            at += 2 if kind == b"!" else 11 + _gif_table_bytes(content, at + 9)
+            while at < len(content) and content[at]:
+                at += 1 + content[at]
+        # Decoders skip other bytes.
+        at += 1
+    return "its end is missing"
+
+
+def _gif_table_bytes(content: bytes, at: int) -> int:
+    """Return the size of the table of colours of which the byte at ``at`` tells."""
+    flags = int.from_bytes(content[at : at + 1], "big")
+    return 3 << (flags & 7) + 1 if flags & 0x80 else 0
 
 
 def _webp_problem(content: bytes) -> str | None:
