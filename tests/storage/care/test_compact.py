@@ -325,6 +325,10 @@ def test_what_cannot_be_compacted_is_refused(tmp_path: Path) -> None:
         compact(open_store(str(tmp_path)))
     with pytest.raises(BadArgumentError, match="at least block_bytes"):
         CompactOptions(shard_bytes=1000, block_bytes=2000)
+    with pytest.raises(BadArgumentError, match=r"^shard_bytes is 0, expected at least 1"):
+        CompactOptions(shard_bytes=0)
+    with pytest.raises(BadArgumentError, match=r"^block_bytes is 0"):
+        CompactOptions(block_bytes=0)
 
 
 @given(st.binary(max_size=40))

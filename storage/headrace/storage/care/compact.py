@@ -74,18 +74,20 @@ class CompactOptions:
 
     def __post_init__(self) -> None:
         """Check the options, as `ShardWriter` would."""
-        check_blocks(self.compression, self.sizes.block_bytes, self.compression_level)
-        if self.shard_bytes < self.sizes.block_bytes:
+        if self.shard_bytes < (self.block_bytes or 1):
+            least = f"block_bytes, {self.block_bytes}" if self.block_bytes else "1"
             raise BadArgumentError(
-                f"shard_bytes is {self.shard_bytes}, expected at least block_bytes, "
-                f"{self.sizes.block_bytes}",
+                f"shard_bytes is {self.shard_bytes}, expected at least {least}",
                 field="shard_bytes",
             )
+        check_blocks(self.compression, self.sizes.block_bytes, self.compression_level)
 
     @property
     def sizes(self) -> ShardSizes:
         """How to cut the samples of one shard into blocks."""
-        block_bytes = self.block_bytes or min(DEFAULT_BLOCK_BYTES, self.shard_bytes)
+        block_bytes = self.block_bytes
+        if block_bytes is None:
+            block_bytes = min(DEFAULT_BLOCK_BYTES, self.shard_bytes)
         return ShardSizes(self.compression, self.compression_level, None, block_bytes)
 
     def sizes_for(self, raw_bytes: int) -> ShardSizes:
