@@ -308,23 +308,25 @@ class Call:
 
     def _ask(self) -> None:
         self._method.check(self)
-        self._shared.waiting.add(self)
-        if not self.on_end(self._ended):
-            self._ended()
-            return
-        self._wire.receive()
-
-    def _ended(self) -> None:
-        self._shared.waiting.remove(self)
+        # A method that does not exist has ended the call.
+        if self.is_active:
+            self._wait()
+            self._wire.receive()
 
     def _wait_until_taken(self, is_awaited: bool) -> None:  # noqa: FBT001 - what was just returned
-        if not is_awaited:
-            return
-        self._is_wanting = False
+        if is_awaited:
+            self._is_wanting = False
+            self._wait()
+
+    def _wait(self) -> None:
+        """Be given up if the client takes too long."""
         self._shared.waiting.add(self)
         # The call may have ended before it was added.
         if not self.on_end(self._ended):
             self._ended()
+
+    def _ended(self) -> None:
+        self._shared.waiting.remove(self)
 
 
 def arrivals_of(methods: Mapping[str, Method], shared: SharedByCalls) -> Arrivals:

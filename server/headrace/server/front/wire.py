@@ -31,7 +31,7 @@ class Receiver(Protocol):
 
     @property
     def line(self) -> str:
-        """The line in which the call waits, read when the headers have arrived; empty for none."""
+        """The line in which the call waits, read when the headers have arrived."""
 
     def arrived(self) -> None:
         """Handle the call's turn."""

@@ -4,7 +4,7 @@ Contract:
 
 1. A call is looked at as soon as gRPC delivers it, which costs little even for very many. It then
    waits in its caller's line, and nothing is done for it until the callers before it have had a
-   turn. A call whose receiver names no line continues at once.
+   turn.
 2. At most ``most`` calls are in the lines, and at most half of them belong to one caller. The
    receiver of one more call learns that there is no room.
 3. Events of running calls come before the turns of waiting ones, except for one turn in
@@ -229,9 +229,6 @@ class WireServer:
         call = WireCall(event)
         arrival = self._methods[event.tag](call)
         line = arrival.line
-        if not line:
-            self._serve_call(call, arrival)
-            return
         waiting = self._lines.count_of(line)
         if not arrival.may_wait(waiting):
             return
