@@ -91,6 +91,17 @@ def test_a_file_of_tokens_that_others_can_read_is_told(
     assert expected == [one.text.partition(";")[0] for one in _warned(config)]
 
 
+@pytest.mark.parametrize(("cache_bytes", "is_told"), [(1, True), (1 << 20, False)])
+def test_a_cache_that_holds_no_block_is_told(url: str, cache_bytes: int, *, is_told: bool) -> None:
+    """A server would start with it, since blocks may be smaller than usual."""
+    found = _warned(ServerConfig(datasets={"d": url}, cache_bytes=cache_bytes))
+
+    assert [is_told] * len(found) == [
+        one.is_good and "cache_bytes is 1," in one.text for one in found
+    ]
+    assert is_told == bool(found)
+
+
 def test_tls_keeps_tokens_to_themselves(url: str, tokens: Path, tmp_path: Path) -> None:
     """There is nothing to tell but that other users can read the private key."""
     key = tmp_path / "key.pem"

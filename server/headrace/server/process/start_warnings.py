@@ -1,4 +1,4 @@
-"""Warn about settings that leave a server open."""
+"""Warn about settings that leave a server open, or of little use."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from headrace.server.settings.server_config import ServerConfig, is_reached
+from headrace.storage import DEFAULT_BLOCK_BYTES
 
 
 def start_warnings(config: ServerConfig) -> list[str]:
@@ -15,7 +16,7 @@ def start_warnings(config: ServerConfig) -> list[str]:
     Names are not resolved: a host that is neither an address nor ``localhost`` counts as reachable
     by others.
     """
-    return [*_of_addresses(config), *_of_files(config)]
+    return [*_of_addresses(config), *_of_files(config), *_of_cache(config)]
 
 
 def _of_addresses(config: ServerConfig) -> Iterator[str]:
@@ -52,3 +53,12 @@ def _of_files(config: ServerConfig) -> Iterator[str]:
                 f"other users can read or change the {what} {path}, whose mode is "
                 f"{stat.S_IMODE(mode):04o}; restrict it with chmod o=,g-w"
             )
+
+
+def _of_cache(config: ServerConfig) -> Iterator[str]:
+    if config.cache_bytes < DEFAULT_BLOCK_BYTES:
+        yield (
+            f"cache_bytes is {config.cache_bytes}, less than one block of the usual size of 1 MiB, "
+            "and streams fail whose blocks do not fit; each job needs what it shuffles together, "
+            "by default 2 GiB"
+        )
