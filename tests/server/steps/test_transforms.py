@@ -15,8 +15,9 @@ import pytest
 
 from headrace.errors import ConfigurationError
 from headrace.order import decode_token, sample_keys
-from headrace.server import ServerConfig, start_server
+from headrace.server import Finding, ServerConfig, check_config, start_server
 from headrace.v1 import shard_service_pb2 as pb
+from support.command import run
 from support.datasets import write_dataset
 from support.served import (
     TIMEOUT_S,
@@ -75,6 +76,38 @@ def channel(url: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[grpc
             grpc.insecure_channel(server.address) as opened,
         ):
             yield opened
+
+
+@pytest.mark.parametrize(
+    ("function", "found"),
+    [
+        ("no_such_module:crop", "ModuleNotFoundError: No module named 'no_such_module'"),
+        ("json:crop", "AttributeError: module 'json' has no attribute 'crop'"),
+        ("math:pi", "is not a callable object"),
+        ("os:getcwd", "too many positional arguments"),
+    ],
+)
+def test_a_function_that_cannot_be_used_is_found_at_the_start(
+    url: str, function: str, found: str
+) -> None:
+    """The command and `--check-config` name it, and say what is wrong and what is wanted."""
+    good = ("serve", f"d={url}", "--transform", "add=operator:add@1", "--listen", "127.0.0.1:0")
+    done = run(*good, "--transform", f"crop={function}@1")
+
+    assert (1, "") == (done.returncode, done.stdout)
+    assert f"the transform crop@1 cannot use {function}: " in done.stderr
+    assert found in done.stderr
+    assert "expected a function of (batch, keys)" in done.stderr
+
+
+def test_settings_are_checked_with_their_transforms(url: str) -> None:
+    """Good ones are listed, and a bad one is told."""
+
+    def checked(*transforms: str) -> list[Finding]:
+        return check_config(ServerConfig(datasets={"d": url}, transforms=transforms))[1:]
+
+    assert [Finding(True, "good: transforms add=operator:add@1")] == checked("add=operator:add@1")
+    assert [False] == [one.is_good for one in checked("add=operator:none@1")]
 
 
 def _request(name: str, *, version: str = "", **fields: Any) -> pb.ReadBatchesRequest:

@@ -12,7 +12,9 @@ from headrace.server.datasets.served_dataset import open_one
 from headrace.server.process.start_warnings import start_warnings
 from headrace.server.settings.dataset_config import DatasetConfig
 from headrace.server.settings.server_config import ServerConfig
+from headrace.server.settings.transform_config import transform_configs
 from headrace.server.steps.registered import load_tokenizers
+from headrace.server.steps.transform_pool import check_transforms
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +45,9 @@ def check_config(config: ServerConfig) -> list[Finding]:
         if config.tokenizers:
             load_tokenizers(config.tokenizers)
             found.append(Finding(True, f"good: tokenizers {', '.join(config.tokenizers)}"))
+        if config.transforms:
+            check_transforms(transform_configs(config.transforms).values())
+            found.append(Finding(True, f"good: transforms {', '.join(config.transforms)}"))
     except HeadraceError as error:
         found.append(Finding(False, f"bad: {error.message}"))
     return found + [Finding(True, f"warning: {text}") for text in start_warnings(config)]

@@ -22,11 +22,12 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Callable, Generator, Iterable, Mapping
+from pathlib import Path
 
 import pyarrow as pa
 
-from headrace.errors import BadArgumentError, StepFailedError
+from headrace.errors import BadArgumentError, ConfigurationError, StepFailedError
 from headrace.server.settings.transform_config import TransformConfig
 from headrace.server.steps import transform_worker
 from headrace.server.steps.transform_worker import DONE, HEAD, KEY_COLUMN, batch_bytes, batch_from
@@ -50,7 +51,7 @@ class _Worker:
         self.is_ready = False
         self._peer, theirs = socket.socketpair()
         read_end, self._life = os.pipe()
-        arguments = [str(theirs.fileno()), str(read_end), config.module, config.function]
+        arguments = [config.module, config.function, str(theirs.fileno()), str(read_end)]
         try:
             self._process = subprocess.Popen(  # noqa: S603 - the operator's own registration
                 [sys.executable, transform_worker.__file__, *arguments],
@@ -116,6 +117,36 @@ class _Worker:
     def _check(self, deadline: float) -> None:
         if time.monotonic() >= deadline:
             raise _LateError
+
+
+def check_transforms(configs: Iterable[TransformConfig]) -> None:
+    """Check in other processes that the functions can be imported, and take what they will get.
+
+    Raises:
+        ConfigurationError: One cannot, or does not.
+    """
+    for config in configs:
+        command = [sys.executable, transform_worker.__file__, config.module, config.function]
+        try:
+            done = subprocess.run(  # noqa: S603 - the operator's own registration
+                command,
+                stdin=subprocess.DEVNULL,
+                capture_output=True,
+                timeout=_START_TIMEOUT_S,
+                check=False,
+            )
+        except subprocess.TimeoutExpired:
+            said = f"its import took longer than {_START_TIMEOUT_S:g} s"
+        else:
+            if not done.returncode:
+                continue
+            last = done.stderr.decode(errors="replace").strip().rpartition("\n")[2]
+            said = last or f"its process ended with exit code {done.returncode}"
+        raise ConfigurationError(
+            f"the transform {config.title} cannot use {config.module}:{config.function}: {said}; "
+            "expected a function of (batch, keys) that can be imported in the working folder "
+            f"{Path.cwd()}"
+        )
 
 
 class _LateError(Exception):

@@ -15,7 +15,9 @@ import struct
 import sys
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from importlib import import_module
+from inspect import signature
 from pathlib import Path
 from typing import Any
 
@@ -44,7 +46,7 @@ def main(descriptor: int, life: int, module: str, name: str) -> None:
     _end_with(life)
     with socket.socket(fileno=descriptor) as server:
         try:
-            function: Function = getattr(import_module(module), name)
+            function = function_of(module, name)
         except BaseException as error:  # noqa: BLE001 - whatever the operator's module does
             send(server, FAILED, _text(error).encode())
             return
@@ -57,6 +59,15 @@ def main(descriptor: int, life: int, module: str, name: str) -> None:
                 send(server, FAILED, _text(error).encode())
             else:
                 send(server, DONE, answer)
+
+
+def function_of(module: str, name: str) -> Function:
+    """Import a function, and check that it takes a batch and keys."""
+    function: Function = getattr(import_module(module), name)
+    # Some functions written in C do not say what they take.
+    with suppress(ValueError):
+        signature(function).bind("batch", "keys")
+    return function
 
 
 def send(peer: socket.socket, kind: bytes, content: bytes) -> None:
@@ -135,4 +146,8 @@ def _exactly(peer: socket.socket, length: int) -> bytes | None:
 if __name__ == "__main__":
     # Operators' modules are found where the server runs, not in the folder of this file.
     sys.path[0] = str(Path.cwd())
-    main(int(sys.argv[1]), int(sys.argv[2]), sys.argv[3], sys.argv[4])
+    function_module, function_name, *descriptors = sys.argv[1:]
+    if descriptors:
+        main(int(descriptors[0]), int(descriptors[1]), function_module, function_name)
+    else:
+        function_of(function_module, function_name)
