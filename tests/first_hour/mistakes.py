@@ -159,6 +159,9 @@ COMMANDS = [
     ),
     Mistake("convert {DIR}/a.csv {DIR}/a.csv", "is a file", "expected a folder", "s3://bucket"),
     Mistake(
+        "convert {DIR}/a.csv {DIR}/a.csv/b/c", "a.csv is a file", "expected a folder", "s3://bucket"
+    ),
+    Mistake(
         "convert {DIR}/empty.csv {DIR}/x", "the file is empty", "expected a line", "--no-header"
     ),
     Mistake("convert {DIR}/ragged.csv {DIR}/x", "1 field", "expected 2", "--on-error skip"),
@@ -166,6 +169,9 @@ COMMANDS = [
     Mistake("convert {DIR}/a.csv {DIR}/x --format parket", "'parket'", "'parquet'", _HELP),
     Mistake("convert {DIR}/a.csv {DIR}/x --columns nope", "'nope'", "there are", "x, y"),
     Mistake("convert {DIR}/a.csv {DIR}/x --type x=int46", "'int46'", "expected a name", "int32"),
+    Mistake(
+        "convert {DIR}/a.csv {DIR}/x --type x=date32", "a.csv:2: column 'x'", "date32", "or --type"
+    ),
     Mistake("convert {DIR}/a.csv {DIR}/x --split train=0.5", "0.5", "fractions", "with the sum 1"),
     Mistake("inspect {DIR}/empty", _EVIDENCE, _NO_DATASET, "`headrace convert`", code=1),
     Mistake(

@@ -120,10 +120,14 @@ class FolderUrlType(click.ParamType[str]):
         self, value: object, param: click.Parameter | None, ctx: click.Context | None
     ) -> str:
         """Return the value unchanged."""
-        if Path(str(value)).is_file():
-            self.fail(
-                f"{value} is a file; expected a folder, or a URL such as s3://bucket/d", param, ctx
-            )
+        path = Path(str(value))
+        for place in (path, *path.parents):
+            if place.is_file():
+                self.fail(
+                    f"{place} is a file; expected a folder, or a URL such as s3://bucket/d",
+                    param,
+                    ctx,
+                )
         return str(value)
 
 

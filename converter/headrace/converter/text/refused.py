@@ -103,7 +103,7 @@ def refused(refusals: Sequence[Refusal], count: int) -> BadArgumentError:
     told = "; ".join(map(str, refusals[:_MOST_TOLD]))
     more = f"; and {count - _MOST_TOLD} more" if count > _MOST_TOLD else ""
     return BadArgumentError(
-        f"{told}{more}. Nothing was written: correct the records, or leave them out with "
-        "--on-error skip",
+        f"{told}{more}. Nothing was written: correct the records or --type, or leave the records "
+        "out with --on-error skip",
         field="SRC",
     )
