@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import subprocess
 import sys
+from collections import Counter
+from itertools import chain
 from pathlib import Path
 
 import pytest
@@ -48,6 +51,14 @@ def _python(environment: dict[str, str], *arguments: str) -> str:
     )
     assert 0 == done.returncode, done.stdout + done.stderr
     return done.stdout
+
+
+def test_no_two_sources_define_the_same_macro() -> None:
+    """They are compiled as one file, in which the last definition would count for all below it."""
+    sources = (_SERVER / "kernels" / "src").iterdir()
+    names = [set(re.findall(r"^#define (\w+)", path.read_text(), re.MULTILINE)) for path in sources]
+
+    assert [] == [name for name, count in Counter(chain(*names)).items() if count > 1]
 
 
 def test_loops_are_those_of_their_sources() -> None:

@@ -18,7 +18,7 @@
 #define LEAST_MATCH 4
 /* Bytes that are copied in one go where there is room for so many: literals, and of a match. */
 #define AT_ONCE 16
-#define WORD 8
+#define WORD_BYTES 8
 
 enum {
     FRAME_VERSION = 0xC0,
@@ -49,9 +49,9 @@ static const uint8_t *add_length(const uint8_t *from, const uint8_t *stop, int64
 /* Repeat what starts `offset` bytes before; the two may overlap. */
 static void repeat(uint8_t *to, int64_t offset, int64_t length, const uint8_t *end) {
     const uint8_t *from = to - offset;
-    if (offset >= WORD && end - to >= length + WORD) {
-        for (int64_t at = 0; at < length; at += WORD)
-            memcpy(to + at, from + at, WORD);
+    if (offset >= WORD_BYTES && end - to >= length + WORD_BYTES) {
+        for (int64_t at = 0; at < length; at += WORD_BYTES)
+            memcpy(to + at, from + at, WORD_BYTES);
         return;
     }
     /* Each copy doubles what can be copied next. */

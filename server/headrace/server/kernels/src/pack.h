@@ -5,7 +5,7 @@
 
 #include "gather.h"
 
-#define WORD 64
+#define WORD_BITS 64
 
 /* The rooms left in rows: a bit for each room, and a summary bit for each word that is not 0. */
 typedef struct {
@@ -15,50 +15,50 @@ typedef struct {
 } rooms;
 
 static inline int64_t lowest_bit(uint64_t word) { return __builtin_ctzll(word); }
-static inline int64_t highest_bit(uint64_t word) { return WORD - 1 - __builtin_clzll(word); }
+static inline int64_t highest_bit(uint64_t word) { return WORD_BITS - 1 - __builtin_clzll(word); }
 
 /* Return the smallest room >= `room`, or -1. */
 static int64_t room_from(const rooms *of, int64_t room) {
-    int64_t place = room / WORD;
-    uint64_t word = of->mask[place] >> (room % WORD);
+    int64_t place = room / WORD_BITS;
+    uint64_t word = of->mask[place] >> (room % WORD_BITS);
     if (word)
         return room + lowest_bit(word);
     place++;
-    int64_t group = place / WORD;
+    int64_t group = place / WORD_BITS;
     if (group >= of->groups)
         return -1;
-    word = of->summary[group] >> (place % WORD) << (place % WORD);
+    word = of->summary[group] >> (place % WORD_BITS) << (place % WORD_BITS);
     while (!word) {
         if (++group == of->groups)
             return -1;
         word = of->summary[group];
     }
-    place = group * WORD + lowest_bit(word);
-    return place * WORD + lowest_bit(of->mask[place]);
+    place = group * WORD_BITS + lowest_bit(word);
+    return place * WORD_BITS + lowest_bit(of->mask[place]);
 }
 
 /* Return the largest room, or -1. */
 static int64_t greatest_room(const rooms *of) {
     for (int64_t group = of->groups - 1; group >= 0; group--) {
         if (of->summary[group]) {
-            const int64_t place = group * WORD + highest_bit(of->summary[group]);
-            return place * WORD + highest_bit(of->mask[place]);
+            const int64_t place = group * WORD_BITS + highest_bit(of->summary[group]);
+            return place * WORD_BITS + highest_bit(of->mask[place]);
         }
     }
     return -1;
 }
 
 static void add_room(rooms *to, int64_t room) {
-    const int64_t place = room / WORD;
-    to->mask[place] |= UINT64_C(1) << (room % WORD);
-    to->summary[place / WORD] |= UINT64_C(1) << (place % WORD);
+    const int64_t place = room / WORD_BITS;
+    to->mask[place] |= UINT64_C(1) << (room % WORD_BITS);
+    to->summary[place / WORD_BITS] |= UINT64_C(1) << (place % WORD_BITS);
 }
 
 static void remove_room(rooms *from, int64_t room) {
-    const int64_t place = room / WORD;
-    from->mask[place] &= ~(UINT64_C(1) << (room % WORD));
+    const int64_t place = room / WORD_BITS;
+    from->mask[place] &= ~(UINT64_C(1) << (room % WORD_BITS));
     if (!from->mask[place])
-        from->summary[place / WORD] &= ~(UINT64_C(1) << (place % WORD));
+        from->summary[place / WORD_BITS] &= ~(UINT64_C(1) << (place % WORD_BITS));
 }
 
 /* A piece of a document: its row, the document, its start and its length. */
@@ -125,7 +125,7 @@ static packed place_documents(const packing *of, rooms *left, int64_t *last, int
 
 /* Do the same as headrace.order.packing.best_fit; -2 pieces without enough memory. */
 static packed best_fit(const packing *of) {
-    const int64_t words = of->length / WORD + 1, groups = (words - 1) / WORD + 1;
+    const int64_t words = of->length / WORD_BITS + 1, groups = (words - 1) / WORD_BITS + 1;
     rooms left = {calloc((size_t)words, 8), calloc((size_t)groups, 8), groups};
     int64_t *last = malloc((size_t)(of->length + 1) * sizeof *last);
     int64_t *before = malloc((size_t)most(1, of->most_rows) * sizeof *before);
