@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import itertools
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from pathlib import Path
 from typing import Any
 
 import grpc
@@ -31,6 +33,7 @@ from headrace.storage import kept_bits, make_filter, open_dataset
 from headrace.v1 import shard_service_pb2 as pb
 from support.datasets import write_dataset
 from support.served import TIMEOUT_S, failure_of, read, stub_of
+from support.waiting import until
 
 SAMPLES = 3000
 
@@ -173,6 +176,19 @@ def _mixed(mixture: pb.Mixture, **fields: Any) -> pb.ReadBatchesRequest:
     return request
 
 
+class _Turnstile(threading.Semaphore):
+    """A gate that lets as many reads through as it is told."""
+
+    def __init__(self) -> None:
+        super().__init__(0)
+
+    def wait(self, timeout: float) -> bool:
+        return self.acquire(timeout=timeout)
+
+    def set(self) -> None:
+        self.release(SAMPLES)
+
+
 class _Slow:
     """A dataset whose blocks come when they may, or fail; large, so each is read alone."""
 
@@ -180,7 +196,7 @@ class _Slow:
 
     def __init__(self, dataset: Any) -> None:
         self._dataset = dataset
-        self.gate = threading.Event()
+        self.gate: threading.Event | _Turnstile = threading.Event()
         self.begun = threading.Event()
         self.error: HeadraceError | None = None
         self.reads = 0
@@ -251,9 +267,11 @@ def test_what_nobody_waits_for_is_given_up(url: str) -> None:
         assert slow.reads == reads + slow.block_count
 
 
-def _refusal(filters: Filters, served: ServedDataset) -> HeadraceError:
+def _refusal(
+    filters: Filters, served: ServedDataset, caller: Caller = ANYBODY, where: str = "label = 3"
+) -> HeadraceError:
     with pytest.raises(HeadraceError) as caught:
-        filters.apply(served, "label = 3", ANYBODY, wait_s=0)
+        filters.apply(served, where, caller, wait_s=0)
     return caught.value
 
 
@@ -291,6 +309,28 @@ def test_callers_take_turns_and_have_few_waiting(url: str) -> None:
         assert slow.reads <= 3 * slow.block_count
         for number in range(4):
             filters.apply(served, f"label = {number}", greedy, wait_s=TIMEOUT_S)
+
+
+def test_a_small_filter_does_not_wait_for_a_large_one(url: str, tmp_path: Path) -> None:
+    """Callers take turns between reads; the turns of this clock are over after two."""
+    ticks = itertools.count()
+    filters = Filters(clock=lambda: next(ticks) / 5)
+    few = str(tmp_path / "few")
+    write_dataset(few, pa.table({"x": [1, 2, 3]}), shard_samples=[3])
+    with _slow(few, filters) as (quick, small), _slow(url, filters) as (slow, large):
+        quick.gate.set()
+        slow.gate = turnstile = _Turnstile()
+        assert isinstance(_refusal(filters, large, Caller("greedy")), FilterPendingError)
+        assert slow.begun.wait(TIMEOUT_S)
+        assert isinstance(_refusal(filters, small, Caller("modest"), "x = 2"), FilterPendingError)
+        turnstile.release(4)
+
+        def found() -> bool:
+            with suppress(FilterPendingError):
+                return bool(filters.apply(small, "x = 2", Caller("modest"), wait_s=0))
+            return False
+
+        assert until(found)
 
 
 def test_damage_reaches_all_who_wait_and_is_tried_again_later(url: str) -> None:

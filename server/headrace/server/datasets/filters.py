@@ -2,12 +2,13 @@
 
 Contract:
 
-1. Success: one thread evaluates one filter at a time, reading each block of the dataset once. The
+1. Success: one thread evaluates the filters, reading each block of the dataset once for each. The
    result is kept for later callers, in any spelling of the expression.
 2. A call waits briefly, and then fails with the progress (`FilterPendingError`), so that the client
    asks again. So no call blocks a thread, and a call that is abandoned costs nothing.
-3. Callers take turns. A caller has at most `_CALLER_WAITING` waiting filters, all callers together
-   `_WAITING`; more are refused, to be requested later.
+3. Callers take turns of `_TURN_S`, and so do the filters of each, so that a filter of a small
+   dataset does not wait for one of a huge dataset. A caller has at most `_CALLER_WAITING` waiting
+   filters, all callers together `_WAITING`; more are refused, to be requested later.
 4. Cancel: a filter that nobody has requested for `_WANTED_S` is abandoned, even in progress.
 5. Failure: callers within `_FAILED_S` get the error that reading raised; a later call tries again.
    A filter that keeps nothing is a permanent error.
@@ -24,7 +25,7 @@ import logging
 import threading
 import time
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from dataclasses import dataclass, field
 
 from headrace.errors import (
@@ -39,12 +40,14 @@ from headrace.order import Kept
 from headrace.server.access.callers import Caller
 from headrace.server.datasets.served_dataset import RowFilter, ServedDataset
 from headrace.server.datasets.served_rows import ServedRows
-from headrace.storage import Filter, kept_bits, make_filter
+from headrace.storage import Filter, find_kept_bits, make_filter
 
 _WANTED_S = 30.0
 _FAILED_S = 5.0
 # How often the progress of a filter is logged.
 _TOLD_S = 10.0
+# Arbitrary; one read and its evaluation usually take less.
+_TURN_S = 0.5
 _CALLER_WAITING = 4
 _WAITING = 64
 _BYTES = 256 << 20
@@ -63,6 +66,9 @@ class _Search:
         filtered: The checked expression.
         caller: The first caller.
         wanted: When it was last requested.
+        work: Evaluates the filter; yields the number of samples checked.
+        turn: The number of its last turn.
+        told: When its progress was last logged.
         done: The number of samples checked.
         found: The samples that it keeps; None until they are known.
         error: The error, if it failed.
@@ -73,6 +79,9 @@ class _Search:
     filtered: Filter
     caller: str
     wanted: float
+    work: Generator[int, None, None] = field(init=False)
+    turn: int = 0
+    told: float = 0.0
     done: int = 0
     found: RowFilter | None = None
     error: HeadraceError | None = None
@@ -170,7 +179,8 @@ class Filters:
             search = None
         if search is None:
             self._check_room(caller)
-            search = self._searches[key] = _Search(served, filtered, caller, now)
+            search = self._searches[key] = _Search(served, filtered, caller, now, told=now)
+            search.work = self._work(search, served)
             try:
                 self._ensure_thread()
             except BaseException:
@@ -197,10 +207,10 @@ class Filters:
 
     def _run(self) -> None:
         while (search := self._next()) is not None:
-            assert search.served is not None
             try:
-                self._look(search, search.served)
+                self._give_turn(search)
             except _GivenUpError:
+                search.work.close()
                 self._forget(search)
             except HeadraceError as error:
                 self._fail(search, error)
@@ -212,33 +222,40 @@ class Filters:
         """Return the next search; None ends the thread."""
         with self._changed:
             waiting = [search for search in self._searches.values() if not search.is_over]
-            if self._is_closed or not waiting:
+            if not waiting:
                 self._thread = None
                 return None
-            # The first request of the caller whose last turn was the longest ago.
-            search = min(waiting, key=lambda each: self._turns.get(each.caller, 0))
+            # Of the caller whose last turn was the longest ago.
+            search = min(waiting, key=lambda each: (self._turns.get(each.caller, 0), each.turn))
             callers = {each.caller for each in waiting}
             self._turns = {name: turn for name, turn in self._turns.items() if name in callers}
-            self._turns[search.caller] = max(self._turns.values(), default=0) + 1
+            search.turn = max(self._turns.values(), default=0) + 1
+            self._turns[search.caller] = search.turn
             return search
 
-    def _look(self, search: _Search, served: ServedDataset) -> None:
-        dataset, began = served.dataset, self._clock()
-        told = began
-
-        def progress(done: int) -> None:
-            nonlocal told
+    def _give_turn(self, search: _Search) -> None:
+        """Evaluate a filter for `_TURN_S`, or to its end."""
+        until = self._clock() + _TURN_S
+        while True:
             now = self._clock()
             with self._changed:
-                search.done = done
                 if self._is_closed or now - search.wanted > _WANTED_S:
                     raise _GivenUpError
-            if now - told >= _TOLD_S:
-                told = now
-                _log.info("filter of %r: %d of %d samples", served.name, done, count)
+            done = next(search.work, None)
+            if done is None:
+                return
+            search.done = done
+            if search.served is not None and now - search.told >= _TOLD_S:
+                search.told, name = now, search.served.name
+                count = search.served.dataset.sample_count
+                _log.info("filter of %r: %d of %d samples", name, done, count)
+            if self._clock() >= until:
+                return
 
+    def _work(self, search: _Search, served: ServedDataset) -> Generator[int, None, None]:
+        dataset, began = served.dataset, self._clock()
         count = dataset.sample_count
-        kept = Kept(kept_bits(dataset, search.filtered, progress=progress), count)
+        kept = Kept((yield from find_kept_bits(dataset, search.filtered)), count)
         text = search.filtered.text
         if not kept.count:
             self._fail(search, _keeps_nothing(text, served), is_final=True)

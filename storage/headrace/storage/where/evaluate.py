@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import itertools
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import closing
 from typing import Protocol, TypeAlias, runtime_checkable
 
 import numpy as np
@@ -35,25 +36,48 @@ class ColumnReader(Protocol):
 def kept_bits(
     dataset: OpenDataset, filtered: Filter, *, progress: Callable[[int], None] = lambda _: None
 ) -> NDArray[np.uint8]:
-    """Return a bit per sample, 1 if it is kept, with the lowest bit of each byte first.
+    """Return what `find_kept_bits` returns.
+
+    Args:
+        dataset: The dataset, which the caller keeps.
+        filtered: The filter, made for the dataset's schema.
+        progress: Called after each read with the number of samples checked. What it raises is
+            raised, when the reads in progress have ended.
+
+    Raises:
+        HeadraceError: A block cannot be read.
+    """
+    with closing(find_kept_bits(dataset, filtered)) as finding:
+        while True:
+            try:
+                done = next(finding)
+            except StopIteration as over:
+                bits: NDArray[np.uint8] = over.value
+                return bits
+            progress(done)
+
+
+def find_kept_bits(
+    dataset: OpenDataset, filtered: Filter
+) -> Generator[int, None, NDArray[np.uint8]]:
+    """Find which samples a filter keeps; yield the number of samples checked after each read.
 
     Contract:
 
     1. Each block is read once, with `_RUNS` simultaneous reads, which also limit the blocks in
        memory.
     2. Failure: the error of the first block that cannot be read is raised. Reads in progress end
-       first, and no others start.
-    3. Cancel: what ``progress`` raises is raised, with the same end.
+       first, and no others start. The same holds if the generator is closed.
 
     If the code differs, the code is wrong.
 
     Args:
         dataset: The dataset, which the caller keeps.
         filtered: The filter, made for the dataset's schema.
-        progress: Called after each read with the number of samples checked; may raise.
 
     Returns:
-        ``(ceil(sample_count / 8),) uint8``.
+        ``(ceil(sample_count / 8),) uint8``: a bit per sample, 1 if it is kept, with the lowest bit
+        of each byte first.
 
     Raises:
         HeadraceError: A block cannot be read.
@@ -75,7 +99,7 @@ def kept_bits(
             for first, mask in found:
                 _set(bits, first, mask)
             first, mask = found[-1]
-            progress(first + mask.size)
+            yield first + mask.size
     finally:
         pool.shutdown(cancel_futures=True)
     return bits
