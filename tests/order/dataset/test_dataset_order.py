@@ -64,6 +64,18 @@ def test_a_million_positions_are_found_backwards(spec: OrderSpec) -> None:
     assert np.array_equal(positions, order.positions(2, order.at(2, positions)))
 
 
+def test_small_steps_that_lie_among_large_ones_are_sorted_alone() -> None:
+    """At the start of an epoch steps grow from hundreds to 6,250 samples: some below 4,096."""
+    order = Order(
+        OrderSpec(shuffle_samples=100_000),
+        even_table(10**6, sample_bytes=1000, shard_bytes=4 * _MIB),
+    )
+
+    sample_ids = order.sample_ids(3, 0, 10**6)
+
+    assert np.array_equal(np.arange(10**6), order.positions(3, sample_ids))
+
+
 @pytest.mark.parametrize("lanes", [1, 4])
 def test_without_shuffle_a_lane_is_in_storage_order(lanes: int) -> None:
     """`shuffle=False` gives storage order; with lanes, each holds a stretch of it."""

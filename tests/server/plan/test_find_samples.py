@@ -73,6 +73,7 @@ _SPECS = st.builds(
 )
 @example(OrderSpec(), False, 0, 0.9, 70_000, EndMode.PAD)
 @example(OrderSpec(lanes=2, unit=400), False, 6, 0.4, 5000, EndMode.UNEVEN)
+@example(OrderSpec(shuffle_samples=100_000, run_bytes=1 << 14), False, 5, 0, 70_000, EndMode.PAD)
 def test_steps_hold_what_the_order_says(  # noqa: PLR0917 - as Hypothesis gives them
     dataset: OpenDataset,
     spec: OrderSpec,

@@ -369,6 +369,11 @@ class Order:
         last = int(dealing.cohorts[0])
         first = step if step == last else step - step % together
         stop = min(first + together, max(last, first + 1))
+        # Large steps among them are permuted otherwise.
+        numbers = np.arange(first, stop)
+        large = numbers[dealing.step_length(0, numbers) > SORT_LIMIT]
+        first = int(large[large < step].max(initial=first - 1)) + 1
+        stop = int(large[large > step].min(initial=stop))
         if first != step:
             start = int(dealing.step_start(0, np.array([first]))[0])
 
