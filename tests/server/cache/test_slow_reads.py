@@ -84,6 +84,20 @@ def test_a_read_that_stalls_is_asked_once_more(*, first_fails: bool) -> None:
         cache.close()
 
 
+def test_a_read_that_stalls_at_the_start_is_asked_again_once_it_is_known_to_be_slow() -> None:
+    """It began when no other read had ended, so nobody knew how long reads take."""
+    store = _StallingStore()
+    cache, source = _opened(store, "s3://bucket")
+    try:
+        waiter = cache.readers.waiter()
+
+        assert [_STALLED, *range(100)] == demand(cache, source, [_STALLED, *range(100)], waiter)
+        assert 2 == store.reads.count(_STALLED)
+    finally:
+        store.gate.set()
+        cache.close()
+
+
 def test_a_dataset_is_not_closed_under_a_read_that_was_asked_again() -> None:
     """Its reader may be used until the read that stalls has ended too."""
     store = _StallingStore()

@@ -21,6 +21,7 @@ If the code differs, the code is wrong.
 from __future__ import annotations
 
 import logging
+import math
 import threading
 import time
 from collections import deque
@@ -262,7 +263,10 @@ class Fetchers:
                 self._running -= 1
             self._concurrency.ended(size, now=now)
             if is_whole and not read.is_second:
+                threshold_s = self._slow.threshold_s
                 self._slow.ended(now - read.began)
+                if self._slow.threshold_s < threshold_s:
+                    self._watch.notify()
             # This thread takes the next flights; another one helps if the limit has grown.
             if self._running + 1 < self._concurrency.limit and self._flights.waiting(self._store):
                 self._work.notify()
@@ -297,15 +301,15 @@ class Fetchers:
                 self._watch.wait(due_s)
 
     def _ask_again(self) -> float | None:
-        """Queue slow reads again; return the seconds until the next look, or None without reads."""
+        """Queue slow reads again; return the seconds until the next look; None for none."""
         threshold_s, now = self._slow.threshold_s, time.monotonic()
-        if not self._reads:
+        if not self._reads or threshold_s == math.inf:
             return None
         candidates = [read for read in self._reads if not (read.is_second or read.was_asked_again)]
         for read in sorted(candidates, key=lambda read: read.began):
             left_s = read.began + threshold_s - now
             if left_s > 0:
-                return min(max(_LOOK_S, left_s), 1.0)
+                return max(_LOOK_S, left_s)
             if not self._slow.can_ask_again:
                 break
             if read.is_over:
