@@ -70,6 +70,8 @@ _LIFETIME_JITTER = 0.2
 # shuffle of small samples needs 17 of 18.5 parts at a time and fetches one more; prefetching beyond
 # that would evict blocks that are still needed.
 _PREFETCH_SHARE = 20
+# And this part while less than half of the cache is in use, since nothing is evicted then.
+_EARLY_PREFETCH_SHARE = 4
 
 _PROCESSORS = os.cpu_count() or 1
 
@@ -385,7 +387,10 @@ class ShardService:
 
     def _prefetch_bytes(self, served: Served) -> int:
         raw_bytes = max(1, served.dataset.raw_bytes)
-        share = self._config.cache_bytes // (_PREFETCH_SHARE * max(1, self._streams.count))
+        # The streams of other workers are unknown here.
+        is_early = not (self._config.workers or self._cache.readers.filling.is_filling)
+        part = _EARLY_PREFETCH_SHARE if is_early else _PREFETCH_SHARE
+        share = self._config.cache_bytes // (part * max(1, self._streams.count))
         stored_share = share * served.dataset.stored_bytes // raw_bytes
         return min(self._config.prefetch_bytes, stored_share)
 
