@@ -18,7 +18,9 @@ a fresh ``headrace serve`` whose cache is twice ``shuffle_bytes``, and prints fo
   other, and the processor time beyond warm and reading.
 
 ``pace`` reads as `RemoteDataset` does, at a part of the rate that the same loop reached unpaced,
-and prints what it waited and how long the slowest batches took. ``first`` prints the time to the
+and prints what it waited, how long the slowest batches took, and which were late, by epoch and
+step; first for all batches but the very first, then without the first 16 too, which the store has
+little time to send ahead. ``first`` prints the time to the
 first batch of 16 MiB, at the beginning of an epoch and in its middle, of fresh servers and with a
 constant 20 ms to the first byte, and what was fetched by then.
 
@@ -57,6 +59,7 @@ from support.slow_store import Counted, SlowStore, reached, slow_store
 _GIB, _MIB = 1 << 30, 1 << 20
 _SHARD_BYTES = 64 * _MIB
 _LATE_S = 0.02
+_FIRST_BATCHES = 16
 _IDLE_S = 0.03
 _S3 = {"median_ms": 20.0, "p99_ms": 150.0, "mb_per_s": 80.0, "refused": 0.001}
 
@@ -110,6 +113,7 @@ def main() -> None:
     parser.add_argument("--tls", action="store_true")
     parser.add_argument("--rounds", type=int, default=1)
     parser.add_argument("--pace", type=float, default=0.6, help="part of the unpaced rate")
+    parser.add_argument("--epochs", type=int, default=1, help="of the paced loop, in one stream")
     parser.add_argument(
         "--stalled", type=float, default=0.0, help="part of GETs that stall for 5 s"
     )
@@ -150,7 +154,7 @@ def main() -> None:
         if given.what == "rate":
             _print_rates(setting, given.rounds)
         elif given.what == "pace":
-            _print_pace(setting, given.pace)
+            _print_pace(setting, given.pace, given.epochs)
         else:
             _print_first(setting, given.rounds)
 
@@ -305,44 +309,52 @@ def _read_alone(setting: _Setting, counted: Counted) -> _Rate:
     return _Rate(rate, cpu_s_gib)
 
 
-def _print_pace(setting: _Setting, part: float) -> None:
+def _print_pace(setting: _Setting, part: float, epochs: int) -> None:
     with setting.server() as server:
         unpaced = _loop(setting, server, period_s=0.0)
     period_s = float(unpaced.sum()) / unpaced.size / part
     with setting.server() as server:
         before = setting.store.counted()
-        waits = _loop(setting, server, period_s=period_s)
+        waits = _loop(setting, server, period_s=period_s, epochs=epochs)
         stalled = setting.store.counted().since(before).stalled
-    # The first batch is another figure.
-    waits = waits[1:]
-    p99, p999 = np.percentile(waits * 1000, [99, 99.9])
-    late = ", ".join(f"{1 + at}" for at in np.flatnonzero(waits > _LATE_S))
-    print(
-        f"unpaced {1 / (period_s * part):.1f} batches/s; paced at {part:.0%} of it: waited "
-        f"{waits.sum() / (waits.size * period_s):.2%} of the time, P99 {p99:.1f}, P99.9 "
-        f"{p999:.1f}, most {waits.max() * 1000:.0f} ms; of {waits.size} batches over 20 ms: "
-        f"{late or 'none'}; {stalled} GETs stalled"
+    late = ", ".join(
+        f"{at // unpaced.size}:{at % unpaced.size}" for at in np.flatnonzero(waits > _LATE_S)
     )
+    print(
+        f"unpaced {1 / (period_s * part):.1f} batches/s; paced at {part:.0%} of it; late, by epoch "
+        f"and step: {late or 'none'}; {stalled} GETs stalled"
+    )
+    # The first batch is another figure.
+    for first in (1, _FIRST_BATCHES):
+        left = waits[first:] * 1000
+        p99, p999 = np.percentile(left, [99, 99.9])
+        print(
+            f"from batch {first} on ({left.size}): waited {left.mean() / period_s / 10:.2f} % of "
+            f"the time, P99 {p99:.1f}, P99.9 {p999:.1f}, most {left.max():.0f} ms"
+        )
 
 
-def _loop(setting: _Setting, server: Serving, *, period_s: float) -> NDArray[np.float64]:
-    """Read an epoch as a trainer does, whose step takes so long; return what each batch took."""
+def _loop(
+    setting: _Setting, server: Serving, *, period_s: float, epochs: int = 1
+) -> NDArray[np.float64]:
+    """Read as a trainer does, whose step takes so long; return what each batch took."""
     dataset = RemoteDataset(
         server.address,
         "cold",
         batch_size=setting.batch_size,
         order=setting.order(),
-        epochs=1,
+        epochs=epochs,
     )
     waits: list[float] = []
-    batches = iter(dataset)
-    while True:
+    for _ in range(epochs):
+        batches = iter(dataset)
         began = time.perf_counter()
-        if next(batches, None) is None:
-            return np.array(waits)
-        waits.append(time.perf_counter() - began)
-        # Like a GPU, which takes as long whenever its batch came.
-        time.sleep(period_s)
+        while next(batches, None) is not None:
+            waits.append(time.perf_counter() - began)
+            # Like a GPU, which takes as long whenever its batch came.
+            time.sleep(period_s)
+            began = time.perf_counter()
+    return np.array(waits)
 
 
 def _print_first(setting: _Setting, rounds: int) -> None:
