@@ -80,7 +80,7 @@ from headrace.storage.store.store import (
 )
 from headrace.storage.tokenizer.tokenizer import Tokenizer, load_tokenizer
 from headrace.storage.where.binding import Filter, make_filter
-from headrace.storage.where.evaluate import find_kept_bits, kept_bits
+from headrace.storage.where.evaluate import kept_bits
 
 __all__ = [
     "BLOCK_DTYPE",
@@ -150,7 +150,6 @@ __all__ = [
     "collect_garbage",
     "commit_dataset",
     "compact",
-    "find_kept_bits",
     "holds_classes",
     "index_packing",
     "kept_bits",

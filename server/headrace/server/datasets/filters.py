@@ -40,7 +40,8 @@ from headrace.order import Kept
 from headrace.server.access.callers import Caller
 from headrace.server.datasets.served_dataset import RowFilter, ServedDataset
 from headrace.server.datasets.served_rows import ServedRows
-from headrace.storage import Filter, find_kept_bits, make_filter
+from headrace.storage import Filter, make_filter
+from headrace.storage.where.evaluate import find_kept_bits
 
 _WANTED_S = 30.0
 _FAILED_S = 5.0

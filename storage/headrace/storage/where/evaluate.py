@@ -36,13 +36,16 @@ class ColumnReader(Protocol):
 def kept_bits(
     dataset: OpenDataset, filtered: Filter, *, progress: Callable[[int], None] = lambda _: None
 ) -> NDArray[np.uint8]:
-    """Return what `find_kept_bits` returns.
+    """Return a bit per sample, 1 if it is kept, with the lowest bit of each byte first.
 
     Args:
         dataset: The dataset, which the caller keeps.
         filtered: The filter, made for the dataset's schema.
         progress: Called after each read with the number of samples checked. What it raises is
             raised, when the reads in progress have ended.
+
+    Returns:
+        ``(ceil(sample_count / 8),) uint8``.
 
     Raises:
         HeadraceError: A block cannot be read.
@@ -76,8 +79,7 @@ def find_kept_bits(
         filtered: The filter, made for the dataset's schema.
 
     Returns:
-        ``(ceil(sample_count / 8),) uint8``: a bit per sample, 1 if it is kept, with the lowest bit
-        of each byte first.
+        What `kept_bits` returns.
 
     Raises:
         HeadraceError: A block cannot be read.
