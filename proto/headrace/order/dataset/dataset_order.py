@@ -173,26 +173,26 @@ class Order:
         if self._skipper is not None or not self.spec.shuffle:
             return None
         dealing = self._dealing(lane)
-        numbers = dealing.steps_of(0, np.array([place]))
-        number, count = int(numbers[0]), int(dealing.step_length(0, numbers)[0])
+        number, start, count = dealing.step_at(0, place)
         if count > NETWORK_LIMIT:
             return None
-        low, high = dealing.stretch(0, number)
-        start = self._split.start(lane)
-        runs = self._layout(epoch).stretch(start + low, start + high)
+        entries = dealing.entries(0, number)
+        low, high = dealing.stretch(0, number, entries)
+        base = self._split.start(lane)
+        runs = self._layout(epoch).stretch(base + low, base + high)
         if runs is None:
             return None
-        keys = self._step_keys(epoch, lane, numbers)
+        keys = self._step_keys(epoch, lane, np.array([number]))
         deal_keys, deal_second_keys = self._deal_keys(epoch, lane)
         return Step(
-            start=int(dealing.step_start(0, numbers)[0]),
+            start=start,
             count=count,
             key=int(keys[0]),
             second_key=int(second_keys_of(keys)[0]),
             is_small=count <= SORT_LIMIT,
             deal_key=int(deal_keys[0]),
             deal_second_key=int(deal_second_keys[0]),
-            entries=dealing.entries(0, number),
+            entries=entries,
             low=low,
             high=high,
             first_ids=runs[0],

@@ -203,14 +203,15 @@ class Dealings:
 
     def entries(self, owner: int, step: int) -> _Array:
         """Return the slices that a step of a lane takes, as in `Step.entries`."""
-        cohorts, slices = int(self.cohorts[owner]), self._slices[owner]
+        cohorts, slices = int(self.cohorts[owner]), self._slices[owner].tolist()
+        numbers = range(max(step - _MOST, 0), min(step + 1, cohorts))
+        firsts = self._cohort_starts(owner, np.array(numbers, np.int64)).tolist()
         found = []
-        for cohort in range(max(step - _MOST, 0), min(step + 1, cohorts)):
+        for cohort, first in zip(numbers, firsts, strict=True):
             kind = min(cohort, int(self._ramps[owner]))
-            first = int(self._cohort_starts(owner, np.array([cohort]))[0])
-            parts = range(step - cohort, int(slices[kind]))
+            parts = range(step - cohort, slices[kind])
             found += [
-                (int(self._groups[owner, kind]), first, int(slices[kind]), part)
+                (int(self._groups[owner, kind]), first, slices[kind], part)
                 for part in (parts if step == cohorts else parts[:1])
             ]
         if step == cohorts:
@@ -221,9 +222,9 @@ class Dealings:
         table[:, 0] = starts_of(table[:-1, 0])
         return table
 
-    def stretch(self, owner: int, step: int) -> tuple[int, int]:
+    def stretch(self, owner: int, step: int, entries: _Array) -> tuple[int, int]:
         """Return the range of offsets in its lane's layout that holds the samples of a step."""
-        low = int(self.entries(owner, step)[:-1, 1].min())
+        low = int(entries[:-1, 1].min())
         if step == self.cohorts[owner]:
             return low, int(self.lengths[owner])
         return low, int(self._cohort_starts(owner, np.array([step + 1]))[0])

@@ -17,6 +17,7 @@ If the code differs, the code is wrong.
 
 from __future__ import annotations
 
+import bisect
 import itertools
 import threading
 from collections import OrderedDict
@@ -286,7 +287,9 @@ class StepFinder:
         has_long_stretches = spec.lanes == 1 or spec.unit // spec.lanes >= _MIN_STRETCH
         self._is_by_step = has_long_stretches and (is_large or is_whole)
         self._lock = threading.Lock()
+        # In order of their last use, and their names in rising order.
         self._steps: OrderedDict[tuple[int, int, int], PlacedStep] = OrderedDict()
+        self._names: list[tuple[int, int, int]] = []
         self._kept_bytes = 0
         self._last: PlacedStep | None = None
 
@@ -363,11 +366,11 @@ class StepFinder:
         self, epoch: int, lane: int, place: int, kernels: ModuleType
     ) -> PlacedStep | None:
         with self._lock:
-            # In order of their last use.
-            for step in reversed(self._steps.values()):
-                if step.holds(epoch, lane, place):
-                    self._steps.move_to_end(step.name)
-                    return step
+            at = bisect.bisect_right(self._names, (epoch, lane, place)) - 1
+            step = self._steps[self._names[at]] if at >= 0 else None
+            if step is not None and step.holds(epoch, lane, place):
+                self._steps.move_to_end(step.name)
+                return step
         placed = self._placed(epoch, lane, place, kernels)
         if placed is None:
             # This follows from the order's options, or is rare: then everything is found without
@@ -381,12 +384,15 @@ class StepFinder:
     def _keep(self, placed: PlacedStep) -> None:
         if (twin := self._steps.pop(placed.name, None)) is not None:
             self._kept_bytes -= twin.tables.nbytes
+        else:
+            bisect.insort(self._names, placed.name)
         self._steps[placed.name] = placed
         self._kept_bytes += placed.tables.nbytes
         while len(self._steps) > 1 and (
             len(self._steps) > _MAX_STEPS or self._kept_bytes > _MAX_BYTES
         ):
-            _, step = self._steps.popitem(last=False)
+            name, step = self._steps.popitem(last=False)
+            self._names.remove(name)
             self._kept_bytes -= step.tables.nbytes
 
     def _placed(self, epoch: int, lane: int, place: int, kernels: ModuleType) -> PlacedStep | None:

@@ -293,7 +293,7 @@ class Dataset:
         for block in blocks:
             page, row = self._row(block)
             if shard < 0 or block >= self._shard_block_ends[shard]:
-                shard = int(np.searchsorted(self._shard_block_ends, block, side="right"))
+                shard = int(self._shard_block_ends.searchsorted(block, side="right"))
                 name = f"{SHARD_FOLDER}/{self._manifest.names[shard].as_py()}"
             yield BlockPlace.of_row(page.rows[row], shard=name, block=block)
 

@@ -170,7 +170,7 @@ class Room:
             sparing = (
                 waited_s < _SPARING_S
                 and self._ended < hopeless
-                and (self.slots.is_read or self._landing > 0)
+                and (self._landing > 0 or self.slots.is_read)
             )
             victim = self._victims.take(self.readers.streams, sparing=sparing)
             if victim is not None:
