@@ -6,6 +6,7 @@ import io
 import json
 import tarfile
 from collections.abc import Callable
+from itertools import product
 from pathlib import Path
 
 import pyarrow as pa
@@ -13,10 +14,13 @@ import pyarrow.parquet as pq
 import pytest
 
 from headrace.cli.group import run
+from headrace.converter import convert_files
 from headrace.storage import open_dataset, verify_shards
+from headrace.storage.shard.column_facts import is_shard_schema
 from storage.mds.mds_make import texts, write_mds
 from storage.webdataset.tar_files import samples, tar_bytes
 from support.datasets import small_table, write_dataset
+from support.images import write_images
 
 _SAMPLES = 40
 
@@ -148,6 +152,51 @@ def test_a_flipped_header_or_footer_is_found_unless_it_means_nothing(tmp_path: P
 
     assert [] == missed
     assert len(around) > 500
+
+
+@pytest.mark.parametrize("appended", ["b/2.jpg", "c/2.jpg", "b/2.png"])
+def test_shards_of_images_are_as_they_were_written(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], appended: str
+) -> None:
+    """Their format is found after they are written; an append adds a class, or takes it away."""
+    target = tmp_path / "d"
+    write_images(tmp_path / "first", "a/0.jpg", "b/1.jpg")
+    write_images(tmp_path / "second", appended)
+    convert_files(str(tmp_path / "first"), str(target), source_format="images")
+
+    assert 0 == run(["verify", str(target)]), capsys.readouterr().out
+
+    convert_files(str(tmp_path / "second"), str(target), source_format="images", mode="append")
+
+    assert 0 == run(["verify", str(target)]), capsys.readouterr().out
+
+
+@pytest.mark.parametrize("names", ['["a","c"]', '["a"]', None])
+def test_classes_in_a_shard_are_the_first_ones_of_its_dataset(names: str | None) -> None:
+    """Stored numbers would mean other classes otherwise."""
+    shard = _with_note(pa.int64(), "headrace.classes", '["a","b"]')
+
+    assert is_shard_schema(shard, _with_note(pa.int64(), "headrace.classes", '["a","b","c"]'))
+    assert not is_shard_schema(shard, _with_note(pa.int64(), "headrace.classes", names))
+
+
+def test_a_shard_and_its_dataset_name_no_two_formats() -> None:
+    """Either may lack the format of a binary column, but not that of numbers."""
+    names = ("jpeg", "png", None)
+    images = {name: _with_note(pa.binary(), "headrace.format", name) for name in names}
+    numbers = {name: _with_note(pa.uint16(), "headrace.format", name) for name in names}
+
+    assert {("jpeg", "png"), ("png", "jpeg")} == _unlike(images)
+    assert 6 == len(_unlike(numbers))
+
+
+def _with_note(kind: pa.DataType, key: str, value: str | None) -> pa.Schema:
+    return pa.schema([pa.field("x", kind, metadata={key: value} if value else None)])
+
+
+def _unlike(schemas: dict[str | None, pa.Schema]) -> set[tuple[str | None, str | None]]:
+    pairs = product(schemas, schemas)
+    return {(a, b) for a, b in pairs if not is_shard_schema(schemas[a], schemas[b])}
 
 
 def _read(content: bytes) -> tuple[pa.Table, pa.Table] | None:

@@ -113,7 +113,8 @@ def _verify(url: str, *, fingerprint: str | None, threads: int, as_json: bool) -
         )
     if odd_shards:
         click.echo(
-            f"{url}: outside their blocks, {counted(odd_shards, 'shard')} differ from the manifest"
+            f"{url}: the bytes outside the blocks of {counted(odd_shards, 'shard')} differ from "
+            "the manifest"
         )
     if uneven:
         click.echo(

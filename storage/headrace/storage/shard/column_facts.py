@@ -125,6 +125,37 @@ def joined_schema(before: pa.Schema, after: pa.Schema, *, place: str) -> pa.Sche
     return pa.schema(kept) if len(kept) == len(fields) else None
 
 
+def is_shard_schema(found: pa.Schema, stored: pa.Schema) -> bool:
+    """Return whether a shard of a dataset may hold a schema.
+
+    Shards keep the schema that they were written with. The stored schema of their dataset may have
+    the format of a binary column that was found once all shards were written, lack one that later
+    samples do not have, and have classes that were appended.
+
+    Args:
+        found: The schema in the shard.
+        stored: The stored schema of the dataset.
+
+    Raises:
+        ValueError: The classes in the shard cannot be read.
+    """
+    if found.names != stored.names or found.metadata != stored.metadata:
+        return False
+    return all(_is_shard_field(ours, theirs) for ours, theirs in zip(found, stored, strict=True))
+
+
+def _is_shard_field(found: Field, stored: Field) -> bool:
+    if not _without_notes(found).equals(_without_notes(stored), check_metadata=True):
+        return False
+    formats = {_format_of(found), _format_of(stored)} - {None}
+    if len(formats) > 1:
+        return False
+    some, names = classes_of(found), classes_of(stored)
+    if some is None or names is None:
+        return some is names
+    return some == names[: len(some)]
+
+
 def _joined_field(before: Field, after: Field, place: str) -> Field | None:
     if not _without_notes(before).equals(_without_notes(after), check_metadata=True):
         return None

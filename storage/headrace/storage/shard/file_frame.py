@@ -15,6 +15,8 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from headrace.storage.shard.column_facts import is_shard_schema
+
 _MAGIC = b"ARROW1"
 _HEAD_MAGIC = _MAGIC + b"\0\0"
 _END = b"\xff\xff\xff\xff\0\0\0\0"
@@ -43,7 +45,7 @@ def frame_problem(
     Args:
         head: All bytes before the first block.
         tail: All bytes after the last block, up to the end of the file.
-        schema: The schema that the shard was written with.
+        schema: The stored schema of the dataset, see `is_shard_schema`.
         rows: Its rows of the block table, ``(blocks,)`` of `BLOCK_DTYPE`.
     """
     try:
@@ -64,12 +66,12 @@ def _problem(head: bytes, tail: bytes, schema: pa.Schema, rows: NDArray[np.void]
     footer = tail[start : -_TAIL.size]
     # A file without blocks; their places are compared below.
     file = pa.ipc.open_file(pa.py_buffer(_HEAD_MAGIC + footer + tail[-_TAIL.size :]))
-    if not file.schema.equals(schema, check_metadata=True):
+    if not is_shard_schema(file.schema, schema):
         return "the schema in its footer differs from the manifest's"
     places = _places(footer)
     if places is None:
         return "its footer has another version, metadata or dictionaries"
-    end, problem = _header(head, schema)
+    end, problem = _header(head, file.schema)
     if problem is not None:
         return problem
     before_tail = int(rows[-1]["offset"] + rows[-1]["stored_bytes"])
@@ -104,7 +106,7 @@ def _are_stated(places: NDArray[np.void], rows: NDArray[np.void], *, start: int,
 
 
 def _header(head: bytes, schema: pa.Schema) -> tuple[int, str | None]:
-    """Return where the header ends, and what is wrong with it."""
+    """Return where the header ends, and what is wrong with it; it has the footer's schema."""
     if head[: len(_HEAD_MAGIC)] != _HEAD_MAGIC:
         return 0, f"it starts with {head[:8]!r}, expected {_HEAD_MAGIC!r}"
     source = pa.BufferReader(head[len(_HEAD_MAGIC) :])
@@ -123,7 +125,7 @@ def _header(head: bytes, schema: pa.Schema) -> tuple[int, str | None]:
             f"its header has {stated} or metadata, expected {_VERSION}, 1, 0 and none",
         )
     if not found.equals(schema, check_metadata=True):
-        return end, "the schema in its header differs from the manifest's"
+        return end, "the schema in its header differs from its footer's"
     return end, None
 
 
