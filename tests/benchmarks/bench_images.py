@@ -19,8 +19,9 @@ a second, the median of interleaved rounds, and the processor time of all proces
 
 Then what each has of *bare*, and the last ones of what they are without what they are named for.
 The server is a process of its own on the same processors. Rates and processor time are those of
-streams that run: from the time when each loop has a batch to that when the first ends, connecting
-left out. The last ones, and *kept*, are measured where ``--only`` names them.
+streams that run: from the time when each loop has three batches to that when the first ends. Until
+then streams get further ahead, with images that no loop has yet. The last ones, and *kept*, are
+measured where ``--only`` names them.
 """
 
 from __future__ import annotations
@@ -64,6 +65,8 @@ from support.datasets import write_dataset
 
 _SIDE = 224
 _BATCH = 256
+# Batches of a loop after which its stream is as far ahead as it gets.
+_FILLED = 3
 # What an image of 500 x 375 takes decoded, and a little more; and how long all are read first.
 _DECODED_BYTES = 800_000
 _FILL_S = 6.0
@@ -191,7 +194,7 @@ def served(
     def run(seconds: float) -> tuple[float, float]:
         # Of each loop: when it got each batch, and of how many images.
         taken: list[list[tuple[float, int]]] = [[] for _ in range(loops)]
-        # The processor time when all had one, and when the first ended.
+        # The processor time when all had `_FILLED`, and when the first ended.
         used: dict[str, float] = {}
 
         def read(loop: int) -> None:
@@ -210,11 +213,11 @@ def served(
                     for arrays in dataset:
                         now = time.monotonic()
                         taken[loop].append((now, len(arrays["image"])))
-                        if not all(taken):
+                        if min(map(len, taken)) < _FILLED:
                             continue
                         if not used:
                             used.setdefault("began", _used(pid))
-                        if now >= max(own[0][0] for own in taken) + seconds:
+                        if now >= _filled(taken) + seconds:
                             used.setdefault("ended", _used(pid))
                             return
 
@@ -223,12 +226,17 @@ def served(
             thread.start()
         for thread in threads:
             thread.join()
-        # While all run: from the first batch of the last to the last batch of the first to end.
-        began, ended = max(own[0][0] for own in taken), min(own[-1][0] for own in taken)
+        # While all run, to the last batch of the first to end.
+        began, ended = _filled(taken), min(own[-1][0] for own in taken)
         counted = sum(_made(own, ended) - _made(own, began) for own in taken)
         return counted / (ended - began), (used["ended"] - used["began"]) / counted
 
     return run
+
+
+def _filled(taken: list[list[tuple[float, int]]]) -> float:
+    """Return when the last loop got its batch number `_FILLED`."""
+    return max(own[_FILLED - 1][0] for own in taken)
 
 
 def _made(own: list[tuple[float, int]], moment: float) -> float:
