@@ -7,6 +7,7 @@ import json
 import os
 import re
 import signal
+import socket
 import ssl
 import threading
 import time
@@ -29,6 +30,7 @@ from headrace.server.telemetry.metrics import Metrics
 from headrace.server.telemetry.status import status_of
 from headrace.server.telemetry.stream_counts import StreamAbout
 from headrace.server.telemetry.stream_tally import StreamTally
+from support.command import serving
 from support.datasets import small_table, write_dataset
 from support.paged import TIMEOUT_S, answers, paged, served_page, write_tokens
 from support.waiting import until
@@ -113,6 +115,21 @@ def test_the_page_ends_with_its_server_and_comes_back_after_a_fault(tmp_path: Pa
         assert again != child
     assert until(lambda: not answers(page))
     assert until(lambda: not Path(f"/proc/{again}").exists())
+
+
+def test_a_page_whose_address_is_taken_says_so_in_a_line(tmp_path: Path) -> None:
+    """Its server serves all the same, and tries again."""
+    write_dataset(str(tmp_path / "red"), small_table(100), shard_samples=[100])
+    log = tmp_path / "log"
+    with socket.create_server(("127.0.0.1", 0)) as other, log.open("w") as stderr:
+        taken = f"127.0.0.1:{other.getsockname()[1]}"
+        with serving({"red": str(tmp_path / "red")}, "--page", taken, stderr=stderr) as server:
+            assert until(lambda: "the page ended with 1; starting it again" in log.read_text())
+            with NumpyDataset(server.address, "red", batch_size=10) as dataset:
+                assert 100 == sum(len(batch["number"]) for batch in dataset)
+
+    assert f"ERROR   the page cannot listen on {taken} (Address already in use);" in log.read_text()
+    assert "Traceback" not in log.read_text()
 
 
 def _pages(parent: int) -> list[int]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import signal
 import sys
@@ -10,6 +11,7 @@ from contextlib import ExitStack
 from multiprocessing.connection import Connection
 from pathlib import Path
 
+from headrace.errors import HeadraceError
 from headrace.page.listen import serve_page
 from headrace.page.live.watch import Watch
 from headrace.page.settings import PageSettings
@@ -18,9 +20,20 @@ from headrace.server.access.callers import Access
 from headrace.server.process.reload import Reloader
 from headrace.server.steps.registered import load_tokenizers
 
+_log = logging.getLogger("headrace.page")  # this module is called __main__
+
 
 def main(fd: int) -> int:
     """Serve the page until the server ends, and return the exit code."""
+    try:
+        _serve(fd)
+    except HeadraceError as error:
+        _log.error("%s", error)
+        return 1
+    return 0
+
+
+def _serve(fd: int) -> None:
     connection = Connection(fd)
     settings, source = connection.recv()
     config = ServerConfig(**settings)
@@ -45,7 +58,6 @@ def main(fd: int) -> int:
             watch=watch,
             tokenizers=load_tokenizers(config.tokenizers),
         )
-    return 0
 
 
 def settings_of(config: ServerConfig) -> PageSettings:
