@@ -26,6 +26,7 @@ from headrace.errors import ConfigurationError
 from headrace.page.live.rates import marks, stream_rates
 from headrace.page.live.watch import Answer, Watch
 from headrace.server import ServerConfig
+from headrace.server.process.page_process import check_page
 from headrace.server.telemetry.metrics import Metrics
 from headrace.server.telemetry.status import status_of
 from headrace.server.telemetry.stream_counts import StreamAbout
@@ -152,6 +153,17 @@ def test_a_server_refuses_a_page_that_lets_everybody_in() -> None:
             ServerConfig(datasets={"a": "a"}, page=page)
     with pytest.raises(ConfigurationError, match="page"):
         ServerConfig(datasets={"a": "a"}, page="unix:/x")
+
+
+def test_a_server_without_the_packages_of_its_page_says_what_to_install(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Before it serves; without a page it needs none."""
+    monkeypatch.setattr("importlib.util.find_spec", lambda _: None)
+
+    check_page(ServerConfig(datasets={"a": "a"}))
+    with pytest.raises(ConfigurationError, match=r"jinja2, .*uvicorn, .*'headrace\[page\]'"):
+        check_page(ServerConfig(datasets={"a": "a"}, page="127.0.0.1:0"))
 
 
 @contextmanager

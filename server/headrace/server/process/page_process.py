@@ -12,6 +12,7 @@ If the code differs, the code is wrong.
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import logging
 import socket
@@ -24,6 +25,7 @@ from dataclasses import fields
 from multiprocessing.connection import Connection
 from typing import Final
 
+from headrace.errors import ConfigurationError
 from headrace.server.settings.config_layers import ConfigSource
 from headrace.server.settings.server_config import ServerConfig
 from headrace.server.telemetry.status import Status
@@ -33,8 +35,23 @@ _FIRST_PAUSE_S: Final = 1.0
 _LONGEST_PAUSE_S: Final = 60.0
 _END_S: Final = 2.0
 _MOST_QUESTION_BYTES: Final = 64
+_PACKAGES: Final = ("jinja2", "starlette", "uvicorn")
 
 _log = logging.getLogger(__name__)
+
+
+def check_page(config: ServerConfig) -> None:
+    """Check that the page can be run here, if the settings include one.
+
+    Raises:
+        ConfigurationError: A package is missing.
+    """
+    missing = [name for name in _PACKAGES if importlib.util.find_spec(name) is None]
+    if config.page and missing:
+        raise ConfigurationError(
+            f"the page needs {', '.join(missing)}, not installed here; install it with pip install "
+            "'headrace[page]', or serve without --page"
+        )
 
 
 @contextmanager

@@ -11,7 +11,7 @@ from queue import Empty, SimpleQueue
 from types import FrameType
 
 from headrace.server.process.forced_end import end_by
-from headrace.server.process.page_process import running_page
+from headrace.server.process.page_process import check_page, running_page
 from headrace.server.process.reload import Reloader
 from headrace.server.process.start_warnings import start_warnings
 from headrace.server.rpc.server import start_server
@@ -53,7 +53,7 @@ def serve(
         The exit code of the process: 0.
 
     Raises:
-        ConfigurationError: A transform cannot be used, or `start_server` raised it.
+        ConfigurationError: A transform or the page cannot be used, or `start_server` raised it.
         HeadraceError: `start_server` raised it.
         KeyboardInterrupt: SIGTERM or SIGINT arrived before the server was ready.
     """
@@ -78,6 +78,7 @@ def serve(
     for text in start_warnings(config):
         _log.warning("%s", text)
     with _handled({signal.SIGTERM: ask, signal.SIGINT: ask}):
+        check_page(config)
         check_transforms(transform_configs(config.transforms).values())
         if config.workers:
             _serve_workers(config, source, wait)
