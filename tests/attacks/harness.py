@@ -26,6 +26,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from multiprocessing import forkserver
 from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
 from pathlib import Path
@@ -42,9 +43,6 @@ SAMPLES = 2000
 
 _PROCESSES = multiprocessing.get_context("forkserver")
 _PROCESSES.set_forkserver_preload(["attacks.harness"])
-# Python 3.11 preloads with its own path alone (python/cpython#117378); without it each process
-# would import everything again, for seconds.
-os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, sys.path))
 _READY_S = 60.0
 # How much longer than it was told to an attack may run.
 _LATE_S = 30.0
@@ -234,6 +232,23 @@ class Scene:
             seen.add(self._honest.recv())
 
 
+def _start_forkserver() -> None:
+    """Start the process from which the others are forked, with all of this one's path.
+
+    Python 3.11 preloads with its own path alone (python/cpython#117378); without it each process
+    would import everything again, for seconds. Nobody else may see the variable: pip, say, would
+    not install into another environment what it finds in ours.
+    """
+    before = os.environ.get("PYTHONPATH")
+    os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, sys.path))
+    try:
+        forkserver.ensure_running()
+    finally:
+        del os.environ["PYTHONPATH"]
+        if before is not None:
+            os.environ["PYTHONPATH"] = before
+
+
 @contextmanager
 def scene(attack: Attack, folder: Path, others: Iterable[Attack] = ()) -> Iterator[Scene]:
     """Start what an attack needs.
@@ -243,6 +258,7 @@ def scene(attack: Attack, folder: Path, others: Iterable[Attack] = ()) -> Iterat
         folder: For datasets and the log.
         others: Attacks with the same options, whose datasets are served too.
     """
+    _start_forkserver()
     url = str(folder / DATASET)
     write_dataset(url, small_table(SAMPLES), shard_samples=[SAMPLES // 4] * 4, block_bytes=16_384)
     tokens, log = folder / "tokens.json", folder / "server.log"
