@@ -387,9 +387,8 @@ class ShardService:
 
     def _prefetch_bytes(self, served: Served) -> int:
         raw_bytes = max(1, served.dataset.raw_bytes)
-        # The streams of other workers are unknown here.
-        is_early = not (self._config.workers or self._cache.readers.filling.is_filling)
-        part = _EARLY_PREFETCH_SHARE if is_early else _PREFETCH_SHARE
+        is_filling = self._cache.readers.filling.is_filling
+        part = _PREFETCH_SHARE if is_filling else _EARLY_PREFETCH_SHARE
         share = self._config.cache_bytes // (part * max(1, self._streams.count))
         stored_share = share * served.dataset.stored_bytes // raw_bytes
         return min(self._config.prefetch_bytes, stored_share)

@@ -36,7 +36,7 @@ from headrace.server.cache.joined_sources import JoinedSources
 from headrace.server.cache.memory.arena import ArenaHeader, Memory
 from headrace.server.cache.memory.eviction import next_uses
 from headrace.server.cache.memory.shared_memory import Desk, Shared, SourceTables, barrier
-from headrace.server.cache.readers import JobPrefetches, Waiter
+from headrace.server.cache.readers import Filling, JobPrefetches, Waiter
 from headrace.server.cache.source import ABSENT, Growth, Slots, Source
 from headrace.server.layout.block_layout import BlockLayout
 from headrace.server.settings.dataset_config import DatasetConfig
@@ -126,6 +126,11 @@ class WorkerCache:
     def readers(self) -> WorkerCache:
         """Itself: streams of workers pin and announce here."""
         return self
+
+    @property
+    def filling(self) -> Filling:
+        """The state of the memory that all workers share."""
+        return self._header
 
     @property
     def together_bytes(self) -> int:
