@@ -79,9 +79,7 @@ def _strike(target: Target, begin: Begin) -> Counts:
     return seen
 
 
-# One is answered at a time on two processors, which shares Python's lock with the honest caller:
-# 0.50 of its rate in rounds of 5 s on a busy machine, and 0.17 when four were answered at a time.
-ATTACK = Attack("long questions", _strike, datasets=_datasets, least_share=0.4)
+ATTACK = Attack("long questions", _strike, datasets=_datasets)
 
 if __name__ == "__main__":
     sys.exit(main(ATTACK))
