@@ -119,7 +119,7 @@ def test_a_cluster_that_lacks_headrace_converts_exactly_once(tmp_path: Path) -> 
     """The converter is sent along; a copied task and a lost executor leave each sample once."""
     own = {"PYSPARK_PYTHON": str(make_bare_python(tmp_path / "python")), **QUICK_START}
     with spark_cluster(tmp_path / "cluster", own) as master:
-        variables = {**own, "PYTHONPATH": str(_FOLDER.parent)}
+        variables = {**own, "PYTHONPATH": str(_FOLDER.parents[1])}
         done = _run("job_cluster.py", str(tmp_path), master, driver=None, **variables)
     answer = _answer(done)
 

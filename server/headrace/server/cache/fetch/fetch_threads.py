@@ -310,7 +310,7 @@ class Fetchers:
             left_s = read.began + threshold_s - now
             if left_s > 0:
                 return max(_LOOK_S, left_s)
-            if not self._slow.can_ask_again:
+            if not self._slow.can_ask_again(now - read.began):
                 break
             if read.is_over:
                 continue

@@ -10,6 +10,8 @@ Contract:
    are, because there the machine itself is slow.
 2. A slow read is repeated at most once, and at most one read in `_A_TRIAL` is: finished reads earn
    repeats, and at most `_MOST_SAVED` repeats are saved up.
+3. `_RESERVED` of these, which are there from the start, are for reads that have taken longer than
+   `_STALLED_S`: while a loop waits for a stalled read, no others end and earn repeats.
 
 If the code differs, the code is wrong.
 
@@ -29,6 +31,8 @@ _KEPT_READS = 512
 _EVERY = 16
 _A_TRIAL = 20
 _MOST_SAVED = 8
+_RESERVED = 4
+_STALLED_S = 0.5  # arbitrary: three times what one read in a hundred takes
 
 
 class SlowReads:
@@ -46,12 +50,11 @@ class SlowReads:
         self.threshold_s = float("inf")
         self._times: deque[float] = deque(maxlen=_KEPT_READS)
         self._count = 0
-        self._saved = 0.0
+        self._saved = float(_RESERVED)
 
-    @property
-    def can_ask_again(self) -> bool:
-        """Whether the budget allows one more repeat."""
-        return self._saved >= 1
+    def can_ask_again(self, seconds: float) -> bool:
+        """Return whether the budget allows to repeat a read that has taken so long."""
+        return self._saved >= 1 + (0 if seconds > _STALLED_S else _RESERVED)
 
     def ended(self, seconds: float) -> None:
         """Record how long a read took."""
