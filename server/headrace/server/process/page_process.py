@@ -46,8 +46,10 @@ def check_page(config: ServerConfig) -> None:
     Raises:
         ConfigurationError: A package is missing.
     """
+    if not config.page:
+        return
     missing = [name for name in _PACKAGES if importlib.util.find_spec(name) is None]
-    if config.page and missing:
+    if missing:
         raise ConfigurationError(
             f"the page needs {', '.join(missing)}, not installed here; install it with pip install "
             "'headrace[page]', or serve without --page"
