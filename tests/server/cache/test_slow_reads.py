@@ -24,19 +24,20 @@ _STALLED = 500
 
 
 class _StallingStore:
-    """A store whose first read of one block stalls, until it is let go."""
+    """A store whose first reads of one block stall, until they are let go."""
 
-    def __init__(self, *, first_fails: bool = False) -> None:
+    def __init__(self, *, first_fails: bool = False, stalled: int = 1) -> None:
         self.reads: list[int] = []
         self.gate = threading.Event()
         self.ended = threading.Event()
         self._first_fails = first_fails
+        self._stalled = stalled
 
     def read_block(self, block: int) -> pa.RecordBatch:
         """Return a block whose every value is its number."""
-        is_first = block not in self.reads
+        stalls = block == _STALLED and self.reads.count(block) < self._stalled
         self.reads.append(block)
-        if block == _STALLED and is_first:
+        if stalls:
             assert self.gate.wait(60)
             self.ended.set()
             if self._first_fails:
@@ -93,6 +94,26 @@ def test_a_read_that_stalls_at_the_start_is_asked_again_once_it_is_known_to_be_s
 
         assert [_STALLED, *range(100)] == demand(cache, source, [_STALLED, *range(100)], waiter)
         assert 2 == store.reads.count(_STALLED)
+    finally:
+        store.gate.set()
+        cache.close()
+
+
+def test_a_repeat_that_stalls_as_well_is_asked_again() -> None:
+    """Where one GET in a hundred stalls, so does one repeat in a hundred."""
+    store = _StallingStore(stalled=2)
+    cache, source = _opened(store, "s3://bucket")
+    try:
+        waiter = cache.readers.waiter()
+        demand(cache, source, list(range(100)), waiter)
+
+        assert [_STALLED] == demand(cache, source, [_STALLED], waiter)
+        assert 3 == store.reads.count(_STALLED)
+        store.gate.set()
+        until(lambda: not cache._is_reading(source))
+        assert 101 == cache._slots.count
+        assert 0 == int(cache._slots.pins.sum())
+        assert 0 == cache._read_budget.held_bytes
     finally:
         store.gate.set()
         cache.close()

@@ -10,9 +10,9 @@ Contract of a fetch:
 4. Blocks of one read are still separate fetches: if one fails, the others are not affected.
 5. Blocks that a stream waits for are read at once if a thread is free. Blocks are prefetched within
    the store's limit (`concurrency`). Both wait while running reads hold `most_bytes`.
-6. Another thread repeats a slow read once (`slow_reads`). For each block the first success counts;
-   a failure counts only if nobody else reads the block. A repeated read no longer counts against
-   the limit, so it blocks no other read.
+6. Another thread repeats a slow read once, and a repeat that stalls as well (`slow_reads`). For
+   each block the first success counts; a failure counts only if nobody else reads the block. A read
+   that is being repeated no longer counts against the limit, so it blocks no other read.
 7. `stop`: threads end when their fetches do.
 
 If the code differs, the code is wrong.
@@ -27,6 +27,7 @@ import time
 from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from operator import itemgetter
 from typing import Protocol, TypeAlias, cast
 from urllib.parse import urlsplit
 
@@ -105,14 +106,14 @@ class _Read:
         flights: The flights of its blocks.
         size: Approximate bytes that it holds.
         began: When it started, by the monotonic clock.
-        is_second: Whether it repeats a slow read.
+        is_repeat: Whether it repeats a slow read.
         was_asked_again: Whether another read repeats it because it is slow.
     """
 
     flights: list[Flight]
     size: int
     began: float
-    is_second: bool = False
+    is_repeat: bool = False
     was_asked_again: bool = False
 
     @property
@@ -216,7 +217,7 @@ class Fetchers:
                     slow = self._again.popleft()
                     if slow.is_over:
                         continue
-                    return self._begun(self._second(slow))
+                    return self._begun(self._repeat(slow))
                 if run := self._taken():
                     return self._begun(_Read(run, self._read_budget.size(run), time.monotonic()))
                 self._work.wait()
@@ -239,12 +240,12 @@ class Fetchers:
             return []
         return self._flights.take(limit, store=self._store, urgent=False)
 
-    def _second(self, slow: _Read) -> _Read:
+    def _repeat(self, slow: _Read) -> _Read:
         left = [flight for flight in slow.flights if not flight.is_over]
         for flight in left:
             flight.readers += 1
         # The memory of the first read is counted already.
-        return _Read(left, 0, time.monotonic(), is_second=True)
+        return _Read(left, 0, time.monotonic(), is_repeat=True)
 
     def _begun(self, read: _Read) -> _Read:
         self._reads.add(read)
@@ -262,7 +263,7 @@ class Fetchers:
             if not read.was_asked_again:
                 self._running -= 1
             self._concurrency.ended(size, now=now)
-            if is_whole and not read.is_second:
+            if is_whole and not read.is_repeat:
                 threshold_s = self._slow.threshold_s
                 self._slow.ended(now - read.began)
                 if self._slow.threshold_s < threshold_s:
@@ -302,14 +303,12 @@ class Fetchers:
 
     def _ask_again(self) -> float | None:
         """Queue slow reads again; return the seconds until the next look; None for none."""
-        threshold_s, now = self._slow.threshold_s, time.monotonic()
-        if not self._reads or threshold_s == math.inf:
+        if not self._reads or self._slow.threshold_s == math.inf:
             return None
-        candidates = [read for read in self._reads if not (read.is_second or read.was_asked_again)]
-        for read in sorted(candidates, key=lambda read: read.began):
-            left_s = read.began + threshold_s - now
-            if left_s > 0:
-                return max(_LOOK_S, left_s)
+        now = time.monotonic()
+        for due, read in self._due():
+            if due > now:
+                return max(_LOOK_S, due - now)
             if not self._slow.can_ask_again(now - read.began):
                 break
             if read.is_over:
@@ -320,6 +319,15 @@ class Fetchers:
             self._again.append(read)
             self._work.notify(1)
         return 2 * _LOOK_S
+
+    def _due(self) -> list[tuple[float, _Read]]:
+        """Return the reads that are not repeated yet, with the times at which they are slow."""
+        due = [
+            (read.began + self._slow.slow_s(is_repeat=read.is_repeat), read)
+            for read in self._reads
+            if not read.was_asked_again
+        ]
+        return sorted(due, key=itemgetter(0))
 
     def _end(self, found: ReadBlock | VerifiedBlocks[StoredBlock], left: dict[int, Flight]) -> int:
         """End the flights of what was read; return the bytes that arrived, 0 if it failed."""

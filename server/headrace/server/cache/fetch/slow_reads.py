@@ -12,6 +12,7 @@ Contract:
    repeats, and at most `_MOST_SAVED` repeats are saved up.
 3. `_RESERVED` of these, which are there from the start, are for reads that have taken longer than
    `_STALLED_S`: while a loop waits for a stalled read, no others end and earn repeats.
+4. A repeat is a read like any other, but it is slow only after `_STALLED_S`.
 
 If the code differs, the code is wrong.
 
@@ -51,6 +52,14 @@ class SlowReads:
         self._times: deque[float] = deque(maxlen=_KEPT_READS)
         self._count = 0
         self._saved = float(_RESERVED)
+
+    def slow_s(self, *, is_repeat: bool) -> float:
+        """Return the seconds after which a read is slow; infinite if not known yet.
+
+        Args:
+            is_repeat: Whether it repeats another one.
+        """
+        return max(self.threshold_s, _STALLED_S) if is_repeat else self.threshold_s
 
     def can_ask_again(self, seconds: float) -> bool:
         """Return whether the budget allows to repeat a read that has taken so long."""
