@@ -212,30 +212,31 @@ class _Template:
 
     session: URLLib3Session
     base: str
+    host: str
+    base_path: str
     headers: Mapping[str, str]
     scope: SigningScope | None
     wire: Wire | None
     read_timeout_s: float
 
     def get(self, quoted_key: str, wanted: str, keys: Callable[[], SigningKeys | None]) -> Answer:
-        url = self.base + quoted_key
-        host, path = _host_and_path(url)
+        path = self.base_path + quoted_key
         headers = {**self.headers, "range": wanted}
         found = keys() if self.scope is not None else None
         if self.scope is not None and found is not None:
             headers = signed_get_headers(
-                host, path, headers, keys=found, scope=self.scope, now_s=time.time()
+                self.host, path, headers, keys=found, scope=self.scope, now_s=time.time()
             )
         max_bytes = _bytes_of(wanted)
         if self.wire is not None and self.wire.is_usable and max_bytes:
             with suppress(OtherAnswerError):
-                reply = self.wire.get(path, {"host": host, **headers}, max_bytes=max_bytes)
+                reply = self.wire.get(path, {"host": self.host, **headers}, max_bytes=max_bytes)
                 if reply.status not in _SERVED:
                     raise _error_of(reply.status, reply.content)
                 whole = reply.content
                 content = _cut(whole, wanted) if reply.status == _WHOLE else whole
                 return Answer(content, reply.headers.get("etag", ""))
-        return self._ask(url, headers, wanted)
+        return self._ask(self.base + quoted_key, headers, wanted)
 
     def _ask(self, url: str, headers: Mapping[str, str], wanted: str) -> Answer:
         request = AWSPreparedRequest("GET", url, headers, None, True)  # type: ignore[arg-type] # the stubs require a class that urllib3 cannot copy
@@ -322,7 +323,8 @@ def _template_of(
     }
     base = request.url.removesuffix(quoted_key)
     wire = _wire_to(base, settings)
-    return _Template(session, base, kept, scope, wire, settings.read_timeout_s)
+    host, path = _host_and_path(base)
+    return _Template(session, base, host, path, kept, scope, wire, settings.read_timeout_s)
 
 
 def _wire_to(url: str, settings: SessionSettings) -> Wire | None:

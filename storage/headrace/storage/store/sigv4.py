@@ -66,7 +66,7 @@ def signed_get_headers(
         scope: The scope of the signature.
         now_s: The current time, in seconds since 1970.
     """
-    stamp = strftime("%Y%m%dT%H%M%SZ", gmtime(now_s))
+    stamp = _stamp(int(now_s))
     sent = {**headers, "x-amz-content-sha256": _EMPTY_SHA256, "x-amz-date": stamp}
     if keys.session_token:
         sent["x-amz-security-token"] = keys.session_token
@@ -77,19 +77,25 @@ def signed_get_headers(
     canonical = f"GET\n{path}\n\n{lines}\n{listed}\n{_EMPTY_SHA256}"
     place = f"{stamp[:8]}/{scope.region}/{scope.service}/aws4_request"
     digest = sha256(canonical.encode()).hexdigest()
-    key = _signing_key(keys.secret_key, stamp[:8], scope)
-    signature = hmac.digest(key, f"{_ALGORITHM}\n{stamp}\n{place}\n{digest}".encode(), "sha256")
+    # A copy, because `hmac.digest` releases Python's lock, which costs more than the hash.
+    signature = _signer(keys.secret_key, stamp[:8], scope).copy()
+    signature.update(f"{_ALGORITHM}\n{stamp}\n{place}\n{digest}".encode())
     sent["authorization"] = (
         f"{_ALGORITHM} Credential={keys.access_key}/{place}, SignedHeaders={listed}, "
-        f"Signature={signature.hex()}"
+        f"Signature={signature.hexdigest()}"
     )
     return sent
 
 
-# One key for each dataset's credentials and day; a process has few.
+@lru_cache(maxsize=4)
+def _stamp(second: int) -> str:
+    return strftime("%Y%m%dT%H%M%SZ", gmtime(second))
+
+
+# One for each dataset's credentials and day; a process has few.
 @lru_cache(maxsize=64)
-def _signing_key(secret_key: str, day: str, scope: SigningScope) -> bytes:
+def _signer(secret_key: str, day: str, scope: SigningScope) -> hmac.HMAC:
     key = f"AWS4{secret_key}".encode()
     for part in (day, scope.region, scope.service, "aws4_request"):
         key = hmac.digest(key, part.encode(), "sha256")
-    return key
+    return hmac.new(key, digestmod="sha256")

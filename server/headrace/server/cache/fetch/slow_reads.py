@@ -23,8 +23,6 @@ from __future__ import annotations
 
 from collections import deque
 
-import numpy as np
-
 _SLOWEST = 0.97
 _LEAST_S = 0.1  # arbitrary: several times the usual latency of a store in the same region
 _LEAST_READS = 32
@@ -73,7 +71,7 @@ class SlowReads:
         if self._is_local or self._count < _LEAST_READS:
             return
         if self._count % _EVERY == 0:
-            self.threshold_s = max(_LEAST_S, float(np.quantile(self._times, _SLOWEST)))
+            self.threshold_s = max(_LEAST_S, sorted(self._times)[int(_SLOWEST * len(self._times))])
 
     def asked_again(self) -> None:
         """Take a repeat out of the budget."""
