@@ -13,13 +13,21 @@ import pytest
 from deltalake import write_deltalake
 
 from headrace.converter import Progress, WriteOptions, convert_files
+from headrace.converter.sources.pieces import dataset_pieces
 from headrace.errors import (
     BadArgumentError,
     ColumnNotFoundError,
     DatasetExistsError,
     NotADatasetError,
 )
-from headrace.storage import FORMAT_KEY, classes_of, open_dataset, open_store
+from headrace.storage import (
+    FORMAT_KEY,
+    SourceOptions,
+    StoreOptions,
+    classes_of,
+    open_dataset,
+    open_store,
+)
 from headrace.storage.mds import MdsWriter, commit_mds
 from support.images import image_bytes, write_images
 from support.s3 import S3
@@ -136,6 +144,27 @@ def _write_mds(url: str) -> None:
     with MdsWriter(store, schema, folder="part-0", compression="zstd") as writer:
         writer.append(batch)
         commit_mds(store, writer.close())
+
+
+def test_pieces_come_from_one_opening(tmp_path: Path) -> None:
+    """A conversion opens its source once: opening tars for every piece took quadratic time."""
+    _write_mds(str(tmp_path))
+
+    with dataset_pieces(
+        str(tmp_path), options=StoreOptions(), source_options=SourceOptions()
+    ) as pieces:
+        (tmp_path / "index.json").unlink()
+        read = [batch for piece in range(pieces.count) for batch in pieces.read(piece)]
+
+    assert pieces.dataset.sample_count == sum(batch.num_rows for batch in read)
+
+
+def test_an_index_without_shards_is_refused_by_its_name(tmp_path: Path) -> None:
+    """What a writer of MDS left that failed before its first shard names the folder."""
+    (tmp_path / "index.json").write_text('{"shards": [], "version": 2}')
+
+    with pytest.raises(NotADatasetError, match=f"{tmp_path} has neither samples nor columns"):
+        convert_files(str(tmp_path), str(tmp_path / "own"), source_format="mds")
 
 
 def test_mds_becomes_arrow_and_mds_again(tmp_path: Path) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Literal
 
 from headrace.arguments import shown as argument_shown
@@ -163,7 +163,7 @@ def convert_files(
     how = source_options or SourceOptions()
     parts: Mapping[str, SourcePieces]
     written: dict[str, Written] = {}
-    with shown(progress) as tell:
+    with shown(progress) as tell, ExitStack() as opened:
         if source_format in {"csv", "json", "text"}:
             threads = threads or default_threads()
             pieces = _text(
@@ -177,7 +177,7 @@ def convert_files(
             )
             parts = {"": pieces}
         else:
-            parts = _parts(source, source_format, how, wanted.options)
+            parts = _parts(source, source_format, how, wanted.options, opened)
         if splits is not None and "" not in parts:
             raise own_splits(source, list(parts))
         for name, pieces in parts.items():
@@ -245,7 +245,11 @@ def _check_spark(
 
 
 def _parts(
-    source: str, source_format: SourceFormat, how: SourceOptions, reach: StoreOptions
+    source: str,
+    source_format: SourceFormat,
+    how: SourceOptions,
+    reach: StoreOptions,
+    opened: ExitStack,
 ) -> dict[str, SourcePieces]:
     if source_format != "huggingface":
         kind = SourceOptions(
@@ -253,7 +257,8 @@ def _parts(
             allow_pickle=how.allow_pickle,
             table_version=how.table_version,
         )
-        return {"": dataset_pieces(source, options=reach, source_options=kind)}
+        pieces = dataset_pieces(source, options=reach, source_options=kind)
+        return {"": opened.enter_context(pieces)}
     found = find_splits(source, options=reach)
     if not found:
         raise NotADatasetError(

@@ -7,20 +7,21 @@ the shards.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
 import pyarrow as pa
 
-from headrace.errors import BadArgumentError, ColumnNotFoundError
-from headrace.storage import SourceOptions, StoreOptions, open_dataset
+from headrace.errors import BadArgumentError, ColumnNotFoundError, NotADatasetError
+from headrace.storage import OpenDataset, SourceOptions, StoreOptions, open_dataset
 
 _PIECE_BYTES = 64 << 20  # about one shard, so that a retried task repeats little
 
 
 class SourcePieces(Protocol):
-    """Numbered pieces for tasks, in the order of samples. Picklable."""
+    """Numbered pieces for tasks, in the order of samples."""
 
     @property
     def schema(self) -> pa.Schema:
@@ -43,58 +44,49 @@ class DatasetPieces:
     """Pieces of any dataset that `open_dataset` opens: MDS, WebDataset, Delta, Parquet, our own.
 
     Attributes:
-        url: The URL of the dataset, as tasks see it.
-        fingerprint: The fingerprint of the version to read, even if it is replaced meanwhile.
-        schema: The schema of the dataset.
+        dataset: The dataset. All pieces share it, because opening may read all its files.
         bounds: Blocks of piece i are ``[bounds[i], bounds[i + 1])``.
-        raw_bytes: The raw bytes of all samples, according to the source.
-        options: The options of its store.
-        source_options: The options of its source.
     """
 
-    url: str
-    fingerprint: str
-    schema: pa.Schema
+    dataset: OpenDataset
     bounds: tuple[int, ...]
-    raw_bytes: int
-    options: StoreOptions = field(repr=False)
-    source_options: SourceOptions
+
+    @property
+    def schema(self) -> pa.Schema:
+        return self.dataset.schema
 
     @property
     def count(self) -> int:
         return len(self.bounds) - 1
 
+    @property
+    def raw_bytes(self) -> int:
+        return self.dataset.raw_bytes
+
     def read(self, piece: int) -> Iterator[pa.RecordBatch]:
-        with open_dataset(
-            self.url,
-            options=self.options,
-            fingerprint=self.fingerprint,
-            source_options=self.source_options,
-        ) as dataset:
-            for block in range(self.bounds[piece], self.bounds[piece + 1]):
-                yield dataset.read_block(block)
+        for block in range(self.bounds[piece], self.bounds[piece + 1]):
+            yield self.dataset.read_block(block)
 
 
+@contextmanager
 def dataset_pieces(
-    url: str, *, options: StoreOptions, source_options: SourceOptions | None = None
-) -> DatasetPieces:
-    """Cut a dataset into pieces of about 64 MiB.
+    url: str, *, options: StoreOptions, source_options: SourceOptions
+) -> Iterator[DatasetPieces]:
+    """Open a dataset for as long as its pieces are read, and cut it into pieces of about 64 MiB.
 
     Raises:
+        NotADatasetError: The dataset has no columns, as an MDS index without shards.
         HeadraceError: See `headrace.storage.open_dataset`.
     """
-    chosen = source_options or SourceOptions()
-    with open_dataset(url, options=options, source_options=chosen) as dataset:
+    with open_dataset(url, options=options, source_options=source_options) as dataset:
+        if not dataset.schema.names:
+            raise NotADatasetError(
+                f"{url} has neither samples nor columns, so there is nothing to convert; check "
+                "that its writer finished",
+                url=url,
+            )
         raw_bytes = dataset.block_raw_bytes(np.arange(dataset.block_count))
-        return DatasetPieces(
-            url=url,
-            fingerprint=dataset.fingerprint,
-            schema=dataset.schema,
-            bounds=_bounds(raw_bytes.tolist()),
-            raw_bytes=dataset.raw_bytes,
-            options=options,
-            source_options=chosen,
-        )
+        yield DatasetPieces(dataset, _bounds(raw_bytes.tolist()))
 
 
 def _bounds(block_bytes: list[int]) -> tuple[int, ...]:
@@ -173,7 +165,7 @@ def selected(
 
 @dataclass(frozen=True, slots=True)
 class ReadPieces:
-    """The function that a task calls with the numbers of its pieces. Picklable."""
+    """The function that a task calls with the numbers of its pieces. Picklable if they are."""
 
     pieces: SourcePieces
 
