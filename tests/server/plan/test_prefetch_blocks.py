@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from headrace.server.cache.block_cache import BlockCache
+from headrace.server.cache.readers import Flag
 from headrace.server.datasets.served_dataset import ServedDataset
 from headrace.server.plan.planned_batches import Planned, planned_samples
 from headrace.server.plan.prefetch_blocks import Lookahead
@@ -25,32 +26,51 @@ class _Stream:
 
     Attributes:
         planned: Batches that were planned so far.
+        waiter: The stream's handle in the cache.
     """
 
-    def __init__(self, url: str, cache: BlockCache, *, batch_blocks: int) -> None:
+    def __init__(
+        self, url: str, cache: BlockCache, *, batch_blocks: int, budget_bytes: int, together: int
+    ) -> None:
         self.planned = 0
         self._batch_blocks = batch_blocks
+        self._together = together
         dataset = open_dataset(url)
         served = ServedDataset("absent", dataset, cache=cache, max_batch_bytes=1 << 20)
         blocks = served.blocks(cache)
+        self.waiter = blocks.waiter()
         self.lookahead = Lookahead(
             self._plans(served),
             blocks=blocks,
-            waiter=blocks.waiter(),
-            budget_bytes=lambda: 1 << 40,
+            waiter=self.waiter,
+            budget_bytes=lambda: budget_bytes,
+            foreseen_samples=1 << 20,
         )
 
     def _plans(self, served: ServedDataset) -> Iterator[Planned]:
-        for sample_ids in np.split(np.arange(_BATCHES * self._batch_blocks), _BATCHES):
-            self.planned += 1
-            yield [planned_samples(sample_ids, served.dataset)]
+        each = np.split(np.arange(_BATCHES * self._batch_blocks), _BATCHES)
+        batches = [planned_samples(sample_ids, served.dataset) for sample_ids in each]
+        starts = range(1, _BATCHES, self._together)
+        groups = [batches[start : start + self._together] for start in starts]
+        for group in (batches[:1], *groups):
+            self.planned += len(group)
+            yield group
 
 
-def _stream(folder: Path, cache: BlockCache, *, batch_blocks: int) -> _Stream:
+def _stream(
+    folder: Path,
+    cache: BlockCache,
+    *,
+    batch_blocks: int,
+    budget_bytes: int = 1 << 40,
+    together: int = 1,
+) -> _Stream:
     """Make a stream of batches of that many blocks of 1 MiB, one sample each."""
     ones = np.ones((_BATCHES, batch_blocks), np.int64)
     write_manifest(str(folder), ones, ones * _BLOCK_BYTES, stored_bytes=_BLOCK_BYTES)
-    return _Stream(str(folder), cache, batch_blocks=batch_blocks)
+    return _Stream(
+        str(folder), cache, batch_blocks=batch_blocks, budget_bytes=budget_bytes, together=together
+    )
 
 
 @pytest.fixture
@@ -100,3 +120,15 @@ def test_a_later_batch_does_not_wait_alone(tmp_path: Path, cache: BlockCache) ->
     stream.lookahead.advance()
 
     assert _BATCHES == stream.planned
+
+
+def test_batches_are_foreseen_in_their_order(tmp_path: Path, cache: BlockCache) -> None:
+    """Those too that were planned before the cache began to fill, and not yet asked for."""
+    stream = _stream(tmp_path, cache, batch_blocks=1, budget_bytes=1, together=3)
+
+    stream.lookahead.take()
+    stream.waiter.filling = Flag(is_filling=True)
+    stream.lookahead.take()
+
+    foreseen = [{*np.hstack([blocks for _, blocks in plan])} for plan in stream.waiter.plan()]
+    assert [{1}, {2}, {3}, {4}, {5}] == foreseen

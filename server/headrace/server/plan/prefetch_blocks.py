@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import TypeAlias
 
 import numpy as np
@@ -194,10 +194,8 @@ class Lookahead:
             and (planned := next(self._plans, None)) is not None
         ):
             batches = [] if isinstance(planned, PlannedEnd) else planned
-            for batch in batches:
-                self._waiter.foresee_batch()
-                self._blocks.foresee(batch.found.touched, self._waiter)
-                self._foreseen_samples += batch.sample_count
+            self._announce(batches)
+            self._foreseen_samples += sum([batch.sample_count for batch in batches])
             if not batches:
                 self._waiter.foresee_batch()
             self._foreseen_batches += len(batches)
@@ -205,6 +203,11 @@ class Lookahead:
             self._foreseeable -= max(1, len(batches))
         # Batches that could not be foreseen are not made up for later.
         self._foreseeable = min(self._foreseeable, 0)
+
+    def _announce(self, batches: Sequence[PlannedBatch]) -> None:
+        for batch in batches:
+            self._waiter.foresee_batch()
+            self._blocks.foresee(batch.found.touched, self._waiter)
 
     def _next_foreseen(self) -> Planned:
         planned = self._foreseen.popleft()
@@ -216,7 +219,8 @@ class Lookahead:
     def _add_some(self) -> int:
         """Request the blocks of the next batch, or of several whose blocks are all available."""
         if not self._unasked:
-            planned = self._next_foreseen() if self._foreseen else next(self._plans, None)
+            is_foreseen = bool(self._foreseen)
+            planned = self._next_foreseen() if is_foreseen else next(self._plans, None)
             if planned is None:
                 return 0
             if isinstance(planned, PlannedEnd):
@@ -226,6 +230,9 @@ class Lookahead:
             if len(planned) > 1 and self._are_there(planned):
                 return len(planned)
             self._unasked.extend(planned)
+            if not is_foreseen:
+                # Before later ones: `Waiter.plan_batch` takes what was foreseen first.
+                self._announce(planned)
         planned_batch = self._unasked.popleft()
         self._waiter.plan_batch()
         asked_bytes = 0
