@@ -18,11 +18,11 @@ a fresh ``headrace serve`` whose cache is twice ``shuffle_bytes``, and prints fo
   other, and the processor time beyond warm and reading.
 
 ``pace`` reads as `RemoteDataset` does, at a part of the rate that the same loop reached unpaced,
-and prints what it waited, how long the slowest batches took, and which were late, by epoch and
-step; first for all batches but the very first, then without the first 16 too, which the store has
-little time to send ahead. ``first`` prints the time to the
-first batch of 16 MiB, at the beginning of an epoch and in its middle, of fresh servers and with a
-constant 20 ms to the first byte, and what was fetched by then.
+and prints what it waited beyond what the call for a batch takes in the median, how long the slowest
+batches took, and which were late, by epoch and step; first for all batches but the very first, then
+without the first 16 too, which the store has little time to send ahead. ``first`` prints the time
+to the first batch of 16 MiB, at the beginning of an epoch and in its middle, of fresh servers and
+with a constant 20 ms to the first byte, and what was fetched by then.
 
 Figures of one run can be compared, those of different runs hardly.
 """
@@ -328,9 +328,11 @@ def _print_pace(setting: _Setting, part: float, epochs: int) -> None:
     for first in (1, _FIRST_BATCHES):
         left = waits[first:] * 1000
         p99, p999 = np.percentile(left, [99, 99.9])
+        usual = float(np.median(left))
+        waited = np.maximum(left - usual, 0.0).mean() / period_s / 10
         print(
-            f"from batch {first} on ({left.size}): waited {left.mean() / period_s / 10:.2f} % of "
-            f"the time, P99 {p99:.1f}, P99.9 {p999:.1f}, most {left.max():.0f} ms"
+            f"from batch {first} on ({left.size}): waited {waited:.2f} % of the time beyond the "
+            f"median of {usual:.3f}, P99 {p99:.1f}, P99.9 {p999:.1f}, most {left.max():.0f} ms"
         )
 
 
