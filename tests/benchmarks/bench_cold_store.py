@@ -22,7 +22,9 @@ and prints what it waited beyond what the call for a batch takes in the median, 
 batches took, and which were late, by epoch and step; first for all batches but the very first, then
 without the first 16 too, which the store has little time to send ahead. ``first`` prints the time
 to the first batch of 16 MiB, at the beginning of an epoch and in its middle, of fresh servers and
-with a constant 20 ms to the first byte, and what was fetched by then.
+with a constant 20 ms to the first byte, and what was fetched by then. ``down`` reads as ``pace``
+does, closes the store for 20 s in the middle, and prints when the first batch came after that, and
+from when on 32 batches in a row were in time.
 
 Figures of one run can be compared, those of different runs hardly.
 """
@@ -60,6 +62,8 @@ _GIB, _MIB = 1 << 30, 1 << 20
 _SHARD_BYTES = 64 * _MIB
 _LATE_S = 0.02
 _FIRST_BATCHES = 16
+_DOWN_S = 20.0
+_IN_A_ROW = 32
 _IDLE_S = 0.03
 _S3 = {"median_ms": 20.0, "p99_ms": 150.0, "mb_per_s": 80.0, "refused": 0.001}
 
@@ -106,7 +110,7 @@ class _Rate:
 def main() -> None:
     """Write, serve, measure, print."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("what", choices=("rate", "pace", "first"))
+    parser.add_argument("what", choices=("rate", "pace", "first", "down"))
     parser.add_argument("--gib", type=float, default=5.0, help="size of the dataset")
     parser.add_argument("--kind", default="images", choices=[each.name for each in WORKLOADS])
     parser.add_argument("--ranks", type=int, default=1, help="streams of one run")
@@ -155,6 +159,8 @@ def main() -> None:
             _print_rates(setting, given.rounds)
         elif given.what == "pace":
             _print_pace(setting, given.pace, given.epochs)
+        elif given.what == "down":
+            _print_down(setting, given.pace)
         else:
             _print_first(setting, given.rounds)
 
@@ -334,6 +340,33 @@ def _print_pace(setting: _Setting, part: float, epochs: int) -> None:
             f"from batch {first} on ({left.size}): waited {waited:.2f} % of the time beyond the "
             f"median of {usual:.3f}, P99 {p99:.1f}, P99.9 {p999:.1f}, most {left.max():.0f} ms"
         )
+
+
+def _print_down(setting: _Setting, part: float) -> None:
+    with setting.server() as server:
+        unpaced = _loop(setting, server, period_s=0.0)
+    period_s = float(unpaced.sum()) / unpaced.size / part
+    with setting.server() as server:
+        began = time.perf_counter()
+        up_s = unpaced.size * period_s / 2 + _DOWN_S
+        timers = [
+            threading.Timer(up_s - _DOWN_S, setting.store.set, ("down", 1)),
+            threading.Timer(up_s, setting.store.set, ("down", 0)),
+        ]
+        for timer in timers:
+            timer.start()
+        waits = _loop(setting, server, period_s=period_s)
+        seconds = time.perf_counter() - began
+    came = np.cumsum(waits + period_s) - period_s
+    after = np.flatnonzero(came > up_s)
+    late = waits[after] > _LATE_S
+    steady = next(at for at in range(late.size) if not late[at : at + _IN_A_ROW].any())
+    print(
+        f"paced at {1 / period_s:.1f} batches/s for {seconds:.0f} s, {waits.size} batches; the "
+        f"store was away from {up_s - _DOWN_S:.1f} to {up_s:.1f} s; longest wait {waits.max():.2f} "
+        f"s; after its return the first batch came after {came[after[0]] - up_s:.2f} s, and they "
+        f"came in time from {came[after[steady]] - up_s:.2f} s on"
+    )
 
 
 def _loop(
