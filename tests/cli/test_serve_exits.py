@@ -62,6 +62,18 @@ def test_settings_that_hold_are_0(url: str) -> None:
     assert 0 == run("serve", f"small={url}", "--check-config").returncode
 
 
+def test_a_folder_that_cannot_be_used_is_1(url: str, tmp_path: Path) -> None:
+    """`--check-config` says what a start would, and creates nothing."""
+    (tmp_path / "file").touch()
+    good = run("serve", f"small={url}", f"--cache-dir={tmp_path}/a/b", "--check-config")
+    bad = run("serve", f"small={url}", f"--cache-dir={tmp_path}/file/b", "--check-config")
+
+    assert 0 == good.returncode
+    assert not (tmp_path / "a").exists()
+    assert 1 == bad.returncode
+    assert "cannot use cache_dir" in bad.stdout + bad.stderr
+
+
 @pytest.mark.parametrize(
     "asked", [signal.SIGTERM, pytest.param(signal.SIGINT, marks=pytest.mark.long)]
 )

@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import Iterator
 from dataclasses import replace
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
@@ -81,9 +82,11 @@ def mutual(
         yield running
 
 
-def _issued(authority: trustme.CA, name: str, folder: Path) -> TlsConfig:
+def _issued(
+    authority: trustme.CA, name: str, folder: Path, not_after: datetime | None = None
+) -> TlsConfig:
     """Return the files of a certificate; what it trusts is no part of it."""
-    issued = authority.issue_cert(name)
+    issued = authority.issue_cert(name, not_after=not_after)
     issued.cert_chain_pems[0].write_to_path(str(folder / f"{name}.pem"))
     issued.private_key_pem.write_to_path(str(folder / f"{name}.key"))
     return TlsConfig(cert=folder / f"{name}.pem", key=folder / f"{name}.key")
@@ -112,6 +115,24 @@ def test_a_web_page_is_no_server(web_page: str) -> None:
     assert "speaks HTTP/1, not gRPC" in _refusal(web_page)
 
 
+class _RefusingProxy(http.server.BaseHTTPRequestHandler):
+    def do_CONNECT(self) -> None:
+        self.send_error(403)
+
+
+def test_a_proxy_of_the_environment_may_refuse(monkeypatch: pytest.MonkeyPatch) -> None:
+    """GRPC takes it for any address; the client is told which variables to look at."""
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), _RefusingProxy) as proxy:
+        threading.Thread(target=proxy.serve_forever, daemon=True).start()
+        for name in ("no_proxy", "no_grpc_proxy", "grpc_proxy", "https_proxy"):
+            monkeypatch.delenv(name, raising=False)
+        monkeypatch.setenv("http_proxy", f"http://127.0.0.1:{proxy.server_port}")
+        refusal = _refusal("feeder.example:50051")
+        proxy.shutdown()
+
+    assert "add the host to no_proxy" in refusal
+
+
 def test_tls_to_a_server_without(plain: Serving, authority: trustme.CA, tmp_path: Path) -> None:
     """The client is told to leave it out."""
     assert "does not speak TLS" in _refusal(plain.address, _trusting(authority, tmp_path))
@@ -128,6 +149,17 @@ def test_a_stranger_is_not_trusted(encrypted: Serving, tmp_path: Path) -> None:
     access = _trusting(trustme.CA(), tmp_path)
 
     assert "that this client does not trust" in _refusal(encrypted.address, access)
+
+
+def test_a_certificate_may_have_expired(url: str, authority: trustme.CA, tmp_path: Path) -> None:
+    """The client is not told to name an authority, which it has done."""
+    expired = _issued(authority, "localhost", tmp_path, datetime(2026, 1, 2, tzinfo=UTC))
+    options = (f"--tls-cert={expired.cert}", f"--tls-key={expired.key}")
+
+    with serving({"small": url}, *options, listen="localhost:0") as running:
+        refusal = _refusal(running.address, _trusting(authority, tmp_path))
+
+    assert "has a certificate that is not valid now" in refusal
 
 
 def test_a_certificate_is_for_a_name(

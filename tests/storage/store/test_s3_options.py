@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import trustme
+from botocore.exceptions import ClientError
 
 from demo.object_store import Weed, start_weed
 from headrace.errors import (
@@ -19,6 +20,7 @@ from headrace.errors import (
     StoreUnavailableError,
 )
 from headrace.storage import StoreOptions, open_dataset, open_store
+from headrace.storage.store.s3_errors import translate
 from support.recording_store import FAST_RETRY, RecordingStore, recording_store
 from support.s3 import S3
 from support.shards import numbered_batch, write_shards_of
@@ -116,6 +118,18 @@ def test_virtual_style_puts_the_bucket_into_the_host(
 
     hosts = [request["host"] for request in server.requests]
     assert [f"flowers.s3.localhost:{server.port}", f"s3.localhost:{server.port}"] == hosts
+
+
+def test_a_clock_that_differs_is_said() -> None:
+    """Other credentials would not help."""
+    answer: Any = {
+        "Error": {"Code": "RequestTimeTooSkewed"},
+        "ResponseMetadata": {"HTTPStatusCode": 403},
+    }
+    error = translate(ClientError(answer, "GetObject"), place="s3://b/x", credential="key AKIA")
+
+    assert isinstance(error, StoreRefusedError)
+    assert "set this machine's clock" in error.message
 
 
 @pytest.mark.parametrize(

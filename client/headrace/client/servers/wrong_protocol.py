@@ -26,12 +26,24 @@ _CAUSES = (
         ),
     ),
     (
+        # Not 502 to 504, with which a proxy reports a server that is away.
+        tuple(f"HTTP proxy returned response code {code}" for code in (403, 405, 407)),
+        (
+            "was asked for through the proxy that the environment names in grpc_proxy, https_proxy "
+            "or http_proxy, which refused; add the host to no_proxy"
+        ),
+    ),
+    (
         ("WRONG_VERSION_NUMBER",),
         "does not speak TLS; leave tls= out of Access(…), or the --tls options on the command line",
     ),
     (
         ("Hostname Verification Check failed", "is not in peer certificate"),
         "has a certificate for another name; use a name from the certificate",
+    ),
+    (
+        ("certificate has expired", "certificate is not yet valid"),
+        "has a certificate that is not valid now; renew it, or set this machine's clock",
     ),
     (
         ("CERTIFICATE_VERIFY_FAILED",),

@@ -300,7 +300,7 @@ def _similar_names(name: str, known: Iterable[str]) -> str:
         return ", and a URL is not a name: `headrace serve NAME=URL` gives a dataset its name"
     few = list(itertools.islice(known, _MOST_COMPARED))
     near = difflib.get_close_matches(name[:_LONGEST_COMPARED], few)
-    return f"; did you mean {' or '.join(map(repr, near))}?" if near else ""
+    return f" (did you mean {' or '.join(map(repr, near))}?)" if near else ""
 
 
 _MOST_COMPARED, _LONGEST_COMPARED = 100, 100

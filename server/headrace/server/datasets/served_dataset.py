@@ -144,7 +144,7 @@ class Versions(Generic[_Served]):
         try:
             return self._open_version(fingerprint)
         except NotADatasetError as error:
-            raise self._gone(fingerprint, "its store no longer has that version") from error
+            raise self._gone(fingerprint, "its store does not have that version") from error
 
     def _check_room(self, fingerprint: str) -> None:
         if len(self._older) >= _MAX_VERSIONS:
@@ -156,8 +156,8 @@ class Versions(Generic[_Served]):
     def _gone(self, fingerprint: str, why: str) -> TokenDatasetChangedError:
         return TokenDatasetChangedError(
             f"a dataset with the fingerprint {fingerprint} is requested, but {self._name!r} has "
-            f"{self._fingerprint}; {why}. Restore that version, serve it elsewhere "
-            "(NAME=URL#FINGERPRINT), or start over",
+            f"{self._fingerprint}; {why}. If the token is of another dataset, read that one; else "
+            "restore that version, serve it elsewhere (NAME=URL#FINGERPRINT), or start over",
             token_fingerprint=fingerprint,
             dataset_fingerprint=self._fingerprint,
         )

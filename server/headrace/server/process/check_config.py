@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -39,6 +40,8 @@ def check_config(config: ServerConfig) -> list[Finding]:
     found = [_dataset(name, one) for name, one in config.dataset_configs.items()]
     try:
         tls_credentials(config.tls_cert, config.tls_key, config.tls_client_ca)
+        if config.cache_dir:
+            found.append(_folder(Path(config.cache_dir)))
         if config.tokens:
             count = len(read_tokens(Path(config.tokens)))
             found.append(Finding(True, f"good: {count} callers in {config.tokens}"))
@@ -51,6 +54,16 @@ def check_config(config: ServerConfig) -> list[Finding]:
     except HeadraceError as error:
         found.append(Finding(False, f"bad: {error.message}"))
     return found + [Finding(True, f"warning: {text}") for text in start_warnings(config)]
+
+
+def _folder(folder: Path) -> Finding:
+    """Check a folder that a start would create, without creating it."""
+    there = next(path for path in (folder, *folder.absolute().parents) if path.exists())
+    if there.is_dir() and os.access(there, os.W_OK | os.X_OK):
+        return Finding(True, f"good: cache_dir {folder}")
+    return Finding(
+        False, f"bad: cannot use cache_dir {folder}; give a folder that this user may write to"
+    )
 
 
 def _dataset(name: str, config: DatasetConfig) -> Finding:

@@ -114,9 +114,10 @@ def _translate_answer(error: ClientError, place: str, credential: str) -> Headra
     if code in _PASSING | _DAMAGED or status >= HTTPStatus.INTERNAL_SERVER_ERROR:
         return StoreUnavailableError(f"the store failed at {place} ({answer})", url=place)
     if code in _REFUSED or status in {HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN}:
+        advice = "check the credentials and their permissions"
+        if code == "RequestTimeTooSkewed":
+            advice = "set this machine's clock, which differs too much from the store's"
         return StoreRefusedError(
-            f"the store refuses {place} ({answer}) to {credential}; check the credentials and "
-            "their permissions",
-            url=place,
+            f"the store refuses {place} ({answer}) to {credential}; {advice}", url=place
         )
     return StoreRefusedError(f"the store refuses the request for {place} ({answer})", url=place)
