@@ -1,7 +1,8 @@
 """Hugging Face datasets: Parquet files as an IterableDataset, in torchdata's StatefulDataLoader.
 
 huggingface.co/docs/datasets/use_with_pytorch: ``with_format("torch")``, shuffled by files and by a
-buffer of the default size.
+buffer of the default size. Bytes and texts are read without a format: that one puts them through
+arrays of NumPy, which take zero bytes at the end of a value for padding and drop them.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from torchdata.stateful_dataloader import (  # type: ignore[import-untyped] # no
 
 from benchmarks.peers.arrow import table_of
 from benchmarks.peers.loops import StatefulStream, end_workers_soon, stateful_loader
-from benchmarks.peers.samples import Samples, load
+from benchmarks.peers.samples import Items, Samples, load
 
 _FILES = 8
 _BUFFER = 1000
@@ -52,7 +53,10 @@ class Reader:
         assert not remote
         end_workers_soon()
         self.files = folder / "hf"
-        self._batch_size = load(folder / "samples").batch_size
+        samples = load(folder / "samples")
+        self._batch_size = samples.batch_size
+        are_numbers = not any(isinstance(each, Items) for each in samples.columns.values())
+        self._format = "torch" if are_numbers else None
 
     def prepare(self) -> None:
         """Nothing is left of an earlier stream."""
@@ -61,7 +65,7 @@ class Reader:
         """Open a dataset and its loader."""
         files = sorted(str(path) for path in self.files.glob("*.parquet"))
         dataset = load_dataset("parquet", data_files=files, split="train", streaming=True)
-        dataset = dataset.shuffle(seed=7, buffer_size=_BUFFER).with_format("torch")
+        dataset = dataset.shuffle(seed=7, buffer_size=_BUFFER).with_format(self._format)
 
         def loader(*given: Any, **options: Any) -> Any:
             return StatefulDataLoader(*given, collate_fn=collated, **options)
