@@ -23,7 +23,8 @@ import threading
 from collections import OrderedDict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from itertools import accumulate, takewhile
+from itertools import accumulate
+from operator import itemgetter
 from types import ModuleType
 from typing import NamedTuple, Protocol, TypeAlias
 
@@ -211,23 +212,31 @@ class PlacedStep:
         """Return whether a place of a lane is in this step."""
         return self.start <= place < self.end and self.lane == lane and self.epoch == epoch
 
-    def holds_batch(self, stretches: Sequence[_Stretch]) -> bool:
-        """Return whether a batch of its epoch is a single stretch in this step."""
-        if len(stretches) != 1:
-            return False
-        ((lane, first, end),) = stretches
-        return self.start <= first and end <= self.end and lane == self.lane
+    def find(
+        self,
+        ranges: Sequence[Range],
+        found: NDArray[np.int64],
+        first: int,
+        *,
+        kernels: ModuleType,
+    ) -> list[NDArray[np.int64]]:
+        """Find the samples at ranges of places of this step.
 
-    def find(self, stretches: Sequence[_Stretch], kernels: ModuleType) -> list[Found]:
-        """Return the samples of stretches of this step, each a batch."""
-        start, tables = self.start, self.tables
-        places = [(first - start, end - start) for _, first, end in stretches]
-        count = sum(end - first for first, end in places)
-        found = np.empty((3, count), np.int64)
-        touched = np.empty(min(count, len(places) * tables.blocks.size), np.int64)
-        touched_ends = np.empty(len(places), np.int64)
+        Args:
+            ranges: The places, counted from its first.
+            found: ``(3, samples) int64``: receives the ids, blocks and places in blocks.
+            first: Where in ``found`` the first sample goes.
+            kernels: The compiled functions.
+
+        Returns:
+            The distinct blocks of each range, ascending.
+        """
+        tables = self.tables
+        count = sum([end - start for start, end in ranges])
+        touched = np.empty(min(count, len(ranges) * tables.blocks.size), np.int64)
+        touched_ends = np.empty(len(ranges), np.int64)
         kernels.find_dealt(
-            np.array(places, np.int64),
+            np.array(ranges, np.int64),
             tables.whole,
             tables.tables,
             tables.width,
@@ -240,13 +249,16 @@ class PlacedStep:
             tables.shift,
             tables.blocks,
             found,
+            first,
             touched,
             touched_ends,
         )
-        ends = accumulate(end - first for first, end in places)
-        sample_ids, blocks, offsets = found
-        together = FoundTogether(sample_ids, blocks, offsets, touched)
-        return together.cut(ends, touched_ends.tolist())
+        edges = itertools.pairwise([0, *touched_ends.tolist()])
+        return [touched[start:end] for start, end in edges]
+
+
+_Part: TypeAlias = "tuple[int, PlacedStep, int, int]"
+"""The number of a batch, a step, and its places ``[start, end)`` for it."""
 
 
 class StepFinder:
@@ -298,22 +310,23 @@ class StepFinder:
         kernels = LOOPS
         if kernels is None or not self._is_by_step:
             return self._plain.find(epoch, batches)
-        stretches = [self._stretches(batch) for batch in batches]
-        found: list[Found] = []
-        while (at := len(found)) < len(batches):
-            if not stretches[at]:
-                found += FoundTogether(_NO_IDS, _NO_IDS, _NO_IDS, _NO_IDS).cut([0], [0])
-                continue
-            lane, first, _ = stretches[at][0]
-            step = self._step(epoch, lane, first, kernels)
-            if step is None:
-                return found + self._plain.find(epoch, batches[at:])
-            run = list(takewhile(step.holds_batch, stretches[at:]))
-            if run:
-                found += step.find([stretch for (stretch,) in run], kernels)
-            else:
-                found += self._across(epoch, batches[at], stretches[at], kernels)
-        return found
+        parts: list[_Part] = []
+        ends, end = [], 0
+        step = None
+        for batch, own in enumerate(batches):
+            for lane, first, stop in self._stretches(own):
+                place, end = first, end + stop - first
+                while place < stop:
+                    # Without a call for each batch.
+                    if step is None or lane != step.lane or not step.start <= place < step.end:
+                        step = self._step(epoch, lane, place, kernels)
+                    if step is None:
+                        return self._plain.find(epoch, batches)
+                    past = min(stop, step.end)
+                    parts.append((batch, step, place - step.start, past - step.start))
+                    place = past
+            ends.append(end)
+        return self._found(parts, ends, kernels)
 
     def step_blocks(self, epoch: int, lane: int, place: int) -> PlacedStep | None:
         """Return the step with a place of a lane; None if steps are not available now."""
@@ -330,31 +343,25 @@ class StepFinder:
         cut = self._order.stretches
         return [part for start, stop in batch for part in cut(start, stop)]
 
-    def _across(
-        self,
-        epoch: int,
-        batch: Sequence[Range],
-        stretches: Sequence[_Stretch],
-        kernels: ModuleType,
+    def _found(
+        self, parts: Sequence[_Part], ends: Sequence[int], kernels: ModuleType
     ) -> list[Found]:
-        """Return the samples of a batch in several steps or several lanes."""
-        parts: list[Found] = []
-        for lane, first, end in stretches:
-            place = first
-            while place < end:
-                step = self._step(epoch, lane, place, kernels)
-                if step is None:
-                    return self._plain.find(epoch, [batch])
-                stop = min(end, step.end)
-                parts += step.find([(lane, place, stop)], kernels)
-                place = stop
-        joined = FoundTogether(
-            np.concatenate([part.sample_ids for part in parts]),
-            np.concatenate([part.blocks for part in parts]),
-            np.concatenate([part.offsets for part in parts]),
-            np.unique(np.concatenate([part.touched for part in parts])),
-        )
-        return joined.cut([joined.sample_ids.size], [joined.touched.size])
+        """Find the samples of batches by their parts, with one call for those of a step."""
+        sample_ids, blocks, offsets = found = np.empty((3, ends[-1] if ends else 0), np.int64)
+        touched: list[NDArray[np.int64]] = []
+        at = 0
+        for step, alike in itertools.groupby(parts, key=itemgetter(1)):
+            own = [(start, end) for _, _, start, end in alike]
+            touched += step.find(own, found, at, kernels=kernels)
+            at += sum([end - start for start, end in own])
+        batches = [batch for batch, *_ in parts]
+        if batches != list(range(len(ends))):
+            # Some batches lie in several steps, or are empty.
+            each, touched = touched, [_NO_IDS] * len(ends)
+            for batch, some in itertools.groupby(zip(batches, each, strict=True), itemgetter(0)):
+                touched[batch] = np.unique(np.concatenate([blocks for _, blocks in some]))
+        together = FoundTogether(sample_ids, blocks, offsets, np.concatenate([_NO_IDS, *touched]))
+        return together.cut(ends, accumulate([blocks.size for blocks in touched]))
 
     def _step(self, epoch: int, lane: int, place: int, kernels: ModuleType) -> PlacedStep | None:
         step = self._last

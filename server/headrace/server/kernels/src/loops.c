@@ -71,7 +71,7 @@ static PyObject *py_walk(GIVEN) {
 }
 
 static PyObject *py_find_dealt(GIVEN) {
-    TAKE("find_dealt", "mlwnmkkmminlMLL");
+    TAKE("find_dealt", "mlwnmkkmminlMnLL");
     int found;
     Py_BEGIN_ALLOW_THREADS;
     found = find_dealt(of);

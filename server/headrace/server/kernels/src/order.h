@@ -241,19 +241,21 @@ static void look_up(const piece_table *in, const int64_t *offsets, int64_t count
  * 9 buckets, 10 shift: As for `find_spans`, for the pieces.
  * 11 blocks: The step's distinct blocks, ascending.
  * 12 found: (3, samples): receives ids, blocks and places in blocks, batch after batch.
- * 13 touched: Receives the distinct blocks of each batch, ascending, batch after batch.
- * 14 touched_ends: Receives the end of each batch in `touched`.
+ * 13 first: Where in `found` the first sample goes.
+ * 14 touched: Receives the distinct blocks of each batch, ascending, batch after batch.
+ * 15 touched_ends: Receives the end of each batch in `touched`.
  *
  * Returns 0; -1 without enough memory, -2 if the tables do not fit together.
  */
 static int find_dealt(const argument *of) {
     const array *ranges = &of[0].array, *whole = &of[1].array, *entries = &of[4].array;
     const array *pieces = &of[8].array, *blocks = &of[11].array, *found = &of[12].array;
-    const array *touched = &of[13].array;
+    const array *touched = &of[14].array;
     const int64_t room = found->shape[1];
     if (ranges->shape[1] != 2 || entries->shape[1] != ENTRY || entries->shape[0] < 2 ||
         pieces->shape[1] != PIECE || pieces->shape[0] < 2 || found->shape[0] != 3 ||
-        of[9].array.size < 1 || of[14].array.size < ranges->shape[0])
+        of[9].array.size < 1 || of[13].number < 0 || of[13].number > room ||
+        of[15].array.size < ranges->shape[0])
         return -2;
     const int64_t count = ints_of(entries)[(entries->shape[0] - 1) * ENTRY + SLOT];
     const network through = network_of(&of[2].array, of[3].number, count);
@@ -272,7 +274,7 @@ static int find_dealt(const argument *of) {
     uint8_t *seen = calloc((size_t)most(1, blocks->size), 1);
     if (seen == NULL)
         return -1;
-    int64_t numbers[WALKED], *out = ints_of(found), at = 0, ended = 0;
+    int64_t numbers[WALKED], *out = ints_of(found), at = of[13].number, ended = 0;
     for (int64_t batch = 0; batch < ranges->shape[0]; batch++) {
         const int64_t end = least(ints_of(ranges)[2 * batch + 1], count);
         for (int64_t first = most(0, ints_of(ranges)[2 * batch]); first < end; first += WALKED) {
@@ -290,7 +292,7 @@ static int find_dealt(const argument *of) {
                 ints_of(touched)[ended++] = in.blocks[i];
             seen[i] = 0;
         }
-        ints_of(&of[14].array)[batch] = ended;
+        ints_of(&of[15].array)[batch] = ended;
     }
     free(seen);
     return 0;
