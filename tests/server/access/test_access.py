@@ -111,6 +111,30 @@ def test_a_token_has_its_own_limit_of_streams(start: StartServer, tmp_path: Path
     assert ("RESOURCE_EXHAUSTED", "STREAM_LIMIT") == seen[:2]
 
 
+def test_a_large_answer_waits_for_another_of_its_caller_while_others_stream(
+    start: StartServer, tmp_path: Path
+) -> None:
+    """Single batches of a caller take turns then; one that nobody reads costs a moment."""
+    tokens = tmp_path / "tokens.json"
+    entries = [{"name": name, "token": name * 8, "datasets": ["*"]} for name in ("red", "blue")]
+    tokens.write_text(json.dumps({"tokens": entries}))
+    stub = stub_of(start(tokens=str(tokens)).channel)
+    large = pb.GetSamplesRequest(dataset="rich", sample_ids=[1] * 65_536)
+    calls: list[Any] = [stub.ReadBatches(_ENDLESS, timeout=TIMEOUT_S, metadata=_as("blue" * 8))]
+    next(calls[0])
+    # As many as there may be turns, and one more.
+    for _ in range(5):
+        began = time.monotonic()
+        calls.append(stub.GetSamples(large, timeout=TIMEOUT_S, metadata=_as("red" * 8)))
+        next(calls[-1])
+    waited_s = time.monotonic() - began
+
+    for call in calls:
+        call.cancel()
+    # An extra turn is taken after a tenth of a second.
+    assert 0.09 <= waited_s < TIMEOUT_S
+
+
 def test_tokens_are_read_again_when_they_change(
     start: StartServer, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -409,6 +409,7 @@ class BatchStream:
         need to be in memory at the same time.
         """
         self._is_there = False
+        self._turns.on_store_wait()
         self._outlet.flush()
         self._lookahead.advance()
         began = progress = time.monotonic()

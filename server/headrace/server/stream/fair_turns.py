@@ -225,11 +225,13 @@ class StreamTurns:
         batches: Turns for making batches.
         steps: Turns for steps, which may take a second for each row.
         rows: The workers for rows of images, with their own turns.
+        on_store_wait: Called when a batch begins to wait for the store.
     """
 
     batches: CallerTurns
     steps: CallerTurns
     rows: RowPool
+    on_store_wait: Callable[[], None] = lambda: None
 
 
 class Turn:

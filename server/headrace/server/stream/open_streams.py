@@ -33,6 +33,9 @@ _REFUSAL_S = 1.0
 # that reads, and less than the two seconds within which it must have ended).
 GRACE_S = 1.0
 
+# A caller that opens one short stream after the other counts between two of them (arbitrary).
+_SHARED_S = 1.0
+
 
 class Stream(Protocol):
     """A stream of batches.
@@ -106,6 +109,7 @@ class OpenStreams:
         self._admitted = 0
         self._admitted_of: Counter[tuple[str, str]] = Counter()
         self._callers = 0
+        self._shared_at = -math.inf
         # In the order in which they were opened.
         self._open: dict[OpenStream, None] = {}
         self._calls = 0
@@ -116,6 +120,11 @@ class OpenStreams:
     def count(self) -> int:
         """Number of open streams."""
         return self._admitted
+
+    @property
+    def is_shared(self) -> bool:
+        """Whether several callers have streams, or had when one was opened a moment ago."""
+        return self._callers > 1 or time.monotonic() - self._shared_at < _SHARED_S
 
     def are_within_share(self, caller: Caller, total: int) -> bool:
         """Return whether a caller has at most its share of ``total`` streams."""
@@ -144,6 +153,8 @@ class OpenStreams:
             self._admitted += 1
             self._admitted_of.update(counted)
             self._callers += self._admitted_of["caller", caller.name] == 1
+            if self._callers > 1:
+                self._shared_at = time.monotonic()
         try:
             yield
         finally:
