@@ -74,6 +74,7 @@ def _config(options: argparse.Namespace) -> ServerConfig:
         # Nobody else is there to take the streams over.
         max_stream_s=0,
         tokenizers=tuple(options.tokenizer),
+        item_nulls=options.item_nulls,
         drain_s=_DRAIN_S,
     )
     if options.cache_bytes is None:
@@ -103,6 +104,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--lock", required=True, type=Path, help="path of the start lock")
     parser.add_argument("--cache-bytes", type=int)
     parser.add_argument("--tokenizer", action="append", default=[], metavar="NAME=FILE")
+    parser.add_argument("--item-nulls", action="store_true")
     parser.add_argument("--linger-s", type=float, default=10.0)
     parser.add_argument("sources", nargs="+", metavar="NAME=URL")
     return parser

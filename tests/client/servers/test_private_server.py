@@ -12,13 +12,27 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 import torch
 
-from headrace.client import Batch, BatchLoader, PrivateServer, RemoteDataset, Transport
+from headrace.client import (
+    Batch,
+    BatchLoader,
+    PrivateServer,
+    RaggedColumn,
+    RemoteDataset,
+    Transport,
+)
 from headrace.client.servers.private_server import JobServer, name_of_source, private_server
 from headrace.client.servers.runtime_folder import make_folder, rendezvous_of, try_lock
-from headrace.errors import ConfigurationError, HeadraceError, NotADatasetError
+from headrace.errors import (
+    ConfigurationError,
+    HeadraceError,
+    NotADatasetError,
+    UnsupportedColumnError,
+)
 from support.command import serving
 from support.datasets import small_table, write_dataset
 from support.private import is_over, server_pids, wait_until
@@ -176,6 +190,21 @@ def test_a_store_that_makes_no_sense_is_told(
         next(iter(RemoteDataset(None, url, batch_size=16, private=PrivateServer(store=store))))
 
     assert "hidden" not in str(caught.value)
+
+
+@pytest.mark.usefixtures("runtime")
+def test_lists_may_hold_nulls_where_the_job_says_so(tmp_path: Path) -> None:
+    """A table of Spark has such lists, and a private server has no command line."""
+    pq.write_table(pa.table({"id": [1], "tags": [[1, None]]}), tmp_path / "a.parquet")
+    private = PrivateServer(item_nulls=True)
+
+    with pytest.raises(UnsupportedColumnError, match="item_nulls=True"):
+        list(RemoteDataset(None, str(tmp_path), batch_size=1, epochs=1))
+    (batch,) = RemoteDataset(None, str(tmp_path), batch_size=1, epochs=1, private=private)
+
+    valid = batch["tags.items_valid"]
+    assert isinstance(valid, RaggedColumn)
+    assert [True, False] == valid.values.tolist()
 
 
 def test_jobs_and_stores_are_told_apart(runtime: Path) -> None:

@@ -6,7 +6,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from headrace.arguments import instance_or_none, mapping_or_none, shown, text, whole_or_none
+from headrace.arguments import (
+    flag,
+    instance_or_none,
+    mapping_or_none,
+    shown,
+    text,
+    whole_or_none,
+)
 from headrace.errors import BadArgumentError
 
 
@@ -22,6 +29,8 @@ class PrivateServer:
         tokenizers: The file of each tokenizer by its name, such as
             ``{"bpe": "tokenizer.json"}``, for packed rows of texts and for `Tokenize`. Needs the
             ``[tokenize]`` extra. None for no tokenizers.
+        item_nulls: Whether to send which items of lists are null; otherwise a null item is an
+            error.
 
     Raises:
         BadArgumentError: A value is out of range.
@@ -30,11 +39,13 @@ class PrivateServer:
     cache_bytes: int | None = None
     store: Mapping[str, object] | None = field(default=None, repr=False)
     tokenizers: Mapping[str, str | Path] | None = None
+    item_nulls: bool = False
 
     def __post_init__(self) -> None:
         """Refuse values that are out of range."""
         cache_bytes = whole_or_none("private.cache_bytes", self.cache_bytes, low=1)
         object.__setattr__(self, "cache_bytes", cache_bytes)
+        flag("private.item_nulls", self.item_nulls)
         wanted = 'a mapping such as {"endpoint": "https://…"}, or None'
         mapping_or_none("private.store", self.store, wanted=wanted)
         wanted = 'a mapping of names to files such as {"bpe": "tokenizer.json"}, or None'

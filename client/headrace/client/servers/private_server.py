@@ -76,6 +76,7 @@ class JobServer:
         cache_bytes: Size of the cache; None for the server's default.
         store: How it reaches their store, as JSON; empty for the environment's settings.
         tokenizers: Name and absolute path of each tokenizer.
+        item_nulls: Whether it sends which items of lists are null.
     """
 
     place: Rendezvous
@@ -83,6 +84,7 @@ class JobServer:
     cache_bytes: int | None = None
     store: str = field(default="", repr=False)
     tokenizers: tuple[tuple[str, str], ...] = ()
+    item_nulls: bool = False
 
     def address(self, stop: threading.Event) -> str:
         """Return the address of the server; start it if it is not running.
@@ -167,6 +169,8 @@ class JobServer:
             command += ["--cache-bytes", str(self.cache_bytes)]
         for name, path in self.tokenizers:
             command += ["--tokenizer", f"{name}={path}"]
+        if self.item_nulls:
+            command.append("--item-nulls")
         return [*command, "--", *(f"{name}={url}" for name, url in self.sources)]
 
 
@@ -218,6 +222,7 @@ def private_server(
     cache_bytes: int | None = None,
     store: Mapping[str, object] | None = None,
     tokenizers: Mapping[str, str | Path] | None = None,
+    item_nulls: bool = False,
 ) -> JobServer:
     """Describe the private server of this process's job; nothing is started.
 
@@ -227,6 +232,7 @@ def private_server(
         store: How it reaches their store, with the names of a dataset's ``store`` in a server's
             file; None for the environment's settings.
         tokenizers: File of each tokenizer by name; None for no tokenizers.
+        item_nulls: Whether it sends which items of lists are null.
 
     Raises:
         BadArgumentError: ``store`` contains other values than strings, numbers and mappings.
@@ -238,9 +244,11 @@ def private_server(
         sorted((name, str(Path(path).absolute())) for name, path in (tokenizers or {}).items())
     )
     settings = [*(f"{name}={url}" for name, url in named), str(cache_bytes), reached]
-    # Without tokenizers, the key is the same as before this option existed.
+    # Without these options, the key is the same as before they existed.
     settings += [f"tokenizer {name}={path}" for name, path in known]
-    return JobServer(rendezvous_of(settings, os.environ), named, cache_bytes, reached, known)
+    settings += ["item nulls"] * item_nulls
+    place = rendezvous_of(settings, os.environ)
+    return JobServer(place, named, cache_bytes, reached, known, item_nulls)
 
 
 def name_of_source(url: str) -> str:

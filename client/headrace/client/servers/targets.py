@@ -70,6 +70,7 @@ def _private(urls: Mapping[str, str | None], private: PrivateServer) -> PrivateE
         cache_bytes=private.cache_bytes,
         store=private.store,
         tokenizers=private.tokenizers,
+        item_nulls=private.item_nulls,
     )
     return PrivateEndpoints(server)
 

@@ -264,7 +264,9 @@ def null_items_error(column: str) -> UnsupportedColumnError:
     """Return the error for a list that holds a null item although its type allows none."""
     return UnsupportedColumnError(
         f"column {column!r} contains a list with a null item; serve the dataset with --item-nulls "
-        f"to send which items are valid as {column}.items_valid, or replace the nulls in the data",
+        f"(privately, with PrivateServer(item_nulls=True)) to send which items are valid as "
+        f"{column}.items_valid, or replace the nulls in the data. This also ends streams that do "
+        "not read the column",
         column=column,
     )
 
