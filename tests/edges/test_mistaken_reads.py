@@ -208,7 +208,5 @@ def test_a_folder_of_datasets_names_them(tmp_path: Path) -> None:
     for split in ("train", "val"):
         write_dataset(str(tmp_path / split), pa.table({"x": np.arange(3)}), shard_samples=[3])
 
-    with pytest.raises(
-        NotADatasetError, match=r"folders contain datasets, train, val: add the name"
-    ):
+    with pytest.raises(NotADatasetError, match=r"in it are datasets: train, val; add the name"):
         open_dataset(str(tmp_path))

@@ -111,7 +111,9 @@ def _proof_rows(report: LoadReport) -> list[tuple[str, str]]:
         ("samples", samples),
         (
             "epochs exactly once",
-            f"{proof.epochs_whole:,} of {proof.epochs_complete:,} complete ones",
+            f"{proof.epochs_whole:,} of {proof.epochs_complete:,}"
+            if proof.epochs_complete
+            else "no epoch was read completely, or its last samples were dropped",
         ),
         ("order digest", digest),
         ("tokens resumed", f"{tokens.tokens:,}, {tokens.wrong:,} of them wrong"),

@@ -134,7 +134,7 @@ def _advice(url: str) -> str:
     inner = sorted(found.parent.name for found in Path(url).glob("*/headrace.json"))
     if inner:
         shown = ", ".join(inner[:9]) + (", …" if len(inner) > 9 else "")  # noqa: PLR2004 - a line
-        return f"its folders contain datasets, {shown}: add the name of one to the URL"
+        return f"these folders in it are datasets: {shown}; add the name of one to the URL"
     if Path(url).is_file():
         return f"it is a file: convert it to a dataset with `headrace convert {url} FOLDER`"
     return "check the URL, or write a dataset there with `headrace convert`"
