@@ -48,6 +48,15 @@ def test_lanes_of_jobs_add_up_while_they_are_read(caplog: pytest.LogCaptureFixtu
     assert 0 == needs.needed_bytes
 
 
+def test_a_part_of_the_cache_has_spare_bytes_of_its_own() -> None:
+    """A worker, which does not know what others need, spends no more than its part."""
+    needs = CacheNeeds(16 * _MIB)
+    with needs.held(CacheNeed("one", range(1), 4 * _MIB), dataset="one"):
+        assert 10 * _MIB == needs.spare_bytes(16 * _MIB)
+        assert 2 * _MIB == needs.spare_bytes(8 * _MIB)
+        assert 0 == needs.spare_bytes(4 * _MIB)
+
+
 @pytest.mark.parametrize(
     ("order", "cache_bytes", "warned"),
     [

@@ -422,10 +422,9 @@ class ShardService:
         )
 
     def _spare_bytes(self) -> int:
-        if self._config.workers:
-            # The streams of other workers are unknown here.
-            return 0
-        return min(self._needs.spare_bytes, self._config.prefetch_bytes)
+        # Only of a worker's part of the cache: what others need is unknown here.
+        spare_bytes = self._needs.spare_bytes(self._config.cache_bytes)
+        return min(spare_bytes, self._config.prefetch_bytes)
 
     def _prefetch_bytes(self, served: Served) -> int:
         raw_bytes = max(1, served.dataset.raw_bytes)

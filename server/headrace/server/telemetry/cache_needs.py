@@ -61,16 +61,15 @@ class CacheNeeds:
         """Return the bytes that all jobs together need now."""
         return sum(self._bytes.values())
 
-    @property
-    def spare_bytes(self) -> int:
-        """Return the cache's bytes beyond 1.5 times that need, divided by the number of jobs.
+    def spare_bytes(self, cache_bytes: int) -> int:
+        """Return what each job may use of a part of the cache, beyond 1.5 times what all need.
 
         Samples take more memory than their raw bytes: a short text, for example, 16 bytes more.
         """
         with self._lock:
             jobs = len({job for job, _ in self._bytes})
             kept_bytes = sum(self._bytes.values()) * 3 // 2
-            return max(0, self._cache_bytes - kept_bytes) // max(1, jobs)
+            return max(0, cache_bytes - kept_bytes) // max(1, jobs)
 
     @contextmanager
     def held(self, need: CacheNeed | None, *, dataset: str) -> Iterator[None]:
