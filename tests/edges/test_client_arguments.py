@@ -182,6 +182,11 @@ WRONG = {
     "exchanged": (_remote, {"target": "flights", "dataset": "h:1"}, "swap the two"),
     "exchanged for NumPy": (_numpy, {"target": "flights", "dataset": "h:1"}, "swap the two"),
     "one step": (_remote, {"steps": Cast("x", "int8")}, "expected a list of steps"),
+    "a class of steps": (_remote, {"steps": [Cast]}, r"Pass an object, Cast\(…\), not the class"),
+    "a transform": (
+        *(_remote, {"steps": [CenterCrop(8)]}),
+        r"Pass it as DecodeImage\(…, transforms=\[CenterCrop\(…\)\]\)",
+    ),
     "deadlines=30": (_remote, {"deadlines": 30}, r"expected Deadlines\(connect_s="),
     "one name for pairs": (_remote, {"dataset": ["a", "b"]}, r"dataset\[0\] is 'a'.*pairs"),
     "a share as text": (_remote, {"dataset": [("a", "1")]}, "proportion is '1'.*pass 1.0"),

@@ -339,10 +339,19 @@ def steps_of(steps: object) -> tuple[Step, ...]:
         if not isinstance(step, Step):
             raise BadArgumentError(
                 f"steps[{at}] is {shown(step)}, of type {type(step).__name__}; expected {wanted}"
-                + (". Pass a function as transform= instead" if callable(step) else ""),
+                + _advice(step),
                 field="steps",
             )
     return found
+
+
+def _advice(step: object) -> str:
+    kind = step if isinstance(step, type) else type(step)
+    if issubclass(kind, ImageTransform):
+        return f". Pass it as DecodeImage(…, transforms=[{kind.__name__}(…)])"
+    if isinstance(step, type):
+        return f". Pass an object, {kind.__name__}(…), not the class"
+    return ". Pass a function as transform= instead" if callable(step) else ""
 
 
 def _set_whole(step: Step, name: str) -> None:
