@@ -16,6 +16,7 @@ import pytest
 from headrace.errors import ConfigurationError
 from headrace.order import decode_token, sample_keys
 from headrace.server import Finding, ServerConfig, check_config, start_server
+from headrace.server.steps.transform_worker import function_of
 from headrace.v1 import shard_service_pb2 as pb
 from support.command import run
 from support.datasets import write_dataset
@@ -76,6 +77,17 @@ def channel(url: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[grpc
             grpc.insecure_channel(server.address) as opened,
         ):
             yield opened
+
+
+def test_a_module_that_ends_the_process_is_no_success(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A script whose last line is `sys.exit(0)` is told like an import that fails."""
+    (tmp_path / "ends_at_once.py").write_text("import sys\nsys.exit(0)\n")
+    monkeypatch.syspath_prepend(tmp_path)
+
+    with pytest.raises(ImportError, match="ends the process"):
+        function_of("ends_at_once", "crop")
 
 
 @pytest.mark.parametrize(

@@ -63,7 +63,11 @@ def main(descriptor: int, life: int, module: str, name: str) -> None:
 
 def function_of(module: str, name: str) -> Function:
     """Import a function, and check that it takes a batch and keys."""
-    function: Function = getattr(import_module(module), name)
+    try:
+        function: Function = getattr(import_module(module), name)
+    except SystemExit as error:
+        # With code 0 it would pass for success.
+        raise ImportError(f"{module} ends the process with {error!r} when imported") from None
     # Some functions written in C do not say what they take.
     with suppress(ValueError):
         signature(function).bind("batch", "keys")
