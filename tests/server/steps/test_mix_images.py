@@ -279,7 +279,7 @@ _REFUSED: dict[str, tuple[list[Any], str]] = {
     "other column": ([_CROP, MixUp("number", "label")], "must be the last step"),
     "between": ([_CROP, OneHot("label"), MixUp("image", "label")], "must be the last step"),
     "behind a transform": ([Transform("none"), MixUp("image", "label")], "not registered|none"),
-    "bytes": ([_BYTES, MixUp("image", "label")], "end their transforms with Normalize"),
+    "bytes": ([_BYTES, MixUp("image", "label")], "are uint8.*end their transforms with Normalize"),
     "no classes": ([_CROP, MixUp("image", "number")], "has no class names for column 'number'"),
     "too many": ([_CROP, MixUp("image", "tokens")], "ragged; it must be tensor"),
     "no labels": ([_CROP, MixUp("image", "nothing")], "there is no column 'nothing'"),

@@ -78,7 +78,7 @@ class MixImages:
         """
         if self.name == "mix_up" and images.element_type == pb.ELEMENT_TYPE_UINT8:
             raise self._refusal(
-                f"the images of column {images.name!r} are bytes, which cannot be mixed; end their "
+                f"the images of column {images.name!r} are uint8, which cannot be mixed; end their "
                 "transforms with Normalize"
             )
         labels = wanted_column(before, self._labels, self.name, (pb.COLUMN_KIND_TENSOR,))
