@@ -150,7 +150,7 @@ class Training:
         match event:
             case TrainerReady():
                 attempt.first_step = event.first_step
-                self.say(f"{event.world_size} ranks begin at step {event.first_step}")
+                self.say(f"world size {event.world_size} begins at step {event.first_step}")
             case StepDone():
                 attempt.steps.append(event)
             case EpochDone():
@@ -169,9 +169,7 @@ class Training:
         if last.step >= self.job.trainer_dies_at:
             attempt.killed_at = time.time()
             kill(*ranks)
-            self.say(
-                f"[red]SIGKILL to all {len(ranks)} ranks[/] in epoch {last.epoch}, step {last.step}"
-            )
+            self.say(f"[red]SIGKILL to every rank[/] in epoch {last.epoch}, step {last.step}")
 
     def _start_ranks(self, attempt: int, world_size: int) -> list[Child]:
         port = _free_port()
