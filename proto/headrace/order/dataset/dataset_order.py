@@ -182,16 +182,16 @@ class Order:
         runs = self._layout(epoch).stretch(base + low, base + high)
         if runs is None:
             return None
-        keys = self._step_keys(epoch, lane, np.array([number]))
-        deal_keys, deal_second_keys = self._deal_keys(epoch, lane)
+        key = derive(self._root_key, epoch, Stream.STEP, lane, number)
+        deal_key = derive(self._root_key, epoch, Stream.DEAL, lane)
         return Step(
             start=start,
             count=count,
-            key=int(keys[0]),
-            second_key=int(second_keys_of(keys)[0]),
+            key=key,
+            second_key=derive(key, Stream.SECOND),
             is_small=count <= SORT_LIMIT,
-            deal_key=int(deal_keys[0]),
-            deal_second_key=int(deal_second_keys[0]),
+            deal_key=deal_key,
+            deal_second_key=derive(deal_key, Stream.SECOND),
             entries=entries,
             low=low,
             high=high,

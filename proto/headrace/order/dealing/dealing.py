@@ -203,15 +203,16 @@ class Dealings:
 
     def entries(self, owner: int, step: int) -> _Array:
         """Return the slices that a step of a lane takes, as in `Step.entries`."""
-        cohorts, slices = int(self.cohorts[owner]), self._slices[owner].tolist()
+        cohorts, ramp = int(self.cohorts[owner]), int(self._ramps[owner])
+        slices, groups = self._slices[owner].tolist(), self._groups[owner].tolist()
         numbers = range(max(step - _MOST, 0), min(step + 1, cohorts))
         firsts = self._cohort_starts(owner, np.array(numbers, np.int64)).tolist()
         found = []
         for cohort, first in zip(numbers, firsts, strict=True):
-            kind = min(cohort, int(self._ramps[owner]))
+            kind = min(cohort, ramp)
             parts = range(step - cohort, slices[kind])
             found += [
-                (int(self._groups[owner, kind]), first, slices[kind], part)
+                (groups[kind], first, slices[kind], part)
                 for part in (parts if step == cohorts else parts[:1])
             ]
         if step == cohorts:

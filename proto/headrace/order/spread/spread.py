@@ -229,9 +229,10 @@ class Spread:
             return None
         start = int(np.searchsorted(slab.offsets, low, side="right")) - 1
         end = int(np.searchsorted(slab.offsets, high))
-        starts = np.maximum(slab.offsets[start:end], low)
-        first_ids = slab.first_ids[start:end] + starts - slab.offsets[start:end]
-        return first_ids, np.diff(starts, append=high)
+        edges = np.empty(end - start + 1, np.int64)
+        edges[:-1], edges[-1] = np.maximum(slab.offsets[start:end], low), high
+        first_ids = slab.first_ids[start:end] + edges[:-1] - slab.offsets[start:end]
+        return first_ids, edges[1:] - edges[:-1]
 
     def offsets(self, sample_ids: _Array) -> _Array:
         """Return the offset of each sample: the inverse of `sample_ids`."""

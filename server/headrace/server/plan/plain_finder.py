@@ -78,8 +78,8 @@ class PlainFinder:
         """Return all blocks of the runs that samples are in, ascending: they are read together."""
         first_ids, ends = self._order.runs_of(sample_ids)
         firsts, chosen = np.unique(first_ids, return_index=True)
-        first_blocks, _ = self._locator.locate(firsts)
-        last_blocks, _ = self._locator.locate(ends[chosen] - 1)
+        blocks, _ = self._locator.locate(np.concatenate([firsts, ends[chosen] - 1]))
+        first_blocks, last_blocks = blocks.reshape(2, -1)
         counts = last_blocks - first_blocks + 1
         starts = np.cumsum(counts) - counts
         return np.unique(np.repeat(first_blocks - starts, counts) + np.arange(counts.sum()))

@@ -107,16 +107,15 @@ def _pieces(step: Step, dataset: OpenDataset) -> tuple[NDArray[np.int64], NDArra
     Returns:
         The pieces and the distinct blocks, as the kernel `find_dealt` takes them.
     """
-    located = Located(dataset)
-    first_blocks, _ = located.locate(step.first_ids)
-    last_blocks, _ = located.locate(step.first_ids + step.lengths - 1)
+    ends = np.concatenate([step.first_ids, step.first_ids + step.lengths - 1])
+    located, _ = Located(dataset).locate(ends)
+    first_blocks, last_blocks = located.reshape(2, -1)
     counts = last_blocks - first_blocks + 1
     count = int(counts.sum())
     if count > _MAX_PIECES:
         return None
-    runs = np.repeat(np.arange(counts.size), counts)
-    first_pieces, run_starts = np.cumsum(counts) - counts, np.cumsum(step.lengths)
-    run_starts -= step.lengths
+    runs = np.arange(counts.size).repeat(counts)
+    first_pieces, run_starts = counts.cumsum() - counts, step.lengths.cumsum() - step.lengths
     blocks = first_blocks[runs] + np.arange(count) - first_pieces[runs]
     block_ids = dataset.block_first_samples(blocks)
     first_ids = np.maximum(block_ids, step.first_ids[runs])

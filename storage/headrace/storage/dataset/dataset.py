@@ -321,6 +321,9 @@ class Dataset:
         """Yield each page of ``pages`` with the indices at which it occurs."""
         if not len(pages):
             return
+        if (pages == pages[0]).all():
+            yield self._table.page(int(pages[0])), np.arange(len(pages))
+            return
         order = np.argsort(pages, kind="stable")
         edges = np.flatnonzero(np.diff(pages[order])) + 1
         for chosen in np.split(order, edges):
