@@ -17,7 +17,7 @@ _WITHOUT_LINUX = Path(__file__).parent / "without_linux"
 _PACKAGES = ("bench", "client", "converter", "errors", "loadtest", "order", "server", "storage")
 # What Python lacks on Windows, so that a module which asks for it before the sentence is found.
 _WINDOWS = """
-import sys
+import shutil, sys  # before, since Python 3.13's own imports what Windows has
 sys.platform = "win32"
 sys.modules.update(dict.fromkeys(("fcntl", "resource", "grpc", "pyarrow")))
 """

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sqlite3
 import time
+from contextlib import closing
 from datetime import date
 from decimal import Decimal
 from pathlib import Path
@@ -102,7 +103,7 @@ def _batch(rows: list[tuple[Any, ...]]) -> pa.RecordBatch:
 
 
 def _sql(rows: list[tuple[Any, ...]], where: str) -> list[bool]:
-    with sqlite3.connect(":memory:") as found:
+    with closing(sqlite3.connect(":memory:")) as found:
         found.execute("create table t (i integer, j integer, f real, s text, b integer)")
         found.executemany("insert into t values (?, ?, ?, ?, ?)", rows)
         # SQLite tells what is kept from what is false or null.

@@ -79,7 +79,7 @@ class HeldInterrupts:
     def _run(self, number: int, frame: FrameType | None) -> None:
         """Run the program's handler, and hold what it raises while the call continues."""
         if not self._is_holding:
-            # Two signals at the end of a call can leave this in place of a handler.
+            # Signals at the end of a call can leave this in place of a handler.
             self._handlers[number](number, frame)
             return
         try:
@@ -89,13 +89,13 @@ class HeldInterrupts:
             self._wake()
 
     def _restore(self) -> None:
-        try:
-            while self._handlers:
-                try:
-                    number, handler = next(iter(self._handlers.items()))
-                    signal(number, handler)
-                    del self._handlers[number]
-                except BaseException as error:  # noqa: BLE001 - raised at the end, as any other
-                    self.held = self.held or error
-        finally:
-            self._is_holding = False
+        # At first: Python 3.12 and later let a signal out of this loop where it jumps back, and
+        # what is left in place of a handler must hold nothing.
+        self._is_holding = False
+        while self._handlers:
+            try:
+                number, handler = next(iter(self._handlers.items()))
+                signal(number, handler)
+                del self._handlers[number]
+            except BaseException as error:  # noqa: BLE001 - raised at the end, as any other
+                self.held = self.held or error
