@@ -12,10 +12,12 @@ _MOST = 64
 _MIB = 1 << 20
 
 
-def _run(limits: Concurrency, rate: Callable[[int], float], *, seconds: float) -> list[int]:
+def _run(
+    limits: Concurrency, rate: Callable[[int], float], *, seconds: float, since: float = 0.0
+) -> list[int]:
     """Let a store give ``rate(limit)`` MiB a second in reads of 2 MiB; return all limits."""
-    now, seen = 0.0, []
-    while now < seconds:
+    now, seen = since, []
+    while now < since + seconds:
         now += 2 / rate(limits.limit)
         limits.hold_back()
         limits.ended(2 * _MIB, now=now)
@@ -46,6 +48,34 @@ def test_it_shrinks_at_once_where_the_store_throttles() -> None:
         limits.ended(_MIB, now=float(number))
 
     assert limits.limit == int(FIRST_LIMIT * 2 / 3)
+
+
+@pytest.mark.parametrize("away_s", [2.0, 20.0, 200.0])
+def test_it_is_back_soon_after_a_store_was_away(away_s: float) -> None:
+    """However long that was; higher limits are tried again later."""
+    limits, now = Concurrency(_MOST), 0.0
+    while now < away_s:
+        now += 0.01
+        limits.throttled()
+        limits.ended(0, now=now)
+    before = limits.limit
+
+    _run(limits, lambda limit: 40.0 * limit, seconds=1.0, since=now)
+
+    assert (2, int(FIRST_LIMIT * 2 / 3)) == (before, limits.limit)
+    assert _MOST in _run(limits, lambda limit: 40.0 * limit, seconds=30, since=now + 1)
+
+
+def test_fewer_reads_are_tried_after_a_store_throttled() -> None:
+    """What it gave before is not the least that it is asked for."""
+    limits = Concurrency(_MOST)
+    for number in range(2 * FIRST_LIMIT):
+        limits.throttled()
+        limits.ended(_MIB, now=float(number))
+
+    seen = _run(limits, lambda limit: 20.0 * min(limit, 4), seconds=120, since=100.0)
+
+    assert min(seen[len(seen) // 2 :]) <= FIRST_LIMIT // 3
 
 
 def test_one_refusal_changes_nothing() -> None:

@@ -11,7 +11,8 @@ Contract:
 3. After a window with more bytes a second than the one before, the limit grows further. If growing
    did not help, each read only takes longer. The limit then goes back, and stays there for a time
    that doubles with each failed trial.
-4. If the store throttled reads, the limit shrinks by a third.
+4. If the store throttled reads, or could not be reached, the limit shrinks by a third. Once it
+   answers again, the limit doubles from window to window up to what the first of these cuts left.
 5. If the limit has been the same for long, one window tries a lower one, which stays if it is as
    fast.
 
@@ -56,6 +57,9 @@ class Concurrency:
         # The limit to go back to, and its throughput; 0 without a trial.
         self._before = 0
         self._rate_before = 0.0
+        # Whether the last window was throttled, and what the first cut of such windows left.
+        self._is_throttled = False
+        self._cut = 0
         self._rest = 0
         self._next_rest = _FIRST_REST
         self._is_shrinking = False
@@ -90,13 +94,32 @@ class Concurrency:
             return
         rate = self._bytes / seconds
         if self._throttled >= _LEAST_THROTTLED and self._throttled > _THROTTLED * self._reads:
-            self._settle(max(self._least, int(self.limit * _SHRINK)))
-        elif self._held_back:
+            self._shrink()
+        else:
+            self._is_throttled = False
+            self._adapt(rate)
+        self._begin(now)
+
+    def _adapt(self, rate: float) -> None:
+        if self.limit < self._cut:
+            self.limit = min(2 * self.limit, self._cut)
+            return
+        self._cut = 0
+        if self._held_back:
             self._judge(rate)
         else:
             # The trial had no effect, so it is not judged.
             self._before = 0
-        self._begin(now)
+
+    def _shrink(self) -> None:
+        smaller = max(self._least, int(self.limit * _SHRINK))
+        if self._is_throttled:
+            # The rest does not double with each window in which a store is away.
+            self.limit = smaller
+        else:
+            self._cut = smaller
+            self._settle(smaller)
+        self._is_throttled = True
 
     def _judge(self, rate: float) -> None:
         if self._before:
