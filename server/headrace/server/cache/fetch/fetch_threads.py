@@ -10,7 +10,7 @@ Contract of a fetch:
 4. Blocks of one read are still separate fetches: if one fails, the others are not affected.
 5. Blocks that a stream waits for are read at once if a thread is free. Blocks are prefetched within
    the store's limit (`concurrency`). Both wait while running reads hold `most_bytes`.
-6. Another thread repeats a slow read once, and a repeat that stalls as well (`slow_reads`). For
+6. Another thread repeats a slow read once, and a repeat that is slow as well (`slow_reads`). For
    each block the first success counts; a failure counts only if nobody else reads the block. A read
    that is being repeated no longer counts against the limit, so it blocks no other read.
 7. `stop`: threads end when their fetches do.
@@ -27,7 +27,7 @@ import time
 from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from operator import itemgetter
+from operator import attrgetter
 from typing import Protocol, TypeAlias, cast
 from urllib.parse import urlsplit
 
@@ -303,12 +303,14 @@ class Fetchers:
 
     def _ask_again(self) -> float | None:
         """Queue slow reads again; return the seconds until the next look; None for none."""
-        if not self._reads or self._slow.threshold_s == math.inf:
+        threshold_s, now = self._slow.threshold_s, time.monotonic()
+        if not self._reads or threshold_s == math.inf:
             return None
-        now = time.monotonic()
-        for due, read in self._due():
-            if due > now:
-                return max(_LOOK_S, due - now)
+        candidates = [read for read in self._reads if not read.was_asked_again]
+        for read in sorted(candidates, key=attrgetter("began")):
+            left_s = read.began + threshold_s - now
+            if left_s > 0:
+                return max(_LOOK_S, left_s)
             if not self._slow.can_ask_again(now - read.began):
                 break
             if read.is_over:
@@ -319,15 +321,6 @@ class Fetchers:
             self._again.append(read)
             self._work.notify(1)
         return 2 * _LOOK_S
-
-    def _due(self) -> list[tuple[float, _Read]]:
-        """Return the reads that are not repeated yet, with the times at which they are slow."""
-        due = [
-            (read.began + self._slow.slow_s(is_repeat=read.is_repeat), read)
-            for read in self._reads
-            if not read.was_asked_again
-        ]
-        return sorted(due, key=itemgetter(0))
 
     def _end(self, found: ReadBlock | VerifiedBlocks[StoredBlock], left: dict[int, Flight]) -> int:
         """End the flights of what was read; return the bytes that arrived, 0 if it failed."""

@@ -8,11 +8,10 @@ Contract:
 1. A read is slow if it has taken longer than a share `_SLOWEST` of the reads before it, and longer
    than `_LEAST_S`. No read is slow until `_LEAST_READS` have ended. Reads of a local disk never
    are, because there the machine itself is slow.
-2. A slow read is repeated at most once, and at most one read in `_A_TRIAL` is: finished reads earn
-   repeats, and at most `_MOST_SAVED` repeats are saved up.
+2. A slow read is repeated at most once, and a slow repeat is too. There is at most one repeat for
+   `_A_TRIAL` reads: finished reads earn repeats, and at most `_MOST_SAVED` of them are saved up.
 3. `_RESERVED` of these, which are there from the start, are for reads that have taken longer than
    `_STALLED_S`: while a loop waits for a stalled read, no others end and earn repeats.
-4. A repeat is a read like any other, but it is slow only after `_STALLED_S`.
 
 If the code differs, the code is wrong.
 
@@ -29,7 +28,7 @@ _LEAST_READS = 32
 _KEPT_READS = 512
 _EVERY = 16
 _A_TRIAL = 20
-_MOST_SAVED = 8
+_MOST_SAVED = 32  # four in a hundred reads may be slow, so the budget runs dry now and then
 _RESERVED = 4
 _STALLED_S = 0.5  # arbitrary: three times what one read in a hundred takes
 
@@ -50,14 +49,6 @@ class SlowReads:
         self._times: deque[float] = deque(maxlen=_KEPT_READS)
         self._count = 0
         self._saved = float(_RESERVED)
-
-    def slow_s(self, *, is_repeat: bool) -> float:
-        """Return the seconds after which a read is slow; infinite if not known yet.
-
-        Args:
-            is_repeat: Whether it repeats another one.
-        """
-        return max(self.threshold_s, _STALLED_S) if is_repeat else self.threshold_s
 
     def can_ask_again(self, seconds: float) -> bool:
         """Return whether the budget allows to repeat a read that has taken so long."""
