@@ -39,6 +39,16 @@ def test_it_grows_as_long_as_that_brings_more() -> None:
     assert _MOST in _run(Concurrency(_MOST), lambda limit: 10.0 * limit, seconds=30)
 
 
+def test_twice_as_many_are_tried_after_the_first_reads() -> None:
+    """The batches after the first need the most; what brings nothing is given up again."""
+    seen = _run(Concurrency(_MOST), lambda limit: 20.0 * limit, seconds=0.15)
+    level = _run(Concurrency(_MOST), lambda _: 320.0, seconds=1)
+
+    assert 2 * FIRST_LIMIT == max(seen)
+    assert {FIRST_LIMIT, 2 * FIRST_LIMIT} == set(level)
+    assert FIRST_LIMIT == level[-1]
+
+
 def test_it_shrinks_at_once_where_the_store_throttles() -> None:
     """A few refusals in a hundred reads make it a third less; one in a thousand nothing."""
     limits = Concurrency(_MOST)

@@ -5,7 +5,9 @@ only wait for each other. No setting fits both, so the limit follows the through
 
 Contract:
 
-1. The limit stays in ``[least, most]`` and starts at ``first``.
+1. The limit stays in ``[least, most]`` and starts at ``first``. Once so many reads have ended and
+   others were held back, twice as many are tried: the first batch needs few reads, and the next
+   ones more than later ones, whose blocks are partly cached.
 2. It is judged over windows of two reads for each allowed one and at least `_WINDOW_S`, and only if
    it held reads back, because otherwise it makes no difference.
 3. After a window with more bytes a second than the one before, the limit grows further. If growing
@@ -63,6 +65,7 @@ class Concurrency:
         self._rest = 0
         self._next_rest = _FIRST_REST
         self._is_shrinking = False
+        self._is_first = True
         self._begin(None)
 
     def _begin(self, now: float | None) -> None:
@@ -90,6 +93,12 @@ class Concurrency:
         self._reads += 1
         self._bytes += size
         seconds = now - self._began
+        if self._is_first and self._reads >= self.limit and seconds > 0:
+            self._is_first = False
+            if self._held_back and not self._throttled and self.limit < self._most:
+                self._try_limit(2 * self.limit, self._bytes / seconds)
+                self._begin(now)
+                return
         if seconds < _WINDOW_S or self._reads < 2 * self.limit:
             return
         rate = self._bytes / seconds
@@ -144,7 +153,7 @@ class Concurrency:
         self._is_shrinking = not self._is_shrinking
         smaller = int(self.limit / _GROWTH)
         if self._is_shrinking and smaller >= self._least and self._next_rest > _FIRST_REST:
-            self._before, self._rate_before, self.limit = self.limit, rate, smaller
+            self._try_limit(smaller, rate)
         else:
             self._is_shrinking = False
             self._grow(rate)
@@ -154,7 +163,10 @@ class Concurrency:
         if larger == self.limit:
             self._settle(self.limit)
             return
-        self._before, self._rate_before, self.limit = self.limit, rate, larger
+        self._try_limit(larger, rate)
+
+    def _try_limit(self, limit: int, rate: float) -> None:
+        self._before, self._rate_before, self.limit = self.limit, rate, min(limit, self._most)
 
     def _settle(self, limit: int) -> None:
         self.limit, self._before = limit, 0
