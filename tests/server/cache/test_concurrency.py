@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable
 
 import pytest
@@ -94,6 +95,17 @@ def test_one_refusal_changes_nothing() -> None:
     limits.throttled()
     for number in range(2 * FIRST_LIMIT):
         limits.ended(_MIB, now=float(number))
+
+    assert FIRST_LIMIT == limits.limit
+
+
+def test_refusals_by_chance_change_nothing() -> None:
+    """One read in a thousand, over many windows: two of them in one window say nothing."""
+    limits, chance = Concurrency(_MOST), random.Random(5)
+    for number in range(200_000):
+        if chance.random() < 1 / 1000:
+            limits.throttled()
+        limits.ended(2 * _MIB, now=number / 250)
 
     assert FIRST_LIMIT == limits.limit
 

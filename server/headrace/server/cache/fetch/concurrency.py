@@ -36,7 +36,8 @@ _GAIN = 1.05
 _LOSS = 0.97
 _SHRINK = 2 / 3
 _THROTTLED = 0.01
-_LEAST_THROTTLED = 2
+# One read in a thousand is refused anyway, and so are two in a hundred now and then.
+_LEAST_THROTTLED = 4
 _FIRST_REST = 4
 _LONGEST_REST = 64
 
