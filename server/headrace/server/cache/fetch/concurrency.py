@@ -5,9 +5,9 @@ only wait for each other. No setting fits both, so the limit follows the through
 
 Contract:
 
-1. The limit stays in ``[least, most]`` and starts at ``first``. Once so many reads have ended and
-   others were held back, twice as many are tried: the first batch needs few reads, and the next
-   ones more than later ones, whose blocks are partly cached.
+1. The limit stays in ``[least, most]`` and starts at ``first``. When ``first`` reads have ended and
+   more were waiting, twice the limit is tried. The first batch of a stream needs few reads; those
+   that follow need more than later ones, whose blocks are partly cached.
 2. It is judged over windows of two reads for each allowed one and at least `_WINDOW_S`, and only if
    it held reads back, because otherwise it makes no difference.
 3. After a window with more bytes a second than the one before, the limit grows further. If growing
