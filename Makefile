@@ -15,7 +15,7 @@ DIST_TOOLS := build==1.6.1
 # Locks are made by uv, bills of materials from locks by CycloneDX's own program.
 LOCK_TOOLS := uv==0.13.9 cyclonedx-bom==7.5.0
 # For every platform, from 3.11.5 on (mkdocs-material asks for it), and without the index that was asked.
-LOCK := .venv-locks/bin/uv pip compile pyproject.toml --quiet --constraints constraints.txt \
+LOCK := .venv-locks/bin/uv pip compile --quiet --constraints constraints.txt \
   --universal --python-version 3.11.5 --generate-hashes --no-annotate --no-emit-index-url \
   --no-emit-find-links --custom-compile-command "make lock"
 # Which Java Spark runs on; where the machine has none that it can use, one comes into .venv.
@@ -29,7 +29,7 @@ JOBS ?= 3
 # What is compiled when headrace is installed.
 LOOPS := hatch_build.py $(wildcard server/headrace/server/kernels/src/*)
 PROTO_FILES := headrace/v1/shard_service.proto
-CODE := proto storage server client converter docs/hooks tests examples hatch_build.py
+CODE := proto storage server client converter tools docs/hooks tests deploy examples hatch_build.py
 
 .PHONY: help demo test test-all chaos sanitize attack peers exam check docs format proto lock sbom dist clean python
 
@@ -54,8 +54,8 @@ test-all: .venv/.dev .venv-proto/.done ## Run all tests, the long ones too
 chaos: .venv/.dev ## Kill servers and trainers over a store that throttles, again and again, and prove the samples
 	PYTHONPATH=tests:examples $(BIN)/python -m chaos.storm --storms 5 --epochs 20
 
-SANITIZED := tests/server/kernels/test_loops.py tests/server/batch tests/server/images \
-  tests/server/cache tests/server/plan tests/server/steps tests/server/stream/test_batch_maker.py
+SANITIZED := tests/server/kernels/test_loops.py tests/server/batch tests/server/stages \
+  tests/server/cache tests/server/plan tests/server/stream/test_batch_maker.py
 sanitize: .venv/.dev ## Run what the compiled loops do under GCC's address and undefined behaviour sanitizers
 	CFLAGS="-fsanitize=address,undefined -fno-sanitize=alignment -g" $(BIN)/python -m headrace.server.kernels
 	found=0; \
@@ -102,12 +102,15 @@ proto: .venv-proto/.done ## Generate the stubs from proto/headrace/v1/*.proto
 	  --plugin=protoc-gen-mypy_grpc=.venv-proto/bin/protoc-gen-mypy_grpc --proto_path=proto \
 	  --python_out=proto --pyi_out=proto --grpc_python_out=proto --mypy_grpc_out=quiet:proto $(PROTO_FILES)
 
-lock: .venv-locks/.done ## Lock the packages of each extra with their hashes, in deploy/locks
+lock: .venv-locks/.done ## Lock the packages of each extra, and of the build, with their hashes, in deploy/locks
 	@mkdir -p deploy/locks
-	$(LOCK) --output-file deploy/locks/client.txt >/dev/null
+	.venv-locks/bin/python -c 'import tomllib; \
+	    print(*tomllib.load(open("pyproject.toml", "rb"))["build-system"]["requires"], sep="\n")' \
+	  | $(LOCK) --output-file deploy/locks/build.txt - >/dev/null
+	$(LOCK) --output-file deploy/locks/client.txt pyproject.toml >/dev/null
 	for extra in $$(.venv-locks/bin/python -c 'import tomllib; \
 	    print(*tomllib.load(open("pyproject.toml", "rb"))["project"]["optional-dependencies"])'); do \
-	  $(LOCK) --extra "$$extra" --output-file "deploy/locks/$$extra.txt" >/dev/null; done
+	  $(LOCK) --extra "$$extra" --output-file "deploy/locks/$$extra.txt" pyproject.toml >/dev/null; done
 
 sbom: .venv-locks/.done ## Write a bill of materials (CycloneDX) of each lock to .build/sbom
 	@mkdir -p .build/sbom

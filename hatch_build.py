@@ -1,6 +1,7 @@
 """Compile the server's loops into the wheel, where there is a C compiler.
 
-Without one the wheel is for any platform, and the server gathers batches with NumPy.
+Without one, Zig's is fetched from PyPI. If the loops cannot be compiled at all, the wheel is for
+any platform and has no server that works; its client, converter and most commands do.
 """
 
 from __future__ import annotations
@@ -21,6 +22,12 @@ class CompiledLoops(BuildHookInterface):  # type: ignore[type-arg] # of no confi
 
     _scratch: tempfile.TemporaryDirectory[str] | None = None
 
+    def dependencies(self) -> list[str]:
+        """Return the packages that building needs beside those of pyproject.toml."""
+        script = Path(self.root, _KERNELS, "compile.py")
+        needs_zig = script.is_file() and runpy.run_path(str(script))["needs_zig"]()
+        return ["ziglang"] if needs_zig else []
+
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:
         """Compile; into the sources themselves for an editable installation."""
         script = Path(self.root, _KERNELS, "compile.py")
@@ -34,7 +41,7 @@ class CompiledLoops(BuildHookInterface):  # type: ignore[type-arg] # of no confi
             made = compiler["compile_loops"](folder)
         except (compiler["NotCompiledError"], OSError) as error:
             self.app.display_warning(
-                f"The server's loops were not compiled, so it will use NumPy: {error}"
+                f"The server's loops were not compiled, so it will not start: {error}"
             )
             return
         if is_editable:

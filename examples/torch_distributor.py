@@ -79,12 +79,17 @@ def train(
     from torch.nn.functional import mse_loss  # noqa: PLC0415
     from torch.nn.parallel import DistributedDataParallel  # noqa: PLC0415
 
-    from headrace.client import RemoteDataset  # noqa: PLC0415
+    from headrace.client import Order, RemoteDataset, Sharding  # noqa: PLC0415
 
     distributed.init_process_group("gloo")
     # Rank and world size are those of torch.distributed.
     dataset = RemoteDataset(
-        address, "line", global_batch_size=GLOBAL_BATCH_SIZE, seed=7, epochs=EPOCHS, with_ids=True
+        address,
+        "line",
+        seed=7,
+        epochs=EPOCHS,
+        sharding=Sharding(global_batch_size=GLOBAL_BATCH_SIZE),
+        order=Order(with_ids=True),
     )
     if state is not None:
         dataset.load_state_dict(state)

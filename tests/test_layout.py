@@ -11,7 +11,7 @@ import pytest
 from support.rooms import drawing, drawn
 
 ROOT = Path(__file__).parent.parent
-SOURCE_ROOTS = ("proto", "storage", "server", "client", "converter")
+SOURCE_ROOTS = ("proto", "storage", "server", "client", "converter", "tools")
 
 
 @pytest.mark.parametrize("root", SOURCE_ROOTS)
@@ -50,7 +50,7 @@ def test_contributing_draws_the_rooms_that_there_are() -> None:
 def test_contributing_names_places_that_exist() -> None:
     """A newcomer who follows the page finds each file and folder."""
     page = (ROOT / "CONTRIBUTING.md").read_text()
-    named = re.findall(r"`((?:proto|storage|server|client|converter)/[\w/.]+)`", page)
+    named = re.findall(r"`((?:proto|storage|server|client|converter|tools)/[\w/.]+)`", page)
 
     assert len(named) > 10
     assert [] == [path for path in named if not (ROOT / path).exists()]
@@ -62,7 +62,6 @@ _ENTRY_POINTS = {
     "client/headrace/client/api/dataset.py: RemoteDataset.__init__",
     "client/headrace/client/api/numpy_dataset.py: NumpyDataset.__init__",
     "client/headrace/client/reader/reader.py: BatchReader.__init__",
-    "converter/headrace/converter/api/conversion.py: Conversion.dataset",
     "converter/headrace/converter/api/convert_files.py: convert_files",
     "converter/headrace/converter/api/make_converter.py: make_converter",
     "converter/headrace/converter/api/write_shards.py: write_shards",

@@ -13,15 +13,16 @@ keeps what it writes in the folder that it is given. The tests use this module t
 
 from __future__ import annotations
 
-import contextlib
+import itertools
 import json
 import os
+import random
 import shutil
 import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
@@ -52,6 +53,9 @@ _POLL_S = 0.05  # arbitrary
 _STOP_S = 20.0  # it stops in 1.2 s when idle
 _LOG_TAIL = 2000  # characters of the log in an error
 _ATTEMPTS = 3  # another process may take a free port before the server binds it
+_TAKEN = ("address already in use", "is not available on")  # how it says so
+# Below what systems give to outgoing connections, of which one could take a port meanwhile.
+_PORTS = range(12_000, 32_000)
 
 
 class WeedFailedError(RuntimeError):
@@ -160,7 +164,7 @@ def start_weed(
         if problem is None:
             return weed
         weed.stop()
-        if attempt == _ATTEMPTS or "address already in use" not in problem:
+        if attempt == _ATTEMPTS or not any(taken in problem for taken in _TAKEN):
             raise WeedFailedError(problem)
     raise AssertionError
 
@@ -248,16 +252,17 @@ def _identities(bucket: str) -> dict[str, object]:
 
 
 def _free_ports(count: int) -> list[int]:
-    with contextlib.ExitStack() as stack:
-        sockets = [stack.enter_context(_bound_socket()) for _ in range(count)]
-        return [int(bound.getsockname()[1]) for bound in sockets]
+    candidates = random.sample(_PORTS, len(_PORTS))
+    return list(itertools.islice(filter(_is_free, candidates), count))
 
 
-@contextlib.contextmanager
-def _bound_socket() -> Iterator[socket.socket]:
-    with socket.socket() as bound:
-        bound.bind(("127.0.0.1", 0))
-        yield bound
+def _is_free(port: int) -> bool:
+    with socket.socket() as probe:
+        try:
+            probe.bind(("127.0.0.1", port))
+        except OSError:
+            return False
+        return True
 
 
 def _wait_until_ready(weed: Weed, deadline: float) -> str | None:

@@ -56,7 +56,7 @@ def _draw_record(panel: Axes, record: Record) -> None:
 
 def _draw_loss(panel: Axes, attempt: Attempt, *, colour: str) -> None:
     steps = [step.step for step in attempt.steps]
-    whose = f"{attempt.world_size} ranks, from step {attempt.first_step}"
+    whose = f"{attempt.ranks}, from step {attempt.first_step}"
     losses = [step.loss for step in attempt.steps]
     panel.plot(steps, losses, color=colour, alpha=0.25, label=f"loss of each step, {whose}")
     smooth = _smooth(attempt.steps)

@@ -11,7 +11,7 @@ from demo.digest import BatchKey, Comparison, SampleIds, compare
 from demo.jobs import Job
 from demo.models import TASKS
 from demo.training import Record
-from headrace.client import RemoteDataset
+from headrace.client import Order, RemoteDataset, Sharding
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,19 +50,19 @@ def read_undisturbed(job: Job, target: str) -> dict[BatchKey, SampleIds]:
     dataset = RemoteDataset(
         target,
         f"{job.task}-train",
-        global_batch_size=job.global_batch_size,
         seed=job.seed,
         epochs=job.epochs,
         columns=[TASKS[job.task].label],
         rank=0,
         world_size=1,
-        with_ids=True,
+        sharding=Sharding(global_batch_size=job.global_batch_size),
+        order=Order(with_ids=True),
     )
     seen: dict[BatchKey, SampleIds] = {}
     try:
         for _ in range(job.epochs):
             for batch in dataset:
-                assert batch.sample_ids is not None, "asked for with with_ids=True"
+                assert batch.sample_ids is not None, "asked for with Order(with_ids=True)"
                 seen[BatchKey(batch.epoch, batch.position)] = batch.sample_ids.numpy()
     finally:
         dataset.close()

@@ -86,16 +86,14 @@ def _victims(verdict: Verdict) -> list[tuple[str, str]]:
         f"{record.reconnect_count} tries to reconnect",
     )
     restart = (
-        "1 rank continues"
-        if successor.world_size == 1
-        else f"{successor.world_size} ranks continue",
+        f"{successor.ranks} {'continues' if successor.world_size == 1 else 'continue'}",
         f"from step {successor.first_step},",
         f"{verdict.comparison.steps_redone} steps redone,",
         f"{record.restart_s:.1f} s in all",
     )
     return [
         (f"the server\nepoch {server_after.epoch} step {server_after.step}", "\n".join(pause)),
-        (f"all {killed.world_size} ranks\nepoch {last.epoch} step {last.step}", "\n".join(restart)),
+        (f"all of {killed.ranks}\nepoch {last.epoch} step {last.step}", "\n".join(restart)),
     ]
 
 

@@ -24,7 +24,7 @@ from torch.nn.parallel import DistributedDataParallel
 from demo.digest import BatchKey, SeenFile
 from demo.events import EpochDone, Event, StepDone, TrainerReady, to_json, to_text
 from demo.models import TASKS, Task
-from headrace.client import Batch, RemoteDataset, Transport
+from headrace.client import Batch, Order, RemoteDataset, Sharding, Transport
 
 # A rank that waits longer than this for the others gives up.
 _COLLECTIVE_TIMEOUT = timedelta(seconds=120)
@@ -76,22 +76,22 @@ class Trainer:
         self.train_set = RemoteDataset(
             config.target,
             f"{self.task.name}-train",
-            global_batch_size=config.global_batch_size,
             seed=config.seed,
             columns=self.task.columns,
-            steps=self.task.train_steps,
-            with_ids=True,
+            stages=self.task.train_steps,
             transport=Transport(prefetch_bytes=config.prefetch_bytes),
+            sharding=Sharding(global_batch_size=config.global_batch_size),
+            order=Order(with_ids=True),
         )
         self.test_set = RemoteDataset(
             config.target,
             f"{self.task.name}-test",
-            global_batch_size=_TEST_BATCH_SIZE,
             shuffle=False,
             end="uneven",
             columns=self.task.columns,
-            steps=self.task.test_steps,
-            restart=True,
+            stages=self.task.test_steps,
+            epochs="same",
+            sharding=Sharding(global_batch_size=_TEST_BATCH_SIZE),
         )
 
     def run(self) -> None:
@@ -144,17 +144,20 @@ class Trainer:
 
     def note_seen(self, batch: Batch) -> None:
         """Write down the sample ids, so that the demo can prove what was seen."""
-        assert batch.sample_ids is not None, "asked for with with_ids=True"
+        assert batch.sample_ids is not None, "asked for with Order(with_ids=True)"
         self.seen.append(BatchKey(batch.epoch, batch.position), batch.sample_ids.numpy())
 
     @torch.no_grad()
     def test(self) -> float:
         """Return the share of the test samples that the model gets right, over all ranks."""
         correct, count = torch.zeros(()), torch.zeros(())
+        # Normalise by the statistics of the training, not by those of a test batch.
+        self.model.eval()
         for batch in self.test_set:
             logits = self.model.module(*self.task.inputs(batch))
             correct += (logits.argmax(dim=1) == self.task.labels(batch)).sum()
             count += batch.sample_count
+        self.model.train()  # type: ignore[no-untyped-call] # torch has no types here
         total = _sum_over_ranks(correct, count)
         return total[0] / total[1]
 

@@ -39,6 +39,11 @@ class Attempt:
     tests: list[EpochDone] = field(default_factory=list)
     killed_at: float | None = None
 
+    @property
+    def ranks(self) -> str:
+        """Its number of ranks in words."""
+        return "1 rank" if self.world_size == 1 else f"{self.world_size} ranks"
+
 
 @dataclass(slots=True)
 class Record:

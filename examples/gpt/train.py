@@ -22,7 +22,7 @@ import torch.distributed as dist
 from model import Gpt
 from torch import Tensor, nn
 
-from headrace.client import Batch, RemoteDataset
+from headrace.client import Batch, RemoteDataset, Sharding
 
 GLOBAL_BATCH = 12  # rows; for 1, 2, 3, 4, 6 or 12 ranks
 _SCALE = float(1 << 32)  # integers for each one of a gradient
@@ -38,10 +38,10 @@ def main() -> None:
     dataset = RemoteDataset(
         given.target,
         given.dataset,
-        global_batch_size=GLOBAL_BATCH,
         seed=7,
         columns=_COLUMNS,
         epochs=given.epochs,
+        sharding=Sharding(global_batch_size=GLOBAL_BATCH),
     )
     length = int(given.dataset.rpartition(":")[2])
     model = Gpt(length, given.width, given.layers)

@@ -41,7 +41,7 @@ def main() -> None:
     given = parser.parse_args()
     grid = np.zeros((_SHOWN * _SIDE, _SHOWN * _SIDE, 3), np.uint8)
     with NumpyDataset(
-        given.target, given.dataset, batch_size=100, shuffle=False, steps=[_STEP], epochs=_SHOWN
+        given.target, given.dataset, batch_size=100, shuffle=False, stages=[_STEP], epochs=_SHOWN
     ) as dataset:
         for epoch in range(_SHOWN):
             for number, arrays in enumerate(dataset):

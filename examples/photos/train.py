@@ -27,6 +27,7 @@ from headrace.client import (
     RandomResizedCrop,
     RemoteDataset,
     Resize,
+    Sharding,
 )
 
 GLOBAL_BATCH = 60
@@ -85,7 +86,7 @@ def accuracy(model: nn.Module, target: str) -> float:
         shuffle=False,
         end="uneven",
         epochs=1,
-        steps=[EVALUATE],
+        stages=[EVALUATE],
         rank=0,
         world_size=1,
     )
@@ -112,10 +113,10 @@ def main() -> None:
     dataset = RemoteDataset(
         given.target,
         "train",
-        global_batch_size=GLOBAL_BATCH,
         seed=7,
-        steps=[TRAIN],
+        stages=[TRAIN],
         epochs=given.epochs,
+        sharding=Sharding(global_batch_size=GLOBAL_BATCH),
     )
     model = DistributedDataParallel(make_model(given.classes))
     optimizer = torch.optim.AdamW(model.parameters(), lr=4e-3, weight_decay=0.02)

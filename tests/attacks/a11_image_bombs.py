@@ -13,6 +13,7 @@ import pyarrow as pa
 from attacks.harness import Attack, Begin, Counts, Target, main
 from headrace.v1 import shard_service_pb2 as pb
 from headrace.v1 import shard_service_pb2_grpc as pb_grpc
+from headrace.v1.stages import packed
 from support.bombs import claimed_png, scanned_jpeg
 from support.datasets import write_dataset
 
@@ -39,7 +40,7 @@ def _request(dataset: str, rows: int) -> pb.ReadBatchesRequest:
         global_batch_size=rows,
         world_size=1,
         epoch_start=pb.EpochStart(),
-        steps=[pb.BatchStep(decode_image=decode)],
+        stages=[packed(decode)],
     )
 
 

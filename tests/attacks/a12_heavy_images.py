@@ -17,6 +17,7 @@ from PIL import Image
 from attacks.harness import Attack, Begin, Counts, Target, main
 from headrace.v1 import shard_service_pb2 as pb
 from headrace.v1 import shard_service_pb2_grpc as pb_grpc
+from headrace.v1.stages import packed
 from support.datasets import write_dataset
 
 _SIDE = 4000
@@ -43,7 +44,7 @@ def _strike(target: Target, begin: Begin) -> Counts:
         global_batch_size=1,
         world_size=1,
         epoch_start=pb.EpochStart(),
-        steps=[pb.BatchStep(decode_image=decode)],
+        stages=[packed(decode)],
     )
 
     def read(number: int, stub: pb_grpc.ShardServiceStub, until: float) -> None:

@@ -13,6 +13,7 @@ import pyarrow as pa
 
 from attacks.harness import After, Attack, Begin, Counts, Target, main
 from headrace.v1 import shard_service_pb2 as pb
+from headrace.v1.stages import packed
 from support.datasets import write_dataset
 from support.served import stub_of
 
@@ -43,7 +44,7 @@ def _strike(target: Target, begin: Begin) -> Counts:
             global_batch_size=16,
             world_size=1,
             order=pb.OrderSpec(seed=seed),
-            steps=[pb.BatchStep(pad=pad)],
+            stages=[packed(pad)],
             epoch_start=pb.EpochStart(),
         )
         options = [("grpc.use_local_subchannel_pool", 1)]

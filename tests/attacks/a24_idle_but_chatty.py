@@ -1,4 +1,4 @@
-"""Connections that send pings and no call, and connections that only watch the server's health."""
+"""Connections that send pings and no call, and connections with a call that never ends."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from contextlib import suppress
 from attacks.harness import Attack, Begin, Counts, Target, main
 from attacks.http2 import PING, PREFACE, call, drain, frame, header_block, settings
 
+_REFLECTION = "/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo"
 _SOCKETS = 300
 _NOFILE = 256
 # Both rest between their pings, and connect again where they were dropped.
@@ -19,8 +20,9 @@ _AGAIN = 8
 
 
 def _strike(target: Target, begin: Begin) -> Counts:
-    watch = call(1, header_block("/grpc.health.v1.Health/Watch"), b"")
-    said = (PREFACE + settings(), PREFACE + settings() + watch)
+    # A call of reflection stays open as long as its client sends questions.
+    question = call(1, header_block(_REFLECTION), b"", is_last=False)
+    said = (PREFACE + settings(), PREFACE + settings() + question)
     open_ones: list[socket.socket] = []
     connections = 0
 
@@ -56,7 +58,7 @@ def _ping(connection: socket.socket) -> bool:
     return False
 
 
-ATTACK = Attack("idle but chatty connections", _strike, nofile=_NOFILE)
+ATTACK = Attack("idle but chatty connections", _strike, nofile=_NOFILE, needs_proxy=True)
 
 if __name__ == "__main__":
     sys.exit(main(ATTACK))

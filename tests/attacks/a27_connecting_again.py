@@ -37,7 +37,7 @@ def _strike(target: Target, begin: Begin) -> Counts:
     return {"connections": connections, "left": len(open_ones)}
 
 
-ATTACK = Attack("connecting again and again", _strike, nofile=_NOFILE)
+ATTACK = Attack("connecting again and again", _strike, nofile=_NOFILE, needs_proxy=True)
 
 if __name__ == "__main__":
     sys.exit(main(ATTACK))

@@ -6,6 +6,10 @@ this one, which judges. The honest caller works for a while beside the attack, a
 beside a process that takes the same processor time as the attacker and calls nobody. It must see
 no error, and have at least half the rate beside the attack.
 
+Some attacks take a proxy before the server (`Attack.needs_proxy`). They are judged like that behind
+Envoy as `deploy/envoy` configures it. Without it, the server must only live through them: keep its
+memory under a bound, and answer soon after.
+
     python -m attacks.a01_half_open --seconds 60            (with tests/ on PYTHONPATH)
 
 ``make test`` runs all of them for a moment each, and judges no rate; ``make attack`` for longer.
@@ -24,8 +28,8 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass, field, replace
 from multiprocessing import forkserver
 from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
@@ -35,6 +39,7 @@ from typing import Any
 from attacks.honest import Seen, work
 from headrace.bench.children import Serving, serving
 from support.datasets import small_table, write_dataset
+from support.envoy import envoy, free_port
 
 HONEST_TOKEN = "honest-caller-0123456789"  # noqa: S105 - of a server that lives for seconds
 ATTACKER_TOKEN = "attacking-caller-0123456789"  # noqa: S105
@@ -47,6 +52,10 @@ _READY_S = 60.0
 # How much longer than it was told to an attack may run.
 _LATE_S = 30.0
 _ROUNDS = 5
+# How soon a server answers after an attack that takes a proxy, and how much it may grow in it: as
+# many calls as gRPC holds and as wait in lines, of 50 KiB each.
+_ANSWERS_S = 10.0
+_MOST_GROWTH_BYTES = 1 << 30
 _SLICE_S = 0.02
 
 
@@ -68,7 +77,7 @@ class Target:
     def place(self) -> tuple[str, int]:
         """Host and port, for a socket."""
         host, _, port = self.address.rpartition(":")
-        return host, int(port)
+        return host.strip("[]"), int(port)
 
     @property
     def metadata(self) -> tuple[tuple[str, str], ...]:
@@ -130,6 +139,9 @@ class Attack:
             it then calls again, on a connection to another.
         long_seconds: Least time of its long form.
         least_share: Of the rate that the honest caller has beside a process that only burns.
+        has_tokens: Whether the server has a file of tokens.
+        needs_proxy: Whether it takes a proxy to keep an honest caller's rate.
+        host: Where the server listens.
     """
 
     title: str
@@ -143,6 +155,9 @@ class Attack:
     may_lose_server: bool = False
     long_seconds: float = 0.0
     least_share: float = 0.5
+    has_tokens: bool = True
+    needs_proxy: bool = False
+    host: str = "127.0.0.1"
 
 
 @dataclass(slots=True)
@@ -192,15 +207,16 @@ class Scene:
         serving: The server.
     """
 
-    def __init__(self, serving: Serving, log: Path, honest: Connection) -> None:
+    def __init__(self, serving: Serving, address: str, log: Path, honest: Connection) -> None:
         self.serving = serving
+        self._address = address
         self._log = log
         self._honest = honest
 
     @property
     def target(self) -> Target:
         """What an attacker is told."""
-        return Target(self.serving.address, ATTACKER_TOKEN, self.serving.process.pid)
+        return Target(self._address, ATTACKER_TOKEN, self.serving.process.pid)
 
     def log_from(self, begin: int) -> str:
         """Return what the server has logged from a byte on."""
@@ -250,13 +266,16 @@ def _start_forkserver() -> None:
 
 
 @contextmanager
-def scene(attack: Attack, folder: Path, others: Iterable[Attack] = ()) -> Iterator[Scene]:
+def scene(
+    attack: Attack, folder: Path, others: Iterable[Attack] = (), *, has_proxy: bool = False
+) -> Iterator[Scene]:
     """Start what an attack needs.
 
     Args:
         attack: Says with which options.
         folder: For datasets and the log.
         others: Attacks with the same options, whose datasets are served too.
+        has_proxy: Whether everybody calls the server through Envoy.
     """
     _start_forkserver()
     url = str(folder / DATASET)
@@ -267,13 +286,19 @@ def scene(attack: Attack, folder: Path, others: Iterable[Attack] = ()) -> Iterat
     datasets = {DATASET: url}
     for write in {one.datasets for one in (attack, *others)}:
         datasets |= write(folder)
-    options = (f"--tokens={tokens}", *attack.options)
-    with (
-        log.open("w") as stderr,
-        serving(datasets, *options, stderr=stderr, nofile=attack.nofile) as server,
-        _honest_caller(server.address) as honest,
-    ):
-        yield Scene(server, log, honest)
+    health = f"127.0.0.1:{free_port()}"
+    options = (f"--listen={attack.host}:0", f"--health-listen={health}", *attack.options)
+    if attack.has_tokens:
+        options = (f"--tokens={tokens}", *options)
+    with ExitStack() as stack:
+        stderr = stack.enter_context(log.open("w"))
+        server = stack.enter_context(
+            serving(datasets, *options, stderr=stderr, nofile=attack.nofile)
+        )
+        address = server.address
+        if has_proxy:
+            address = stack.enter_context(envoy(folder, server=server.address, health=health))
+        yield Scene(server, address, log, stack.enter_context(_honest_caller(address, health)))
 
 
 def judge(attack: Attack, scene: Scene, *, seconds: float) -> Report:
@@ -297,6 +322,38 @@ def judge(attack: Attack, scene: Scene, *, seconds: float) -> Report:
     return report
 
 
+def survive(attack: Attack, scene: Scene, *, seconds: float) -> Report:
+    """Attack for some seconds, and see whether the server answers soon after.
+
+    Args:
+        attack: What to do.
+        scene: Made for this attack, or for one with equal options.
+        seconds: Of the attack.
+    """
+    report = Report(attack.title)
+    begin, before = scene.log_size, scene.memory_bytes
+    most = before
+    with _process(_strike, attack.strike, scene.target, seconds) as attacker:
+        _receive(attacker, "under way", _READY_S)
+        end = time.monotonic() + seconds + _LATE_S
+        while not attacker.poll(0.1) and time.monotonic() < end:
+            most = max(most, scene.memory_bytes)
+        _receive(attacker, "over", _LATE_S)
+        counts, report.attacker_processors = _receive(attacker, "result", _LATE_S)
+    report.counts = dict(counts)
+    with scene.watched(replace(attack, may_be_refused=True, may_lose_server=True)) as seen:
+        time.sleep(min(_ANSWERS_S, max(1.0, seconds)))
+    report.attacked.add(seen)
+    report.memory_bytes = (before, max(most, scene.memory_bytes))
+    if not seen.turns or seen.longest_s > _ANSWERS_S:
+        report.wrong.append(f"no answer within {_ANSWERS_S:.0f} s of the attack's end")
+    if report.memory_bytes[1] - before > _MOST_GROWTH_BYTES:
+        report.wrong.append(f"the server grew by {(report.memory_bytes[1] - before) >> 20} MiB")
+    after = After(report.counts, scene.log_from(begin), scene.serving.process.pid, seconds)
+    report.wrong += _always_wrong(replace(attack, least_share=0.0), report, after)
+    return report
+
+
 def family(pid: int) -> list[int]:
     """Return a process and all that descend from it."""
     with suppress(FileNotFoundError):
@@ -309,9 +366,15 @@ def main(attack: Attack) -> int:
     """Run one attack as a program; return its exit code."""
     parser = argparse.ArgumentParser(description=attack.title)
     parser.add_argument("--seconds", type=float, default=20.0, help="of a round (20)")
+    parser.add_argument("--envoy", action="store_true", help="call the server through Envoy")
+    parser.add_argument("--survive", action="store_true", help="ask only whether it lives")
     arguments = parser.parse_args()
-    with tempfile.TemporaryDirectory() as folder, scene(attack, Path(folder)) as made:
-        report = judge(attack, made, seconds=arguments.seconds)
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        scene(attack, Path(folder), has_proxy=arguments.envoy) as made,
+    ):
+        judged = survive if arguments.survive else judge
+        report = judged(attack, made, seconds=arguments.seconds)
     sys.stdout.write(f"{report}\n")
     return 1 if report.wrong else 0
 
@@ -379,10 +442,10 @@ def _tokens(attacker_streams: int) -> str:
 
 
 @contextmanager
-def _honest_caller(address: str) -> Iterator[Connection]:
+def _honest_caller(address: str, health: str) -> Iterator[Connection]:
     ours, theirs = _PROCESSES.Pipe()
     process = _PROCESSES.Process(
-        target=work, args=(address, HONEST_TOKEN, DATASET, theirs), name="honest"
+        target=work, args=(address, health, HONEST_TOKEN, DATASET, theirs), name="honest"
     )
     process.start()
     theirs.close()

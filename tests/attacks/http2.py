@@ -15,6 +15,7 @@ INITIAL_WINDOW_SIZE = 4
 
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 _TIMEOUT_S = 5.0
+_HEAD = 9
 
 
 def frame(kind: int, flags: int, stream: int, payload: bytes = b"") -> bytes:
@@ -81,3 +82,15 @@ def drain(connection: socket.socket) -> bool:
     finally:
         connection.settimeout(_TIMEOUT_S)
     return False
+
+
+def frames_in(data: bytes) -> tuple[list[tuple[int, int, bytes]], bytes]:
+    """Return the kind, the flags and the payload of each whole frame, and the bytes after them."""
+    found, at = [], 0
+    while len(data) >= at + _HEAD:
+        end = at + _HEAD + int.from_bytes(data[at : at + 3])
+        if end > len(data):
+            break
+        found.append((data[at + 3], data[at + 4], data[at + _HEAD : end]))
+        at = end
+    return found, data[at:]

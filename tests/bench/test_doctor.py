@@ -5,13 +5,17 @@ from __future__ import annotations
 import io
 import json
 from collections.abc import Iterator
+from pathlib import Path
 
 import pyarrow as pa
 import pytest
+from click.testing import CliRunner
 from PIL import Image
 
 from headrace.bench import Need
 from headrace.bench.doctor import Pass, judge
+from headrace.cli.doctor import command
+from headrace.server import ServerConfig, start_server
 from support.command import run, serving
 from support.datasets import small_table, write_dataset
 
@@ -67,6 +71,25 @@ def test_a_greedy_job_is_not(address: str) -> None:
 
     assert 1 == found.returncode
     assert "this job will wait" in found.stdout
+
+
+def test_a_cache_that_is_too_small_is_named(address: str, tmp_path: Path) -> None:
+    """With what the job needs, what it may use, and what to set; a large cache is not named."""
+    write_dataset(str(tmp_path), small_table(2000), shard_samples=[500] * 4)
+    config = ServerConfig(
+        datasets={"ds": str(tmp_path)}, listen="127.0.0.1:0", cache_bytes=16 << 10
+    )
+    with start_server(config) as server:
+        needs = ("ds", "--need", "1/s", "--seconds", "0.1")
+        found = CliRunner().invoke(command, [server.address, *needs])
+        report = json.loads(CliRunner().invoke(command, [server.address, *needs, "--json"]).stdout)
+    large = CliRunner().invoke(command, [address, *needs])
+
+    shortage = report["first"]["cache_shortage"]
+    assert 16 << 10 == shortage["part_bytes"] < shortage["job_bytes"]
+    assert "cache: this job needs 1 MiB of the server's cache and may use 0" in found.stdout
+    assert "raise the server's cache_bytes" in found.stdout
+    assert "cache:" not in large.stdout
 
 
 def test_a_need_without_a_number_is_refused(address: str) -> None:

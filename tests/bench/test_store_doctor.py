@@ -12,7 +12,7 @@ import pytest
 from benchmarks.bench_cold_epoch import write
 from headrace.bench import StoreDiagnosis, StoreNeed, diagnose_store
 from headrace.bench.store_doctor import Rate, judge_store
-from headrace.storage import open_dataset
+from headrace.storage import SourceOptions, open_dataset
 from support.command import run
 from support.datasets import small_table, write_dataset
 from support.s3 import S3
@@ -93,6 +93,17 @@ def test_a_real_store_and_files_of_others(s3: S3, tmp_path: Path) -> None:
     assert "1 at once: " in found.stdout
     assert "this store is fast enough" in found.stdout
     assert other.fits
+
+
+def test_columns_that_files_lack_on_request(tmp_path: Path) -> None:
+    """The doctor opens what servers are told to serve."""
+    pq.write_table(pa.table({"id": [1, 2]}), tmp_path / "a.parquet")
+    pq.write_table(pa.table({"id": [3], "new": [0.5]}), tmp_path / "b.parquet")
+    options = SourceOptions(missing_as_null=True)
+
+    found = diagnose_store(str(tmp_path), StoreNeed(1.0), seconds=0.01, source_options=options)
+
+    assert found.fits
 
 
 def test_what_cannot_be_meant_is_refused() -> None:

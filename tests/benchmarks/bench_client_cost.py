@@ -31,10 +31,10 @@ import grpc
 
 from benchmarks.peers import kinds, ours
 from headrace.bench import WORKLOADS
+from headrace.bench.children import serving
 from headrace.client import ReadOptions, RemoteDataset
 from headrace.order import OrderSpec
 from headrace.v1 import shard_service_pb2 as pb
-from support.command import serving
 
 _SIZES = (*((each.name, each.batch_size) for each in WORKLOADS), ("rows", 256), ("texts", 256))
 _WANTED_S = 0.35

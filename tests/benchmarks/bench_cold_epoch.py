@@ -27,16 +27,17 @@ import platform
 import sys
 import tempfile
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
 import numpy as np
 import pyarrow as pa
 
+from headrace.bench.children import serving
 from headrace.client import Order, RemoteDataset
 from headrace.storage import ShardWriter, commit_dataset, open_dataset, open_store
-from support.command import run, serving
+from support.command import run_new as run
 from support.slow_store import SlowStore, reached, slow_store
 
 if TYPE_CHECKING:
@@ -122,10 +123,9 @@ def read_epoch(
             server.address,
             "big",
             batch_size=batch_size,
-            order=order,
             epochs=1,
             end="uneven",
-            with_ids=True,
+            order=replace(order, with_ids=True),
         )
         for batch in dataset:
             # A copy, since the column keeps all of its batch in memory.

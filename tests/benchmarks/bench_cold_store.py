@@ -51,11 +51,11 @@ from numpy.typing import NDArray
 
 from benchmarks.bench_server import READ, grpc_messages, next_batch, open_channel
 from headrace.bench import WORKLOADS
+from headrace.bench.children import Serving, serving
 from headrace.client import Order, RemoteDataset
 from headrace.client.wire.message_memory import keep_freed_memory
 from headrace.storage import SHARD_FOLDER, ShardWriter, commit_dataset, open_dataset, open_store
 from headrace.v1 import shard_service_pb2 as pb
-from support.command import Serving, serving
 from support.slow_store import Counted, SlowStore, reached, slow_store
 
 _GIB, _MIB = 1 << 30, 1 << 20

@@ -57,10 +57,10 @@ from headrace.client import (
     Transport,
 )
 from headrace.order import sample_keys
-from headrace.server.images.files import Decoder, head_of
-from headrace.server.images.recipe import recipe_of
-from headrace.server.images.transforms import RandomResizedCrop as Crop
-from headrace.server.steps.row_pool import allowed_processors
+from headrace.server.batch.row_pool import allowed_processors
+from headrace.server.stages.images.files import Decoder, head_of
+from headrace.server.stages.images.recipe import recipe_of
+from headrace.server.stages.images.transforms import RandomResizedCrop as Crop
 from support.datasets import write_dataset
 
 _SIDE = 224
@@ -134,7 +134,7 @@ def decoding(files: list[bytes]) -> Run:
 
 def bare(files: list[bytes]) -> Run:
     """Return what the server does to images, and nothing else."""
-    recipe = recipe_of(_STEP.to_message().decode_image)
+    recipe = recipe_of(_STEP.to_message())
     draws = recipe.draws(sample_keys(1, 0, np.arange(len(files))), 0)
     out = np.empty((_BATCH, *recipe.shape), np.uint8)
 
@@ -157,7 +157,7 @@ def opencv(files: list[bytes]) -> Run | None:
     except ImportError:
         return None
     cv2.setNumThreads(1)
-    recipe = recipe_of(_STEP.to_message().decode_image)
+    recipe = recipe_of(_STEP.to_message())
     keys = sample_keys(1, 0, np.arange(len(files)))
     ((place, crop), (flip, _)) = recipe.geometry
     assert isinstance(crop, Crop)
@@ -202,7 +202,7 @@ def served(
                 address,
                 "photos",
                 batch_size=_BATCH,
-                steps=steps,
+                stages=steps,
                 columns=list(columns),
                 rank=loop,
                 world_size=loops,
@@ -254,7 +254,7 @@ class _Photos:
 
     def __init__(self, files: list[bytes]) -> None:
         self._files = files
-        recipe = recipe_of(_STEP.to_message().decode_image)
+        recipe = recipe_of(_STEP.to_message())
         ((place, crop), (flip, _)) = recipe.geometry
         assert isinstance(crop, Crop)
         draws = recipe.draws(sample_keys(1, 0, np.arange(len(files))), 0)
@@ -321,8 +321,8 @@ def main() -> None:
             table = table.append_column("mask", pa.array(masks, pa.binary()))
         write_dataset(url, table, shard_samples=[len(files)], block_bytes=1 << 20)
         unix = folder / "socket"
-        listen = f"127.0.0.1:0,unix:{unix}"
-        server = stack.enter_context(serving({"photos": url}, listen=listen))
+        listen = f"--listen=127.0.0.1:0,unix:{unix}"
+        server = stack.enter_context(serving({"photos": url}, listen))
         address, pid = server.address.split()[0], server.process.pid
         ways: dict[str, Run | None] = {
             "decode": decoding(files),
@@ -390,7 +390,7 @@ def _keeping(stack: ExitStack, url: str, unix: Path, budget_bytes: int) -> dict[
         serving(
             {"photos": url},
             f"--decoded-cache-bytes={budget_bytes}",
-            listen=f"127.0.0.1:0,unix:{unix}",
+            f"--listen=127.0.0.1:0,unix:{unix}",
         )
     )
     pid = server.process.pid

@@ -58,7 +58,7 @@ def _measure(name: str, folder: str, write: Callable[[Path], None]) -> None:
     start = time.perf_counter()
     store_index(str(source), url)
     storing = time.perf_counter() - start
-    indexed_s, indexed_grown = _opened(url)
+    indexed_s, indexed_grown = _opened(f"{url} from {source}")
     [index] = Path(url, "manifests").iterdir()
     kilobytes = index.stat().st_size / 1000
     print(

@@ -109,7 +109,8 @@ def mixtures(batch: int) -> Iterator[tuple[str, Options]]:
     yield "100 datasets, shuffle=false", {**_mixed(100), **_order(shuffle=False)}
     yield "100 datasets, lanes=8", {**_mixed(100), **_order(lanes=8, unit=max(8, batch))}
     pieces = [
-        pb.SchedulePiece(start=7 * number, weights=[1.0 + number % 3, 1.0]) for number in range(256)
+        pb.SchedulePiece(start=16 * number, weights=[1.0 + number % 3, 1.0])
+        for number in range(256)
     ]
     yield "schedule of 256 pieces", _mixed(2, schedule=pieces)
     skipped = _mixed(100)

@@ -1,12 +1,11 @@
 """Measure how even orders are on sorted data: labels of batches, and how long a class stays away.
 
-Run: ``python tests/benchmarks/bench_order_absence.py [--seeds N] [CASE ...]``. With ``--streaming
-FOLDER`` it measures MosaicML's own generator too; ``pip install --no-deps --target FOLDER
-mosaicml-streaming==0.13.0`` makes the folder, and what is used of it needs NumPy alone.
+Run: ``python tests/benchmarks/bench_order_absence.py [--seeds N] [--epoch N] [CASE ...]``. With
+``--streaming FOLDER`` it measures MosaicML's own generator too; ``pip install --no-deps --target
+FOLDER mosaicml-streaming==0.13.0`` makes the folder, and what is used of it needs NumPy alone.
 docs/decisions/order-version-2.md explains the columns and holds a table.
 
-``--picture FILE`` draws the classes by position instead, of the first seed, with a column for each
-``--drawn NAME=EPOCH.npy`` too: the sample ids of an epoch that something else has made.
+``--picture FILE`` draws the classes by position instead, of the first seed.
 """
 
 from __future__ import annotations
@@ -83,14 +82,14 @@ def _cases() -> dict[str, _Case]:
     return cases
 
 
-def epoch_of(case: _Case, seed: int) -> Ids:
+def epoch_of(case: _Case, seed: int, epoch: int) -> Ids:
     """Return the sample ids of an epoch."""
     table = even_table(case.samples, sample_bytes=case.sample_bytes, shard_bytes=case.shard_bytes)
     if case.sample_bytes < 1024:
         blocks = np.full_like(table.sample_counts, case.spec.run_bytes // case.sample_bytes // 2)
         table = replace(table, block_samples=blocks)
     order = Order(replace(case.spec, seed=seed), table)
-    return order.sample_ids(0, 0, case.samples)
+    return order.sample_ids(epoch, 0, case.samples)
 
 
 def streaming_epoch(folder: Path, algorithm: str, block: int, seed: int, sizes: Ids) -> Ids:
@@ -167,20 +166,18 @@ def _draw(path: Path, epochs: dict[str, Ids], case: _Case) -> None:
     figure.savefig(path, dpi=80)
 
 
-def _epochs(drawn: list[str], streaming: Path | None) -> dict[str, Ids]:
+def _epochs(streaming: Path | None, epoch: int) -> dict[str, Ids]:
     """Make the epochs of a picture."""
     cases = _cases()
     case = cases["default"]
     table = even_table(case.samples, sample_bytes=case.sample_bytes, shard_bytes=case.shard_bytes)
     chosen = ("uniform", "default", "runs of one block", "runs of 4 MiB, 8 GiB")
-    epochs = {name: epoch_of(cases[name], 0) for name in chosen}
+    epochs = {name: epoch_of(cases[name], 0, epoch) for name in chosen}
+    epochs["default, epoch 0, with its ramp"] = epoch_of(case, 0, 0)
     if streaming is not None:
         sizes = table.sample_counts
         block = streaming_epoch(streaming, "py1e", 1 << 18, 0, sizes)
         epochs["MosaicML Streaming, py1e, blocks of 2^18 samples"] = block
-    for named in drawn:
-        name, _, path = named.partition("=")
-        epochs[name] = np.load(path)
     return epochs
 
 
@@ -190,28 +187,28 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("cases", nargs="*", help=f"some of: {'; '.join(cases)}")
     parser.add_argument("--seeds", type=int, default=5)
+    parser.add_argument("--epoch", type=int, default=1, help="epoch 0 has a ramp; default: 1")
     parser.add_argument("--streaming", type=Path, help="where mosaicml-streaming is installed")
     parser.add_argument("--picture", type=Path, help="draw this PNG instead")
-    parser.add_argument("--drawn", action="append", default=[], metavar="NAME=EPOCH.npy")
     args = parser.parse_args()
     if args.picture is not None:
-        _draw(args.picture, _epochs(args.drawn, args.streaming), cases["default"])
+        _draw(args.picture, _epochs(args.streaming, args.epoch), cases["default"])
         return
     print(f"{platform.machine()}, Python {platform.python_version()}, NumPy {np.__version__}")
     print(f"{'order':42} {'variance':>20} {'labels':>7} {'absence':>12} {'ns':>5}")
     for name in args.cases or cases:
-        print(_row(name, cases[name], args.seeds), flush=True)
+        print(_row(name, cases[name], args.seeds, args.epoch), flush=True)
     for row in [] if args.streaming is None else _streaming_rows(args.streaming, args.seeds):
         print(row, flush=True)
 
 
-def _row(name: str, case: _Case, seeds: int) -> str:
+def _row(name: str, case: _Case, seeds: int, epoch: int) -> str:
     labels = sorted_labels(case.samples, case.weights())
     found, began = [], time.process_time()
     spent = 0.0
     for seed in range(seeds):
         began = time.process_time()
-        sample_ids = epoch_of(case, seed)
+        sample_ids = epoch_of(case, seed, epoch)
         spent += time.process_time() - began
         found.append(measure(labels[sample_ids]))
     return _line(name, _mean(found), spent / seeds / case.samples * 1e9)

@@ -1,7 +1,7 @@
 """Measure how well the order shuffles, against a full permutation and usual block shuffles.
 
-Run: ``python tests/benchmarks/bench_order_quality.py [--samples N]``. docs/shuffle-quality.md
-explains the columns and holds a table.
+Run: ``PYTHONPATH=tests python tests/benchmarks/bench_order_quality.py [--samples N]``, or with
+``--starts`` for how epochs start. docs/shuffle-quality.md explains it and holds the tables.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from benchmarks.bench_order_absence import even_table
 from headrace.order import Order, OrderSpec, ShardTable
 
 Ids = NDArray[np.int64]
@@ -108,15 +109,43 @@ def buffer_shuffle(samples: int, shard_samples: int, buffer: int) -> Ids:
     return drawn
 
 
+def start_labels(spec: OrderSpec, *, epoch: int, batches: int = 10) -> list[int]:
+    """Return the labels in the first batches of 1,024 of an epoch of sorted ImageNet.
+
+    That is 1,281,167 samples of 110 kB with 1,000 labels, in shards of 64 MiB.
+    """
+    samples, labels, size = 1_281_167, 1000, 1024
+    order = Order(spec, even_table(samples, sample_bytes=110_000, shard_bytes=64 << 20))
+    drawn = order.sample_ids(epoch, 0, batches * size) * labels // samples
+    return [len(np.unique(batch)) for batch in drawn.reshape(batches, size)]
+
+
+def _print_starts(seeds: int) -> None:
+    print(f"labels of 1,000 in each of the first ten batches of 1,024; means over {seeds} seeds")
+    for lanes in (1, 8):
+        for epoch, ramp in ((0, True), (0, False), (1, True)):
+            found = [
+                start_labels(OrderSpec(seed=seed, lanes=lanes, unit=1024, ramp=ramp), epoch=epoch)
+                for seed in range(seeds)
+            ]
+            means = " ".join(f"{mean:4.0f}" for mean in np.mean(found, axis=0))
+            print(f"lanes {lanes}, epoch {epoch}, ramp {ramp!s:5}: {means}, least {np.min(found)}")
+
+
 def main() -> None:
     """Print the table."""
     parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--starts", action="store_true", help="print the labels of first batches")
+    parser.add_argument("--seeds", type=int, default=5, help="seeds to take means over")
     parser.add_argument("--samples", type=int, default=8_000_000)
     parser.add_argument("--shard-samples", type=int, default=20_000)
     parser.add_argument("--sample-bytes", type=int, nargs="*", default=[100, 3_000, 100_000])
     parser.add_argument("--labels", type=int, default=1000)
     parser.add_argument("--batch-size", type=int, default=256)
     args = parser.parse_args()
+    if args.starts:
+        _print_starts(args.seeds)
+        return
     print(f"{platform.machine()}, Python {platform.python_version()}, NumPy {np.__version__}")
     print(
         f"{args.samples} samples sorted by {args.labels} labels in shards of"

@@ -21,7 +21,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from headrace.cli.stored.row_counter import row_counter
-from headrace.client import Batch, Deal, RaggedColumn, RemoteDataset
+from headrace.client import Batch, Deal, RaggedColumn, RemoteDataset, Sharding
 from headrace.server import ServerConfig, start_server
 from headrace.storage import RowOptions, index_packing
 from support.datasets import write_dataset
@@ -101,7 +101,7 @@ def _costs(
                     world_size=_RANKS,
                     epochs=1,
                     end="drop_last",
-                    deal=deal,
+                    sharding=Sharding(deal=deal),
                 )
             ]
             for rank in range(_RANKS)

@@ -26,8 +26,8 @@ from typing import Any
 
 import grpc
 
+from headrace.bench.children import serving
 from headrace.v1 import shard_service_pb2 as pb
-from support.command import serving
 from support.datasets import write_dataset
 from support.served import rich_table, stub_of
 
@@ -108,7 +108,9 @@ def soak(seconds: float, streams: int, step_s: float) -> list[Reading]:
     """Serve for a while; return what the server had, once a second."""
     context = multiprocessing.get_context("forkserver")
     # So that clients which are killed come again soon.
-    context.set_forkserver_preload(["support.command", "support.datasets", "support.served"])
+    context.set_forkserver_preload(
+        ["headrace.bench.children", "support.datasets", "support.served"]
+    )
     # A count for each stream, and no lock: a client that is killed while it holds one keeps it, and
     # all other clients, and this process, would wait for ever.
     batches = context.RawArray(c_int64, streams)

@@ -141,18 +141,21 @@ def test_repair_refuses_options_that_mean_nothing(url: str, options: tuple[str, 
 
 
 def test_index_makes_a_dataset_of_files_elsewhere(tmp_path: Path) -> None:
-    """What was indexed is inspected and read by the URL of the index."""
+    """What was indexed is inspected and verified by the URLs of the index and of its source."""
     source, url = tmp_path / "one.parquet", str(tmp_path / "index")
     pq.write_table(pa.table({"number": list(range(70))}), source)
 
     text = run("index", str(source), "--to", url)
     facts = json.loads(run("index", str(source), "--to", url, "--json").stdout)
-    shown = json.loads(run("inspect", url, "--json").stdout)
+    named = f"{url} from {source}"
+    shown = json.loads(run("inspect", named, "--json").stdout)
 
     assert (0, "") == (text.returncode, text.stderr)
     assert f"70 samples of {source} (parquet)" in text.stdout
+    assert f"serve NAME='{named}'" in text.stdout
     assert (70, facts["fingerprint"]) == (shown["sample_count"], shown["fingerprint"])
-    assert "match the manifest" in run("verify", url).stdout
+    assert "match the manifest" in run("verify", named).stdout
+    assert "name them" in run("inspect", url).stderr
 
 
 def test_index_needs_something_to_index(tmp_path: Path) -> None:
@@ -180,4 +183,4 @@ def test_compact_rewrites_once_and_then_rests(tmp_path: Path) -> None:
     assert "nothing was written" in again.stdout
     assert report["fingerprint"] in again.stdout
     assert 2 == wrong.returncode
-    assert "expected at least block_bytes" in wrong.stderr
+    assert "expected at least --block-bytes" in wrong.stderr

@@ -114,7 +114,7 @@ def test_ranks_that_give_up_fail(url: str) -> None:
         # Far more than fits into buffers: what lies there is read without a server.
         found = run(
             *("loadtest", server.address, "ds", "--ranks", "2", "--batch-size", "5"),
-            *("--epochs", "1000", "--step-ms", "50", "--give-up-s", "2", "--tokens", "0", "--json"),
+            *("--epochs", "1000", "--step-ms", "5", "--give-up-s", "2", "--tokens", "0", "--json"),
             *("--kill", str(server.process.pid), "--every", "0.3"),
         )
     report = json.loads(found.stdout)

@@ -14,7 +14,7 @@ import pyarrow as pa
 import pytest
 
 from headrace.cli.stored.row_counter import row_counter
-from headrace.client import NumpyDataset
+from headrace.client import NumpyDataset, Order
 from headrace.server import Server, ServerConfig, start_server
 from headrace.storage import RowOptions, index_packing
 from support.command import run
@@ -48,7 +48,14 @@ def test_it_shows_what_a_loop_reads(server: Server) -> None:
         place = ("--rank", str(rank), "--world-size", "2", "--global-batch-size", "16")
         shown = _read(server, "--buckets", "10", *place)
         dataset = NumpyDataset(
-            server.address, "d", batch_size=8, seed=5, buckets=10, epochs=1, rank=rank, world_size=2
+            server.address,
+            "d",
+            batch_size=8,
+            seed=5,
+            epochs=1,
+            rank=rank,
+            world_size=2,
+            order=Order(buckets=10),
         )
         with dataset:
             lengths = [[len(each) for each in arrays["tokens"]] for arrays in dataset]
@@ -66,7 +73,7 @@ def test_what_cannot_be_is_said(server: Server) -> None:
     """Numbers out of range, other buckets than the token's, and datasets without lengths."""
     token = str(_read(server, "--buckets", "10", "--global-batch-size", "16")[0]["token"])
     for name, words, found in (
-        ("d", ("--buckets", "1"), "1 is not in the range"),
+        ("d", ("--buckets", "1"), "--buckets is 1; expected an int in [2, 65537)"),
         ("d", ("--buckets", "9", "--token", token), "10"),
         ("bare", ("--buckets", "9"), "headrace index URL --pack-length"),
     ):

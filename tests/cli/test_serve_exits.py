@@ -8,6 +8,7 @@ import re
 import signal
 import socket
 import subprocess
+import time
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -17,11 +18,13 @@ import pytest
 
 from headrace.v1 import shard_service_pb2 as pb
 from support.command import HEADRACE, run, serving
+from support.forkserver import Forked
 from support.served import failure_of, messages_of
 from support.shards import numbered_batch, write_shards_of
 from support.waiting import until
 
 _END_S = 60
+_FILLED_S = 0.5  # arbitrary
 # Python has no call to send a signal to one thread of another process.
 _TGKILL = {"x86_64": 234, "aarch64": 131}.get(platform.machine(), 0)
 _ANY = ("--listen", "127.0.0.1:0")
@@ -142,7 +145,7 @@ def test_a_signal_before_it_serves_is_130(asked: signal.Signals, workers: str) -
 
 
 @pytest.fixture
-def unread(url: str) -> Iterator[subprocess.Popen[str]]:
+def unread(url: str) -> Iterator[Forked | subprocess.Popen[str]]:
     """A server that drains, with a stream that nobody reads and that so does not end."""
     with ExitStack() as stack:
         server = stack.enter_context(serving({"small": url}, "--drain-s", "600"))
@@ -151,6 +154,8 @@ def unread(url: str) -> Iterator[subprocess.Popen[str]]:
             dataset="small", global_batch_size=50, world_size=1, epoch_start=pb.EpochStart()
         )
         next(messages_of(channel, request))
+        # Until what is sent ahead fills the connection: only then the end cannot be sent either.
+        time.sleep(_FILLED_S)
         server.process.send_signal(signal.SIGTERM)
         assert until(lambda: _refuses(server.address, request))
         yield server.process
@@ -166,7 +171,7 @@ def _refuses(address: str, request: pb.ReadBatchesRequest) -> bool:
     return False
 
 
-def test_a_second_signal_ends_it_at_once(unread: subprocess.Popen[str]) -> None:
+def test_a_second_signal_ends_it_at_once(unread: Forked | subprocess.Popen[str]) -> None:
     """Though a stream is open and has minutes to end: killed by SIGTERM."""
     assert unread.poll() is None
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import numpy as np
@@ -45,13 +46,15 @@ def test_choices_are_compared(url: str, tmp_path: Path) -> None:
 
 
 def test_a_table_reads_well_and_says_when_a_uniform_order_is_free(url: str) -> None:
-    """Few blocks may be read for the labels, which is said."""
+    """Few blocks may be read for the labels, which is said; the variances are those of chance."""
     done = run("shuffle", url, "--label", "label", "--read", "200KiB")
+    variances = re.findall(r"  (\d\.\d\d) / (\d\.\d\d) / \d\.\d\d  ", done.stdout)
 
     assert 0 == done.returncode
     assert "blocks were read" in done.stderr
     assert "reads each block only once in any order" in done.stdout
-    assert "1.00" in done.stdout
+    assert 3 == len(variances) == done.stdout.count("(uniform)")
+    assert all(0.9 < float(each) < 1.1 for row in variances for each in row)
 
 
 def test_what_is_not_there_is_misuse(url: str) -> None:

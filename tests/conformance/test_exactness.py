@@ -118,6 +118,7 @@ ORDERS = st.builds(
     shuffle_samples=st.sampled_from([0, 16, 100, 10**6]),
     lanes=st.sampled_from([1, 3]),
     unit=st.sampled_from([3, 24]),
+    ramp=st.booleans(),
 )
 
 

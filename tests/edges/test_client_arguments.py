@@ -37,6 +37,8 @@ from headrace.client import (
     RandomResizedCrop,
     RemoteDataset,
     Resize,
+    Selection,
+    Sharding,
     Stack,
     TlsConfig,
     Tokenize,
@@ -73,8 +75,6 @@ def _junk() -> list[Any]:
 
 def _remote(**given: Any) -> None:
     arguments = {"target": "h:1", "dataset": "d", "batch_size": 4, **given}
-    if given.keys() & {"global_batch_size"}:
-        del arguments["batch_size"]
     dataset = RemoteDataset(**arguments)
     dataset._reading.known_global_batch_size()
     dataset._options(dataset._progress.place).to_request(epoch=0, position=0, token=None)
@@ -83,6 +83,15 @@ def _remote(**given: Any) -> None:
 def _numpy(**given: Any) -> None:
     dataset = NumpyDataset(**{"target": "h:1", "dataset": "d", "batch_size": 4, **given})
     dataset._options.to_request(epoch=0, position=0, token=None)
+
+
+def _selection(**given: Any) -> None:
+    _remote(dataset=Selection(**{"name": "d", **given}))
+
+
+def _sharding(**given: Any) -> None:
+    size = {} if "global_batch_size" in given else {"batch_size": 4}
+    _remote(**{"batch_size": None, **size}, sharding=Sharding(**given))
 
 
 def _loader(**given: Any) -> None:
@@ -112,6 +121,8 @@ MAKERS: dict[str, tuple[Callable[..., object], Callable[..., object]]] = {
     "TlsConfig": (TlsConfig, TlsConfig),
     "Access": (Access, Access),
     "Order": (Order, Order),
+    "Selection": (_selection, Selection),
+    "Sharding": (_sharding, Sharding),
     "PrivateServer": (PrivateServer, PrivateServer),
     "Transport": (Transport, Transport),
     **dict(
@@ -181,13 +192,13 @@ WRONG = {
     "words": (_remote, {"target": "my server"}, "not an address.*such as 'localhost:50051'"),
     "exchanged": (_remote, {"target": "flights", "dataset": "h:1"}, "swap the two"),
     "exchanged for NumPy": (_numpy, {"target": "flights", "dataset": "h:1"}, "swap the two"),
-    "one step": (_remote, {"steps": Cast("x", "int8")}, "expected a list of steps"),
-    "a class of steps": (_remote, {"steps": [Cast]}, r"Pass an object, Cast\(…\), not the class"),
+    "one stage": (_remote, {"stages": Cast("x", "int8")}, "expected a list of stages"),
+    "a class of stages": (_remote, {"stages": [Cast]}, r"Pass an object, Cast\(…\), not the class"),
     "a transform": (
-        *(_remote, {"steps": [CenterCrop(8)]}),
+        *(_remote, {"stages": [CenterCrop(8)]}),
         r"Pass it as DecodeImage\(…, transforms=\[CenterCrop\(…\)\]\)",
     ),
-    "deadlines=30": (_remote, {"deadlines": 30}, r"expected Deadlines\(connect_s="),
+    "deadlines=30": (Transport, {"deadlines": 30}, r"expected Deadlines\(connect_s="),
     "one name for pairs": (_remote, {"dataset": ["a", "b"]}, r"dataset\[0\] is 'a'.*pairs"),
     "a share as text": (_remote, {"dataset": [("a", "1")]}, "proportion is '1'.*pass 1.0"),
     "one bound": (
@@ -244,11 +255,10 @@ def test_numbers_of_numpy_and_iterators_are_as_good() -> None:
     """They become plain, so that a state can be written as JSON."""
     dataset = RemoteDataset(
         "h:1",
-        "d",
+        Selection("d", skips=np.array([3, 1])),  # type: ignore[arg-type]
         batch_size=np.int32(4),  # type: ignore[arg-type] # as careless users do
         seed=np.int64(7),  # type: ignore[arg-type]
         columns=map(str, "ab"),  # type: ignore[arg-type]
-        skips=np.array([3, 1]),  # type: ignore[arg-type]
     )
 
     assert (4, ("a", "b")) == (dataset._reading.batch_size, dataset._reading.columns)

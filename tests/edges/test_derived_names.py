@@ -63,7 +63,7 @@ def test_a_step_cannot_make_one(tmp_path: Path) -> None:
     write_dataset(str(tmp_path), table, shard_samples=[2])
     with running(str(tmp_path)) as server:
         dataset = RemoteDataset(
-            server.server.address, "rich", batch_size=2, steps=[Pad("x", length=4)]
+            server.server.address, "rich", batch_size=2, stages=[Pad("x", length=4)]
         )
         with pytest.raises(Exception, match=r"'x\.length', which already exists"):
             next(iter(dataset))

@@ -18,7 +18,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from headrace.client import BatchReader, Deadlines, Place, ReadOptions, RemoteDataset
+from headrace.client import BatchReader, Deadlines, Place, ReadOptions, RemoteDataset, Transport
 from headrace.client.options.settings import Backoff
 from headrace.client.servers.status import error_from_call, may_retry, retry_after_s
 from headrace.client.wire.assembler import BatchEvent, StreamAssembler
@@ -356,7 +356,9 @@ def _described(name: str, lie: object) -> str:
         setattr(server.dataset, name, lie)
         # Such an answer may be a relay's fault, so the server is asked until the time is over.
         deadlines = Deadlines(connect_s=1)
-        dataset = RemoteDataset(server.address, "d", batch_size=4, deadlines=deadlines)
+        dataset = RemoteDataset(
+            server.address, "d", batch_size=4, transport=Transport(deadlines=deadlines)
+        )
         with pytest.raises(StreamCorruptError) as caught:
             len(dataset)
         return str(caught.value).replace(server.address, "SERVER")

@@ -20,7 +20,7 @@ from headrace.errors import ShardCorruptError
 from headrace.server import ServerConfig, start_server
 from headrace.storage import OpenDataset, SourceOptions, open_dataset
 from headrace.storage.mds.encoding import ARRAY_DTYPES
-from storage.mds.mds_make import change_index, index_of, write_mds
+from storage.mds.mds_make import change_index, index_of, take_descriptions_away, write_mds
 from storage.mds.mosaic_environment import mosaic
 
 Array = NDArray[Any]
@@ -44,6 +44,7 @@ def _write(
     write_mds(folder, table, size_limit=size_limit)
     count = len(index_of(folder)["shards"])
     change_index(folder, {("shards", at, "column_encodings", 0): encoding for at in range(count)})
+    take_descriptions_away(folder)
 
 
 def _arrays(dataset: OpenDataset) -> list[Array]:

@@ -17,6 +17,7 @@ from headrace.client import (
     MixtureEntry,
     NumpyDataset,
     RemoteDataset,
+    Selection,
 )
 from headrace.errors import BadArgumentError, NotADatasetError, TokenSpecChangedError
 from headrace.server import ServerConfig, start_server
@@ -49,7 +50,7 @@ def test_skips_that_the_dataset_does_not_have_are_refused(
     address: str, skips: list[int], call: Any
 ) -> None:
     """They are of another dataset; the message names the greatest, and the ids that there are."""
-    dataset = RemoteDataset(address, "small", batch_size=4, epochs=1, skips=skips)
+    dataset = RemoteDataset(address, Selection("small", skips=skips), batch_size=4, epochs=1)
     with pytest.raises(BadArgumentError, match=rf"sample id {skips[-1]}.*'small'.*\[0, 100\)"):
         call(dataset)
 
@@ -65,7 +66,7 @@ def test_skips_of_a_mixture_never_mean_the_next_dataset(address: str, call: Any)
 
 def test_the_last_sample_can_be_skipped(address: str) -> None:
     """The greatest id is within."""
-    dataset = RemoteDataset(address, "small", batch_size=4, epochs=1, skips=[99])
+    dataset = RemoteDataset(address, Selection("small", skips=[99]), batch_size=4, epochs=1)
 
     assert 99 not in _values(dataset)
     dataset.close()
@@ -104,12 +105,12 @@ def test_a_state_of_another_end_is_refused(address: str) -> None:
         other = RemoteDataset(address, "small", batch_size=32, end=end)
         with pytest.raises(
             TokenSpecChangedError,
-            match=rf"end: '{end}' requested, but the state has 'uneven'.*token=",
+            match=rf"end: '{end}' requested, but the state has 'uneven'.*resume\(",
         ):
             other.load_state_dict(state)
     same = RemoteDataset(address, "small", batch_size=32, end="uneven")
     same.load_state_dict(state)
-    changed = RemoteDataset(address, "small", batch_size=32, token=token)
+    changed = RemoteDataset(address, "small", batch_size=32).resume(token)
     older = RemoteDataset(address, "small", batch_size=32)
     assert isinstance(state["spec"], dict)
     older.load_state_dict({**state, "spec": {k: v for k, v in state["spec"].items() if k != "end"}})

@@ -115,7 +115,7 @@ def test_what_passes_is_waited_for(name: str | list[tuple[str, float]], call: Ca
         (grpc.StatusCode.UNAVAILABLE, "STORE_UNAVAILABLE"),
     )
     with scripted_server(_epoch, describe=failing) as server:
-        call(RemoteDataset(server.address, name, batch_size=4, deadlines=LONG))
+        call(RemoteDataset(server.address, name, batch_size=4, transport=Transport(deadlines=LONG)))
 
     assert [] == failing.ways
 
@@ -143,7 +143,7 @@ def test_a_server_that_dies_in_a_call_is_followed_by_another(
         first = stack.enter_context(scripted_server(_epoch, listen=listen, describe=die))
         follower = threading.Thread(target=follow)
         follower.start()
-        call(RemoteDataset(listen, name, batch_size=4, transport=Transport("grpc"), deadlines=LONG))
+        call(RemoteDataset(listen, name, batch_size=4, transport=Transport("grpc", deadlines=LONG)))
         follower.join()
 
 
@@ -161,7 +161,9 @@ def test_one_that_hangs_does_not_take_the_time_of_the_others(order: slice) -> No
     released = threading.Event()
     with scripted_server(_epoch) as well, scripted_server(_epoch, describe=_hang(released)) as ill:
         targets = [ill.address, well.address][order]
-        dataset = RemoteDataset(targets, "d", batch_size=4, deadlines=Deadlines(connect_s=3))
+        dataset = RemoteDataset(
+            targets, "d", batch_size=4, transport=Transport(deadlines=Deadlines(connect_s=3))
+        )
 
         assert 3 == len(dataset)
         released.set()
@@ -187,7 +189,9 @@ def test_what_does_not_pass_is_raised_at_once() -> None:
     """A name that nobody serves is asked for once."""
     failing = _Failing(*[(grpc.StatusCode.NOT_FOUND, "DATASET_NOT_FOUND")] * 9)
     with scripted_server(_epoch, describe=failing) as server:
-        dataset = RemoteDataset(server.address, "d", batch_size=4, deadlines=LONG)
+        dataset = RemoteDataset(
+            server.address, "d", batch_size=4, transport=Transport(deadlines=LONG)
+        )
         with pytest.raises(DatasetNotFoundError):
             len(dataset)
 
@@ -206,7 +210,10 @@ def test_a_server_that_asks_for_no_wait_is_not_asked_without_end() -> None:
     with scripted_server(_epoch, describe=at_once) as server:
         service.append(server)
         dataset = RemoteDataset(
-            server.address, "d", batch_size=4, deadlines=Deadlines(connect_s=0.5)
+            server.address,
+            "d",
+            batch_size=4,
+            transport=Transport(deadlines=Deadlines(connect_s=0.5)),
         )
         with pytest.raises(Exception, match="no answer for"):
             len(dataset)

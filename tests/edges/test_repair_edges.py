@@ -10,11 +10,13 @@ import pytest
 
 from headrace.errors import CommitConflictError, ManifestCorruptError
 from headrace.storage import open_dataset, repair_manifest
+from headrace.storage.dataset.pointer import INDEX_POINTER_VERSION
 from headrace.storage.store.local import LocalStore
 from headrace.storage.store.store import Version
 from support.shards import numbered_batch, write_shards_of
 
 _POINTER = "headrace.json"
+_NEWER = INDEX_POINTER_VERSION + 1
 
 
 @pytest.fixture
@@ -38,7 +40,9 @@ def _refused(folder: Path) -> None:
     assert before == _files(folder)
 
 
-@pytest.mark.parametrize("change", [{"version": 3}, {"version": 3, "source": 7}, {"source": "new"}])
+@pytest.mark.parametrize(
+    "change", [{"version": _NEWER}, {"version": _NEWER, "source": 7}, {"source": "new"}]
+)
 def test_a_pointer_of_a_newer_headrace_stays(folder: Path, change: dict[str, object]) -> None:
     """It was taken for damage, and the dataset went back to what an old program understood."""
     pointer = json.loads((folder / _POINTER).read_text())

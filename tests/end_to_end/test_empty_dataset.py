@@ -11,7 +11,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from headrace.client import BatchLoader, MixtureEntry, NumpyDataset, RemoteDataset
+from headrace.client import BatchLoader, MixtureEntry, NumpyDataset, RemoteDataset, Selection
 from headrace.client import Mixture as ClientMixture
 from headrace.errors import BadArgumentError
 from headrace.server import Server, ServerConfig, start_server
@@ -78,7 +78,7 @@ def test_what_needs_samples_is_refused(server: Server) -> None:
     with pytest.raises(BadArgumentError, match="empty has no samples"):
         list(RemoteDataset(server.address, mixture, batch_size=4, epochs=1))
     with pytest.raises(BadArgumentError, match="keeps none of the 0 samples"):
-        list(RemoteDataset(server.address, "empty", batch_size=4, where="x < 3"))
+        list(RemoteDataset(server.address, Selection("empty", where="x < 3"), batch_size=4))
 
 
 def test_samples_come_to_it_later(url: str) -> None:

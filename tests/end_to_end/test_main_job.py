@@ -15,7 +15,7 @@ import torch
 from demo.object_store import Weed
 from demo.processes import Processes
 from demo.serving import Server
-from headrace.client import Batch, RemoteDataset, Transport
+from headrace.client import Batch, Order, RemoteDataset, Sharding, Transport
 from headrace.converter import write_shards
 
 if TYPE_CHECKING:
@@ -106,15 +106,15 @@ def _ranks(
         RemoteDataset(
             server.address,
             "numbers",
-            global_batch_size=GLOBAL_BATCH_SIZE,
             seed=7,
             rank=rank,
             world_size=world_size,
             epochs=epochs,
             end=end,  # type: ignore[arg-type] # one of its literals
-            with_ids=True,
             # Little, so that a rank cannot live on what it has in hand when the server dies.
             transport=Transport(prefetch_bytes=1024),
+            sharding=Sharding(global_batch_size=GLOBAL_BATCH_SIZE),
+            order=Order(with_ids=True),
         )
         for rank in range(world_size)
     ]

@@ -33,18 +33,27 @@ RAYS_OWN_LIMIT = "The current node timed out during startup"
 recipe has run yet."""
 
 
+VALIDATED, RIGHT = 301, 253
+"""Samples to validate on, the last batch of which is not full, and those near the line."""
+
+
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Serving]:
-    """320 samples of a line."""
-    url = str(tmp_path_factory.mktemp("recipes") / "line")
-    x = np.random.default_rng(1).random((320, 8), dtype=np.float32)
-    columns = {
-        "x": pa.FixedSizeListArray.from_arrays(pa.array(x.ravel()), 8),
-        "y": pa.array(x @ np.arange(8, dtype=np.float32)),
-    }
-    write_dataset(url, pa.table(columns), shard_samples=[160, 160])
-    with serving({"line": url}) as running:
+    """320 samples of a line, and others to validate on."""
+    folder = tmp_path_factory.mktemp("recipes")
+    write_dataset(str(folder / "line"), _line(320, far=0), shard_samples=[160, 160])
+    validation = _line(VALIDATED, far=VALIDATED - RIGHT)
+    write_dataset(str(folder / "val"), validation, shard_samples=[VALIDATED])
+    with serving({name: str(folder / name) for name in ("line", "val")}) as running:
         yield running
+
+
+def _line(count: int, *, far: int) -> pa.Table:
+    x = np.random.default_rng(count).random((count, 8), dtype=np.float32)
+    y = x @ np.arange(8, dtype=np.float32)
+    y[:far] += 1000
+    columns = pa.FixedSizeListArray.from_arrays(pa.array(x.ravel()), 8)
+    return pa.table({"x": columns, "y": pa.array(y)})
 
 
 @pytest.fixture(scope="module")
@@ -62,12 +71,17 @@ def frameworks(tmp_path_factory: pytest.TempPathFactory) -> str:
         check=False,
     )
     assert done.returncode == 0, done.stderr
+    torchrun = folder / "bin" / "torchrun"
+    torchrun.write_text(f'#!/bin/sh\nexec {python} -m torch.distributed.run "$@"\n')
+    torchrun.chmod(0o755)
     return str(python)
 
 
-def _run(command: list[str], recipe: str, server: Serving, checkpoint: Path, *, steps: int) -> str:
+def _run(
+    command: list[str], recipe: str, server: Serving, checkpoint: Path, *more: str, steps: int
+) -> str:
     whole = [*command, str(RECIPES / recipe), server.address, "line", str(checkpoint)]
-    whole += ["--steps", str(steps)]
+    whole += ["--steps", str(steps), *more]
     done = _finished(whole, checkpoint.parent)
     for _ in range(4):
         if RAYS_OWN_LIMIT not in done.stderr:
@@ -84,7 +98,7 @@ def _finished(command: list[str], folder: Path) -> subprocess.CompletedProcess[s
         text=True,
         timeout=600,
         check=False,
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
+        env={**os.environ, "OMP_NUM_THREADS": "1", "ACCELERATE_USE_CPU": "1"},
         cwd=folder,
     )
 
@@ -142,3 +156,48 @@ def test_workers_go_on(
 def test_frameworks_go_on(recipe: str, server: Serving, frameworks: str, tmp_path: Path) -> None:
     """The dataset's state travels in the framework's own checkpoint, or beside it."""
     _assert_resumes(recipe, server, tmp_path, first=[frameworks], then=[frameworks])
+
+
+FRAMEWORK_RECIPES = ("with_accelerate.py", "with_hf_trainer.py", "with_lightning.py")
+
+
+@pytest.mark.parametrize("recipe", ["ddp.py", "fsdp.py", "workers.py", *FRAMEWORK_RECIPES])
+def test_recipes_run_as_they_are_printed(
+    recipe: str, server: Serving, frameworks: str, tmp_path: Path
+) -> None:
+    """The command at the head of each starts as many processes as it says, and reaches its end."""
+    text = (RECIPES / recipe).read_text().replace("\\\n", " ")
+    (command,) = [line for line in text.splitlines() if f"examples/recipes/{recipe}" in line]
+    command = command.replace("localhost:50051", server.address).replace("100", "12")
+    command = command.replace("examples/recipes", str(RECIPES))
+    path = f"{Path(frameworks).parent}:{os.environ['PATH']}"
+    done = subprocess.run(
+        ["/bin/sh", "-c", f"{command} 2>&1"],
+        capture_output=True,
+        text=True,
+        timeout=600,
+        check=False,
+        env={**os.environ, "OMP_NUM_THREADS": "1", "PATH": path},
+        cwd=tmp_path,
+    )
+
+    assert done.returncode == 0, done.stdout[-4000:]
+    assert list(range(12)) == [line["step"] for line in _lines(done.stdout)]
+    if "--validation" in command:
+        assert '{"validated": 320,' in done.stdout
+
+
+@pytest.mark.parametrize("processes", [1, 2, 3, 4])
+@pytest.mark.parametrize("recipe", ["ddp.py", *FRAMEWORK_RECIPES])
+def test_validation_counts_each_sample_once(
+    recipe: str, processes: int, server: Serving, frameworks: str, tmp_path: Path
+) -> None:
+    """On any number of processes, though the last batch is not full: 301 samples, 253 right."""
+    command = [frameworks, *_torchrun(processes)[1:]]
+    options = ("--validation", "val")
+
+    output = _run(command, recipe, server, tmp_path / "c", *options, steps=200)
+
+    wanted = {"validated": VALIDATED, "right": round(RIGHT / VALIDATED, 4)}
+    assert output.count('{"validated"') == 1
+    assert json.dumps(wanted) in output

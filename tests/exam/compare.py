@@ -3,8 +3,7 @@
     PYTHONPATH=tests:examples python -m exam.compare ONE OTHER docs/exam/answers.json docs/exam.md
 
 ONE and OTHER are what ``python -m exam --json`` wrote. Times are not compared. An answer that is
-another one in the other run stands in the matrix as a range or as *sometimes*, and a list of all of
-them on the page.
+another one in the other run stands in the matrix as a range or as *sometimes*.
 """
 
 from __future__ import annotations
@@ -49,7 +48,7 @@ def merged(one: Found, other: Found) -> dict[str, Any]:
 
 
 def compared(one: Found, other: Found) -> str:
-    """Return how many answers agree, and a table of those that do not."""
+    """Return how many answers agree."""
     both = [
         (name, key)
         for name, key in _asked_twice(one, other)
@@ -60,15 +59,7 @@ def compared(one: Found, other: Found) -> str:
     asked = dict.fromkeys(names[name] for name, _ in both)
     who = "All libraries" if len(asked) == len(names) else ", ".join(asked)
     agree = f"{len(both) - len(differ)} of {len(both)} answers were the same in both"
-    end = ", these were not:" if differ else "."
-    lines = [f"{who} were asked in two runs. {agree}{end}"]
-    if differ:
-        lines += ["", "| library | question | one run | the other |", "|---|---|---|---|"]
-    titles = {question.key: question.title for question in QUESTIONS}
-    for name, key in differ:
-        texts = (_text(each[name]["answers"][key]) for each in (one, other))
-        lines.append(f"| {names[name]} | {titles[key]} | {' | '.join(texts)} |")
-    return "\n".join(lines)
+    return f"{who} were asked in two runs. {agree}."
 
 
 def _differing(one: Found, other: Found) -> Iterator[tuple[str, str]]:

@@ -16,8 +16,12 @@ from exam.libraries import LIBRARIES, Library
 from exam.questions import QUESTIONS
 
 BEGIN, END = "<!-- answers: written by tests/exam/page.py -->", "<!-- end of answers -->"
-_MESSAGE = 300  # characters of what a library says
+_MESSAGE = 160  # characters of what a library says
 _NOT_ASKED = "not asked"
+_UNASKED = (_NOT_ASKED, "not offered")
+_NO_WAY = ("not offered", "no server")
+_PLAIN = {"it packs no documents into rows", "its entry reads local files"}
+"""Reasons that many libraries share; the page gives them once."""
 
 Found = Mapping[str, Mapping[str, Any]]
 
@@ -45,7 +49,8 @@ def _matrix(found: Found, asked: list[Library]) -> Iterator[str]:
     for question in QUESTIONS:
         cells = [_cell(found[_name(library)], question.key) for library in asked]
         if any(cell != _NOT_ASKED for cell in cells):
-            yield f"| {question.title} | " + " | ".join(cells) + " |"
+            short = ("–" if cell in _NO_WAY else cell for cell in cells)  # noqa: RUF001
+            yield f"| {question.title} | " + " | ".join(short) + " |"
     firsts = [_first_s(found[_name(library)]) for library in asked]
     yield "| seconds from a resume to the first batch | " + " | ".join(firsts) + " |"
 
@@ -73,37 +78,39 @@ def _about(found: Found, library: Library) -> Iterator[str]:
     yield f"### {library.name} {about['version']}"
     yield ""
     yield f"Promise, [in our words]({library.page}): {library.promise}"
-    if seen := _seen(about):
-        yield f"\nSeen: {seen}."
     if library.remark:
         yield f"\n{library.remark}"
     yield ""
     for said, titles in _messages(about).items():
         yield f"- {', '.join(titles)}: `{said}`"
+    if reasons := _not_offered(about):
+        yield f"- not offered or not asked: `{'`, `'.join(reasons)}`"
     if "error" in about:
         yield f"- not installed: `{about['error'][:_MESSAGE]}`"
     yield ""
 
 
 def _messages(about: Mapping[str, Any]) -> dict[str, list[str]]:
-    """Return what was said, each with the questions that it was said to."""
+    """Return what was said to questions that were asked, each with these questions."""
     found: dict[str, list[str]] = {}
     for question in QUESTIONS:
-        fields = about.get("answers", {}).get(question.key)
-        if fields and fields["message"]:
-            said = " ".join(fields["message"].split())[:_MESSAGE].replace("`", "'")
+        if (said := _said(about, question.key)) and _cell(about, question.key) not in _UNASKED:
             found.setdefault(said, []).append(question.title)
     return found
 
 
-def _seen(about: Mapping[str, Any]) -> str:
-    """Return the answers, each with the questions that it was given to."""
-    found: dict[str, list[str]] = {}
-    for question in QUESTIONS:
-        cell = _cell(about, question.key)
-        if cell not in (_NOT_ASKED, "not installed"):
-            found.setdefault(cell, []).append(question.title)
-    return "; ".join(f"**{cell}**: {', '.join(titles)}" for cell, titles in found.items())
+def _not_offered(about: Mapping[str, Any]) -> list[str]:
+    """Return why a library was not asked some questions; the matrix shows which."""
+    unasked = [each.key for each in QUESTIONS if _cell(about, each.key) in _UNASKED]
+    said = dict.fromkeys(_said(about, key) for key in unasked)
+    return [reason for reason in said if reason and reason not in _PLAIN]
+
+
+def _said(about: Mapping[str, Any], key: str) -> str:
+    fields = about.get("answers", {}).get(key)
+    said = " ".join(fields["message"].split()) if fields and fields["message"] else ""
+    cut = f"{said[:_MESSAGE].rstrip()} …" if len(said) > _MESSAGE else said
+    return cut.replace("`", "'")
 
 
 def _name(library: Library) -> str:

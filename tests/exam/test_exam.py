@@ -152,7 +152,8 @@ def test_waits_become_a_table_and_a_picture() -> None:
     row = {"share": [0.5, 0.1, 0.2], "longest_s": [0.3], "first_s": [1.0], "cpu_us": [7.0]}
     found = {"rows": {"ours": {"warm": {**row, "mib": [2.0]}, "cold": {"error": "a < b"}}}}
 
-    assert "| rows, 4 KiB | headrace | 20.0 % | 300 ms | 1.0 s | 7 µs | 2 |" in written(found)
+    assert "| rows, 4 KiB | waiting |" in written(found)
+    assert "| headrace | 20.0 % | 300 ms | 1.0 s | 7 µs | 2 |" in written(found)
     assert "| headrace, cold | failed: a < b |" in written(found)
     assert "20.0 %" in drawn(found)
 

@@ -39,34 +39,45 @@ def main() -> None:
 
 
 def written(found: Found) -> str:
-    """Return a table."""
-    lines = [
-        "| samples | loader | waiting | longest wait | first batch | processor a sample | MiB |",
-        "|---|---|---|---|---|---|---|",
-    ]
-    for kind, title, row in _rows(found):
+    """Return a table for each kind of samples, and why some loaders are in none."""
+    lines: list[str] = []
+    for kind, title in _TITLES.items():
+        rows = [(loader, row) for each, loader, row in _rows(found) if each == kind]
+        if not rows:
+            continue
+        lines += [
+            f"| {title} | waiting | longest wait | first batch | processor a sample | MiB |",
+            "|---|---|---|---|---|---|",
+            *(_line(loader, row) for loader, row in rows if "not_read" not in row),
+            "",
+        ]
+    return "\n".join([*lines, *_not_read(found), _rounds(found)])
+
+
+def _line(loader: str, row: Mapping[str, Any]) -> str:
+    if "error" in row:
+        said = " ".join(row["error"].split())[:_ERROR]
+        return f"| {loader} | failed: {said} | | | | |"
+    share, longest, first, cpu, mib = (statistics.median(row[key]) for key in _FIGURES)
+    return (
+        f"| {loader} | {100 * share:.1f} % | {1000 * longest:.0f} ms | "
+        f"{first:.1f} s | {cpu:.0f} µs | {mib:,.0f} |"
+    )
+
+
+def _not_read(found: Found) -> Iterator[str]:
+    """Yield which loaders were not measured, together where the reason is the same."""
+    loaders: dict[str, dict[str, None]] = {}
+    for _, loader, row in _rows(found):
         if "not_read" in row:
-            lines.append(
-                f"| {_TITLES[kind]} | {title} | not measured: {row['not_read']} |  |  |  |  |"
-            )
-            continue
-        if "error" in row:
-            said = " ".join(row["error"].split())[:_ERROR]
-            lines.append(f"| {_TITLES[kind]} | {title} | failed: {said} |  |  |  |  |")
-            continue
-        share, longest, first, cpu, mib = (
-            statistics.median(row[key])
-            for key in ("share", "longest_s", "first_s", "cpu_us", "mib")
-        )
-        lines.append(
-            f"| {_TITLES[kind]} | {title} | {100 * share:.1f} % | {1000 * longest:.0f} ms | "
-            f"{first:.1f} s | {cpu:.0f} µs | {mib:,.0f} |"
-        )
-    return "\n".join([*lines, "", f"Medians of interleaved rounds: {_rounds(found)}."])
+            loaders.setdefault(row["not_read"], {})[loader] = None
+    reasons = [f"{', '.join(names)} ({reason})" for reason, names in loaders.items()]
+    if reasons:
+        yield f"Not measured: {'; '.join(reasons)}.\n"
 
 
 def _rounds(found: Found) -> str:
-    """Say how many rounds there were of each kind and store, of most libraries."""
+    """Say how many rounds there were: once, or of each kind and store where they differ."""
     counts: dict[str, list[int]] = {}
     for kind, title, row in _rows(found):
         if "share" in row:
@@ -74,7 +85,11 @@ def _rounds(found: Found) -> str:
             counts.setdefault(f"{_TITLES[kind].split(',')[0]} {store}", []).append(
                 len(row["share"])
             )
-    return ", ".join(f"{what} {statistics.mode(each)}" for what, each in counts.items())
+    modes = {what: statistics.mode(each) for what, each in counts.items()}
+    if len(set(modes.values())) == 1:
+        return f"Medians of {next(iter(modes.values()))} interleaved rounds."
+    of_each = ", ".join(f"{what} {count}" for what, count in modes.items())
+    return f"Medians of interleaved rounds: {of_each}."
 
 
 def drawn(found: Found) -> str:

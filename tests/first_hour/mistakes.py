@@ -113,7 +113,9 @@ COMMANDS = [
     Mistake("read {ADDR} small --rank 2 --world-size 2", "rank is 2", "[0, 2)", "world size"),
     Mistake("read {ADDR} small --batch-size 0", "0", "x>=1", _HELP),
     Mistake("read {ADDR} small --batch-size many", "'many'", "whole number", _HELP),
-    Mistake("read {ADDR} small --batch-size 1000", "600 samples", "smaller", "end='uneven'"),
+    Mistake(
+        "read {ADDR} small --batch-size 1000", "600 samples", "smaller --batch-size", "--end uneven"
+    ),
     Mistake("read {ADDR} small --end drop", "'drop'", "'drop_last'", _HELP),
     Mistake("read {ADDR} small --token AAAA", "'000000'", "expected", "`headrace read` printed"),
     Mistake("read {ADDR} small --token !!!", "not base64", "expected", "`headrace read` printed"),
@@ -130,7 +132,7 @@ COMMANDS = [
         "read {ADDR} small --tls-ca {DIR}/absent", "absent", "No such file", "a PEM file", code=1
     ),
     Mistake("list {FREE}", "{FREE}", "no headrace server answers", "`headrace serve", code=1),
-    Mistake("list {ADDR} --tls", "{ADDR}", "does not speak TLS", "leave tls= out", code=1),
+    Mistake("list {ADDR} --tls", "{ADDR}", "does not speak TLS", "leave out --tls", code=1),
     Mistake("list {URL}", "a path", _ADDRESS, "pass it as dataset"),
     Mistake("health {FREE}", "{FREE}", "no headrace server answers", "`headrace serve", code=1),
     Mistake(
@@ -247,14 +249,14 @@ CALLS = [
         title="an end that is none",
     ),
     Mistake(
-        lambda stage: stage.dataset(steps=[len]),
+        lambda stage: stage.dataset(stages=[len]),
         "of type builtin_function",
-        "a list of steps",
+        "a list of stages",
         "transform=",
         title="a function for a step",
     ),
     Mistake(
-        lambda stage: stage.first(steps=[Cast("numbr", "int64")]),
+        lambda stage: stage.first(stages=[Cast("numbr", "int64")]),
         "'numbr'",
         "there are",
         "number",
@@ -264,7 +266,7 @@ CALLS = [
         lambda stage: stage.dataset(transform="flip"),
         "'flip', of type str",
         "a function of a batch",
-        "steps=[",
+        "stages=[",
         title="a name for a function",
     ),
     Mistake(
@@ -289,7 +291,7 @@ CALLS = [
         title="a device that is none",
     ),
     Mistake(
-        lambda stage: stage.dataset(token=b"abc"),
+        lambda stage: stage.dataset().resume(b"abc"),
         "start with '616263'",
         "not a headrace token",
         "Batch.token",
@@ -394,9 +396,9 @@ CALLS = [
         title="prefetch_factor without workers",
     ),
     Mistake(
-        lambda stage: stage.dataset(stats_log="wandb"),
+        lambda stage: stage.dataset().log_stats("wandb"),  # type: ignore[arg-type] # the mistake
         "'wandb', of type str",
-        "expected StatsLog",
+        "expected a function",
         "wandb.log",
         title="a name for a log",
     ),

@@ -57,6 +57,7 @@ def specs(draw: st.DrawFn) -> OrderSpec:
         shuffle_samples=draw(st.sampled_from([0, 1, 16, 100, 2000])),
         lanes=lanes,
         unit=draw(st.sampled_from([8, 10, 64, 257])),
+        ramp=draw(st.booleans()),
     )
 
 
@@ -83,6 +84,7 @@ def orders(draw: st.DrawFn) -> Order:
         shuffle_samples=draw(st.sampled_from([0, 1, 7, 100, 2000])),
         lanes=lanes,
         unit=draw(st.integers(lanes, 300)),
+        ramp=draw(st.booleans()),
     )
     return Order(spec, table)
 

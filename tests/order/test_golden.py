@@ -1,4 +1,4 @@
-"""Golden vectors of the order: changing one of them is making version 3.
+"""Golden vectors of the order: changing one of them is making version 4.
 
 A run that resumes would silently see other samples, so a change here is never a fix.
 """
@@ -79,46 +79,68 @@ def test_permutations() -> None:
 
 
 @pytest.mark.parametrize(
-    ("options", "first", "later"),
+    ("options", "first", "third", "later"),
     [
-        ({}, [494199, 751547, 278604, 835346], [210160, 681679, 528498, 33052]),
+        (
+            {},
+            [995992, 996889, 747234, 148203],
+            [889983, 433071, 68902, 601169],
+            [210160, 681679, 528498, 33052],
+        ),
+        (
+            {"ramp": False},
+            [494199, 751547, 278604, 835346],
+            [889983, 433071, 68902, 601169],
+            [210160, 681679, 528498, 33052],
+        ),
         (
             {"shuffle_bytes": 1000000, "run_bytes": 20000},
-            [173068, 173044, 173042, 173054],
-            [418164, 795578, 966932, 1029453],
+            [641397, 641374, 59729, 164500],
+            [25544, 852144, 180777, 180670],
+            [331640, 118595, 118571, 507353],
         ),
-        ({"shuffle_bytes": 0}, [494199, 751547, 278604, 835346], [210160, 681679, 528498, 33052]),
+        (
+            {"shuffle_bytes": 0},
+            [995992, 996889, 747234, 148203],
+            [889983, 433071, 68902, 601169],
+            [210160, 681679, 528498, 33052],
+        ),
         (
             {"shuffle_samples": 5000, "run_bytes": 20000, "lanes": 3, "unit": 7},
-            [173044, 173042, 367711, 367722],
-            [186760, 186632, 737251, 837394],
+            [173102, 164725, 76213, 212759],
+            [758450, 180731, 389745, 389702],
+            [236913, 835943, 468564, 350489],
         ),
         (
             {"shuffle_samples": 200000, "run_bytes": 4096},
             [150397, 772014, 462395, 927538],
-            [531783, 761124, 199280, 206423],
+            [195593, 669154, 387437, 955251],
+            [753531, 721821, 777742, 732604],
         ),
     ],
 )
-def test_orders(options: dict[str, Any], first: list[int], later: list[int]) -> None:
-    """The first samples of epoch 0 and those in the middle of epoch 3; a change is version 3."""
+def test_orders(
+    options: dict[str, Any], first: list[int], third: list[int], later: list[int]
+) -> None:
+    """The first samples of epochs 0 and 3 and some in the middle; a change is version 4."""
     order = Order(OrderSpec(seed=7, **options), _uneven_table())
 
     assert first == order.sample_ids(0, 0, 4).tolist()
+    assert third == order.sample_ids(3, 0, 4).tolist()
     assert later == order.sample_ids(3, 500_000, 500_004).tolist()
 
 
 @pytest.mark.parametrize(
     ("batching", "wanted"),
     [
-        (Batching.RANDOM, [2003298, 2808408, 1559325, 949279, 949858, 949002, 949633, 1559367]),
+        (Batching.RANDOM, [2003279, 2808756, 1559307, 146614, 949753, 949783, 146871, 1365895]),
         (
             Batching.STRATIFIED,
-            [1559325, 949279, 2003298, 1559367, 949858, 1365975, 949002, 2808408],
+            [1559307, 146614, 2003279, 1365895, 949753, 1365670, 949783, 2808756],
         ),
         (
             Batching.PER_DATASET,
-            [1365779, 1559449, 1559505, 1365962, 1559373, 1559195, 1365998, 1559154],
+            [1365747, 1559085, 1559079, 1365812, 1365849, 1559464, 1559026, 1365651],
         ),
     ],
 )
@@ -138,16 +160,16 @@ def test_mixtures(batching: Batching, wanted: list[int]) -> None:
 @pytest.mark.parametrize(
     ("batching", "expected"),
     [
-        (Batching.RANDOM, [2510622, 2460394, 1127119, 614985, 535874, 83218, 657146, 1277710]),
-        (Batching.STRATIFIED, [1127119, 614985, 2510622, 1277710, 535874, 1709148, 83218, 2460394]),
+        (Batching.RANDOM, [2822111, 2622558, 1114691, 69960, 872820, 406997, 757342, 1277798]),
+        (Batching.STRATIFIED, [1114691, 69960, 2822111, 1277798, 872820, 1427317, 406997, 2622558]),
         (
             Batching.PER_DATASET,
-            [1008439, 1122856, 1316954, 1316900, 1890064, 1471309, 1233470, 1316964],
+            [1083370, 1427345, 1779925, 1846424, 1039004, 1621010, 1652270, 1652227],
         ),
     ],
 )
 def test_schedules(batching: Batching, expected: list[int]) -> None:
-    """A schedule over three datasets, in the middle of epoch 1; a change is version 3."""
+    """A schedule over three datasets, in the middle of epoch 1; a change is version 4."""
     spec = _mixture(
         *[{}] * 3,
         order=OrderSpec(seed=7, shuffle_bytes=10**8, run_bytes=100_000, unit=8),
@@ -184,7 +206,7 @@ def test_choices() -> None:
         (
             {"shuffle_bytes": 10**8},
             [Skips(np.arange(0, 10**6, 2)), None, Skips(np.arange(0, 10**6, 3))],
-            [438543, 815755, 2933446, 438977, 438247, 703961, 2677224, 438451],
+            [449167, 531105, 2421372, 266675, 684261, 173397, 2421658, 979363],
         ),
     ],
 )

@@ -28,10 +28,12 @@ from headrace.order import (
     ShardTable,
     Skips,
     Token,
+    buckets_text,
     encode_token,
     joined_digest,
     linear,
     piecewise,
+    stages_of,
 )
 
 _SECOND = Path(__file__).parent / "second" / "order.mjs"
@@ -52,7 +54,13 @@ def _spec(rng: np.random.Generator) -> OrderSpec:
         shuffle_samples=int(rng.choice([0, 2 ** rng.uniform(0, 16)])),
         lanes=lanes,
         unit=int(rng.integers(lanes, 3000)),
+        ramp=bool(rng.random() < 0.7),
     )
+
+
+def _epoch(rng: np.random.Generator) -> int:
+    # The first one, which may have a ramp, or any.
+    return int(rng.integers(0, 2**62)) if rng.random() < 0.5 else 0
 
 
 def _table(rng: np.random.Generator, shards: int, samples: int) -> ShardTable:
@@ -73,7 +81,7 @@ def _orders(seed: int, count: int, *, samples: int) -> list[_Question]:
     drawn: list[_Question] = []
     for _ in range(count):
         table, spec = _table(rng, int(rng.integers(1, 60)), samples), _spec(rng)
-        epoch = int(rng.integers(0, 2**62))
+        epoch = _epoch(rng)
         skips = Skips(_skips(rng, table.sample_count))
         fields = _fields(spec, epoch) | _dataset_fields(table, skips)
         drawn.append((Order(spec, table, skips=skips), epoch, fields))
@@ -86,7 +94,7 @@ def _kept_orders(seed: int, count: int, *, samples: int) -> list[_Question]:
     drawn: list[_Question] = []
     for _ in range(count):
         table, spec = _table(rng, int(rng.integers(1, 60)), samples), _spec(rng)
-        epoch, ids = int(rng.integers(0, 2**62)), _kept(rng, table.sample_count)
+        epoch, ids = _epoch(rng), _kept(rng, table.sample_count)
         kept = _kept_of(ids, table.sample_count)
         # Some of both kinds, but never all that are kept.
         skips = Skips(np.setdiff1d(_skips(rng, table.sample_count), ids[:1]))
@@ -302,25 +310,26 @@ def test_both_implementations_write_the_same_tokens() -> None:
             filters[place] = {"samples": 100 + place, "kept": ids.tolist()}
         digests = ["" if each is None else each.digest for each in kept]
         drawn: dict[str, Any] = {name: int(2 ** rng.uniform(0, 63)) for name in _NUMBERS}
+        buckets = 0 if is_mixture else int(rng.choice([0, 2, 64, 65536]))
+        lengths = rng.bytes(16).hex() if buckets and rng.random() < 0.5 else ""
         token = Token(
             mixture.fingerprint,
             mixture.order,
             **drawn,
-            mixture=mixture.digest if is_mixture else "",
-            skips=skips.digest if len(skips) else "",
-            transforms=transforms,
-            kept=joined_digest(digests) if is_mixture else digests[0],
-            buckets=0 if is_mixture else (bucketed := int(rng.choice([0, 2, 64, 65536]))),
-            lengths=rng.bytes(16).hex()
-            if not is_mixture and bucketed and rng.random() < 0.5
-            else "",
+            stages=stages_of(
+                mixture=mixture.digest if is_mixture else "",
+                filter=joined_digest(digests) if is_mixture else digests[0],
+                skips=skips.digest if len(skips) else "",
+                buckets=buckets_text(buckets, lengths),
+                transforms=transforms,
+            ),
         )
         numbers = {name: str(value) for name, value in asdict(token).items() if name in _NUMBERS}
         fields = _mixture_fields(mixture, schedule) if is_mixture else None
         own: dict[str, Any] = {"fingerprint": token.fingerprint, "mixture": fields}
-        own |= {"transforms": transforms, "buckets": token.buckets, "lengths": token.lengths}
+        own |= {"transforms": transforms, "buckets": buckets, "lengths": lengths}
         own |= asdict(mixture.order) | {"seed": str(mixture.order.seed)} | numbers
-        wanted = (filters if token.kept else None) if is_mixture else filters[0]
+        wanted = (filters if token.stage("filter") else None) if is_mixture else filters[0]
         own |= {"skips": skips.sample_ids.tolist(), "kept": wanted}
         questions.append({"token": own})
         expected.append(encode_token(token).hex())

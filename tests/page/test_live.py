@@ -7,12 +7,13 @@ import json
 import os
 import re
 import signal
-import socket
 import ssl
 import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from copy import copy
+from functools import partial
 from multiprocessing import Pipe
 from pathlib import Path
 from urllib.parse import urlencode
@@ -26,12 +27,12 @@ from headrace.errors import ConfigurationError
 from headrace.page.live.rates import marks, stream_rates
 from headrace.page.live.watch import Answer, Watch
 from headrace.server import ServerConfig
+from headrace.server.cache.needs import Shortage
 from headrace.server.process.page_process import check_page
 from headrace.server.telemetry.metrics import Metrics
 from headrace.server.telemetry.status import status_of
 from headrace.server.telemetry.stream_counts import StreamAbout
 from headrace.server.telemetry.stream_tally import StreamTally
-from support.command import serving
 from support.datasets import small_table, write_dataset
 from support.paged import TIMEOUT_S, answers, paged, served_page, write_tokens
 from support.waiting import until
@@ -55,7 +56,7 @@ def test_a_server_shows_who_reads_and_where(tmp_path: Path) -> None:
             next(batches)
             rows = until(lambda: _rows(page.ask("/live").text))
 
-            assert [["anonymous", "red", "1"]] == [row[:3] for row in rows]
+            assert [["127.0.0.1", "red", "1"]] == [row[:3] for row in rows]
             found = re.fullmatch(r"([\d,]+) \(([\d.]+) %\)", rows[0][5])
             assert found is not None
             position, step = int(found[1].replace(",", "")), int(rows[0][6].replace(",", ""))
@@ -116,21 +117,6 @@ def test_the_page_ends_with_its_server_and_comes_back_after_a_fault(tmp_path: Pa
         assert again != child
     assert until(lambda: not answers(page))
     assert until(lambda: not Path(f"/proc/{again}").exists())
-
-
-def test_a_page_whose_address_is_taken_says_so_in_a_line(tmp_path: Path) -> None:
-    """Its server serves all the same, and tries again."""
-    write_dataset(str(tmp_path / "red"), small_table(100), shard_samples=[100])
-    log = tmp_path / "log"
-    with socket.create_server(("127.0.0.1", 0)) as other, log.open("w") as stderr:
-        taken = f"127.0.0.1:{other.getsockname()[1]}"
-        with serving({"red": str(tmp_path / "red")}, "--page", taken, stderr=stderr) as server:
-            assert until(lambda: "the page ended with 1; starting it again" in log.read_text())
-            with NumpyDataset(server.address, "red", batch_size=10) as dataset:
-                assert 100 == sum(len(batch["number"]) for batch in dataset)
-
-    assert f"ERROR   the page cannot listen on {taken} (Address already in use);" in log.read_text()
-    assert "Traceback" not in log.read_text()
 
 
 def _pages(parent: int) -> list[int]:
@@ -208,6 +194,35 @@ def test_256_streams_are_a_line_each(tmp_path: Path) -> None:
     assert len(answer.content) < 512 << 10
 
 
+def test_a_cache_that_is_too_small_is_named_with_what_would_help(tmp_path: Path) -> None:
+    """Operators are told what all jobs need, and a tenant only what its own needs."""
+    write_dataset(str(tmp_path / "red"), small_table(10), shard_samples=[10])
+    tokens = write_tokens(
+        tmp_path / "tokens.json", {"anna": ["red"], "olga": ["*"]}, operators=["olga"]
+    )
+    metrics = Metrics()
+    for rank, short in ((0, 20), (1, 30)):
+        shortage = Shortage(short << 20, 7 << 20, 50 << 20, 14 << 20, 2)
+        about = StreamAbout(
+            "anna", "ipv4:10.0.0.1:1", "batches", 10, (0, 0), partial(copy, shortage)
+        )
+        StreamTally(metrics, "red", rank, about).begin()
+    with (
+        _watched(metrics) as watch,
+        paged({"red": str(tmp_path / "red")}, watch=watch, tokens=tokens) as page,
+    ):
+        anna, olga = (
+            page.ask("/live", headers=page.session(name * 16)).text for name in ("anna", "olga")
+        )
+
+    for text in (anna, olga):
+        assert 1 == text.count("The cache is too small for <bdi>red</bdi>")
+        assert "its job needs 30 MiB and may use 7 MiB" in text
+    assert "Raise <code>cache_bytes</code> to 50 MiB for all open jobs" in olga
+    assert "50 MiB" not in anna
+    assert "Ask for more <code>cache_bytes</code>" in anna
+
+
 def test_nobody_looks_and_nothing_is_asked(tmp_path: Path) -> None:
     """Other views ask the server nothing, and many that look at once ask it once."""
     write_dataset(str(tmp_path / "red"), small_table(10), shard_samples=[10])
@@ -265,6 +280,7 @@ def _answer(at: float, reasons: dict[str, float], streams: dict[int, dict[str, f
             "made_s": 0.0,
             "store_wait_s": 0.0,
             "client_wait_s": 0.0,
+            "shortage": None,
             **row,
         }
         for number, row in streams.items()

@@ -16,7 +16,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from headrace.client import Mixture, MixtureEntry, RemoteDataset
+from headrace.client import Mixture, MixtureEntry, RemoteDataset, Selection
 from headrace.errors import BadArgumentError
 from headrace.order import (
     MixtureDataset,
@@ -26,6 +26,7 @@ from headrace.order import (
     Token,
     dump_mixture,
     encode_token,
+    stages_of,
 )
 from headrace.page.data.filter_results import FilterResults
 from headrace.page.runs.run_options import read_mixture_text, read_skips
@@ -67,19 +68,18 @@ def _mixture() -> Mixture:
     )
 
 
-_SUBJECTS: dict[str, tuple[Any, dict[str, Any]]] = {
-    "filter": ("red", {"where": "third = 1"}),
-    "skips": ("red", {"skips": list(range(290))}),
-    "both": ("red", {"where": "third < 2", "skips": [3, 6, 7]}),
-    "mixture": ([("red", 1.0), ("blue", 2.0)], {}),
-    "filtered mixture": (_mixture(), {}),
+_SUBJECTS: dict[str, Any] = {
+    "filter": Selection("red", where="third = 1"),
+    "skips": Selection("red", skips=list(range(290))),
+    "both": Selection("red", where="third < 2", skips=[3, 6, 7]),
+    "mixture": [("red", 1.0), ("blue", 2.0)],
+    "filtered mixture": _mixture(),
 }
 
 
 def _read(world: _World, what: str) -> tuple[dict[str, Any], list[int]]:
     """Return a state after three batches, and the values of the fourth."""
-    subject, options = _SUBJECTS[what]
-    with RemoteDataset(world.server.address, subject, batch_size=8, seed=5, **options) as dataset:
+    with RemoteDataset(world.server.address, _SUBJECTS[what], batch_size=8, seed=5) as dataset:
         batches = iter(dataset)
         for _ in range(3):
             next(batches)
@@ -209,7 +209,7 @@ def test_what_is_too_long_for_an_address_is_shown_all_the_same(world: _World) ->
     """And it is said that such a view has no address."""
     ids = [sample for sample in range(_COUNT) if sample % 7]
     comments = "\n".join(f"{sample}  # {'damaged ' * 8}" for sample in ids)
-    with RemoteDataset(world.server.address, "red", batch_size=8, skips=ids) as dataset:
+    with RemoteDataset(world.server.address, Selection("red", skips=ids), batch_size=8) as dataset:
         batches = iter(dataset)
         next(batches)
         state = dataset.state_dict()
@@ -226,7 +226,7 @@ def test_a_list_of_the_server_is_found_by_its_digest(world: _World, tmp_path: Pa
     (tmp_path / "list.txt").write_text("1\n2\n# none\n50\n")
     config = {"datasets": {"red": {"url": str(world.folder / "red"), "skips": ["list.txt"]}}}
     (tmp_path / "serve.json").write_text(json.dumps(config))
-    token = _token(world.folder / "red", skips=Skips([1, 2, 50]).digest)
+    token = _token(world.folder / "red", stages=stages_of(skips=Skips([1, 2, 50]).digest))
     page = world.page
     library = page.site.library
     given = library._configs()

@@ -306,6 +306,17 @@ def test_figures_and_picture_of_a_choice(page: Paged) -> None:
     assert 200 == page.ask("/d/rich/order?storage=1&lanes=3").status
 
 
+def test_orders_and_batches_are_shown_without_a_ramp_on_request(page: Paged) -> None:
+    """As with the other options of an order, the form keeps what was chosen."""
+    for view in ("order", "batch"):
+        default, without = (
+            page.ask(f"/d/rich/{view}?lanes=2{each}").text for each in ("", "&ramp=0")
+        )
+        assert " selected>in epoch 0</option>" in default
+        assert " selected>none</option>" in without
+        assert 'name="lanes" inputmode="numeric" size="3" value="2"' in without
+
+
 # Runs.
 
 

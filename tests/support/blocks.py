@@ -79,10 +79,10 @@ def cache_of(
         cache.close()
 
 
-def add_source(cache: BlockCache, store: CountingStore, *, raw_bytes: int = 0) -> Source:
+def add_source(cache: BlockCache, store: CountingStore, *, memory_bytes: int = 0) -> Source:
     """Add a store's blocks to a cache, with the number of bytes that they are said to take."""
     layout = block_layout([wire_column(pa.field("x", pa.int64(), nullable=False))])
-    return cache.add_source(store, layout, block_count=1000, raw_bytes=raw_bytes)
+    return cache.add_source(store, layout, block_count=1000, memory_bytes=memory_bytes)
 
 
 def demand(cache: BlockCache, source: Source, blocks: list[int], waiter: Waiter) -> list[int]:

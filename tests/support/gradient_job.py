@@ -21,7 +21,7 @@ import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-from headrace.client import Batch, RemoteDataset
+from headrace.client import Batch, RemoteDataset, Sharding
 
 DOCS = Path(__file__).parents[2] / "docs" / "client.md"
 GLOBAL_BATCH = 8
@@ -66,15 +66,22 @@ def _batches(dataset: RemoteDataset, counts: list[int]) -> Iterator[Batch]:
 
 
 def _read(
-    address: str, model: nn.Module, *, position: int, rank: int, world_size: int, **options: Any
+    address: str,
+    model: nn.Module,
+    *,
+    position: int,
+    rank: int,
+    world_size: int,
+    replication: int = 1,
+    **options: Any,
 ) -> tuple[list[list[float]], list[int]]:
     """Run the loop over the rest of an epoch; return each step's gradient, and its samples."""
     dataset = RemoteDataset(
         address,
         "d",
-        global_batch_size=GLOBAL_BATCH,
         rank=rank,
         world_size=world_size,
+        sharding=Sharding(global_batch_size=GLOBAL_BATCH, replication=replication),
         **options,
     )
     dataset.seek(0, position)

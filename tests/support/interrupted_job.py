@@ -114,8 +114,7 @@ def main() -> None:
         "d",
         batch_size=BATCH,
         shuffle=kind is RemoteDataset,
-        transport=Transport(prefetch_bytes=1 << 12),
-        deadlines=QUICK,
+        transport=Transport(prefetch_bytes=1 << 12, deadlines=QUICK),
     )
     found = []
     for _ in range(rounds):

@@ -132,6 +132,9 @@ class _MortalStore:
         self._clock.tick()
         return _MortalWriter(self._store.open_writer(name), self._clock)
 
+    def below(self, name: str) -> Store:
+        return self._store.below(name)
+
     def close(self) -> None:
         self._store.close()
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import json
 from collections.abc import Callable
 from typing import Any, cast
 
@@ -14,6 +15,7 @@ from numpy.typing import NDArray
 from headrace.cli.stored.row_counter import row_counter
 from headrace.client import Batch, RaggedColumn
 from headrace.storage import PackingPointer, RowOptions, index_packing
+from headrace.storage.packing.pointer import digest_of
 from headrace.v1 import shard_service_pb2 as pb
 from support.served import Transcript, messages_of, read_until_failure
 
@@ -155,3 +157,12 @@ def resumed_payloads(
         joined += [list(itertools.chain.from_iterable(each)) for each in batches]
         place = {"resume_token": ranks[0].tokens[len(batches) - 1]}
     return joined
+
+
+def of_other_dataset(content: bytes, old: str, new: str) -> bytes:
+    """Return a file of a `packing/` folder as if it were another dataset's, its digest too."""
+    content = content.replace(old.encode(), new.encode())
+    if not content.startswith(b"{"):
+        return content
+    facts = {key: value for key, value in json.loads(content).items() if key != "digest"}
+    return json.dumps({**facts, "digest": digest_of(facts)}).encode()

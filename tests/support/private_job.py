@@ -13,12 +13,17 @@ import sys
 
 import torch
 
-from headrace.client import RemoteDataset
+from headrace.client import RemoteDataset, Sharding
 
 
 def _rank(url: str, rank: int, world_size: int) -> None:
     dataset = RemoteDataset(
-        None, url, global_batch_size=8 * world_size, rank=rank, world_size=world_size, epochs=1
+        None,
+        url,
+        rank=rank,
+        world_size=world_size,
+        epochs=1,
+        sharding=Sharding(global_batch_size=8 * world_size),
     )
     ids = []
     for batch in dataset:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from itertools import chain
-from typing import Any
+from typing import Any, Literal
 
-from headrace.client import Batch, RemoteDataset
+from headrace.client import Batch, RemoteDataset, Selection, Sharding
 from headrace.server import Server
 
 GLOBAL_BATCH = 12
@@ -17,12 +17,14 @@ SEED = 5
 
 def rank_batches(
     server: Server,
-    name: str,
-    steps: list[Any],
+    name: str | Selection,
+    stages: list[Any],
     *,
     rank: int = 0,
     world: int = 1,
     epochs: int = 2,
+    deal: Literal["balanced"] | None = None,
+    token: bytes | None = None,
     **options: Any,
 ) -> Iterator[Batch]:
     """Yield a rank's batches of all epochs, in an order of `SEED`, without dropping any sample."""
@@ -30,10 +32,12 @@ def rank_batches(
         server.address,
         name,
         batch_size=GLOBAL_BATCH // world,
-        steps=steps,
+        stages=stages,
         rank=rank,
         world_size=world,
         epochs=epochs,
+        sharding=Sharding(deal=deal),
         **{"seed": SEED, "end": "uneven", **options},
     )
+    dataset.resume(token)
     return chain.from_iterable(dataset for _ in range(epochs))

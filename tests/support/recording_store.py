@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import threading
 import time
 from collections.abc import Iterator
@@ -24,6 +25,9 @@ CUT_ERROR = 1403
 TRICKLE = 2000
 """Added to a status: a body of 40 bytes, one every 0.2 s."""
 
+_OBJECT = b"hello"
+_KEY = re.compile(r"Credential=(\w+)/")
+
 
 class _Recording(BaseHTTPRequestHandler):
     """Keeps the headers of each request and answers with the server's next status."""
@@ -31,11 +35,16 @@ class _Recording(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
     requests: list[dict[str, str]]
     statuses: list[int]
+    refusals: dict[str, tuple[int, str]]
 
     def do_GET(self) -> None:
         """Answer once."""
         headers = {key.lower(): value for key, value in self.headers.items()}
         self.requests.append({**headers, ":path": self.path})
+        signed = _KEY.search(headers.get("authorization", ""))
+        if signed is not None and signed[1] in self.refusals:
+            self._refuse(*self.refusals[signed[1]])
+            return
         status = self.statuses.pop(0) if self.statuses else (206 if "range" in headers else 200)
         if status == CUT_ERROR:
             self._refuse_in_part()
@@ -43,12 +52,22 @@ class _Recording(BaseHTTPRequestHandler):
         if status > TRICKLE:
             self._trickle(status - TRICKLE)
             return
-        body = b"hello" if status in {200, 206} else b""
+        first, last = _part(headers.get("range", "bytes=0-"))
+        body = {200: _OBJECT, 206: _OBJECT[first : last + 1]}.get(status, b"")
         self.send_response(206 if status == CUT else status)
         self.send_header("Content-Length", "5" if status == CUT else str(len(body)))
+        if status in {206, CUT}:
+            self.send_header("Content-Range", f"bytes {first}-{last}/{len(_OBJECT)}")
         self.end_headers()
         self.wfile.write(body)
         self.close_connection = status == CUT
+
+    def _refuse(self, status: int, code: str) -> None:
+        body = f"<Error><Code>{code}</Code></Error>".encode()
+        self.send_response(status)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
 
     def _refuse_in_part(self) -> None:
         self.send_response(403)
@@ -71,21 +90,42 @@ class _Recording(BaseHTTPRequestHandler):
         """Say nothing."""
 
 
+def _part(header: str) -> tuple[int, int]:
+    first, _, last = header.removeprefix("bytes=").partition("-")
+    end = len(_OBJECT) - 1
+    return int(first), min(int(last), end) if last else end
+
+
 class RecordingStore:
-    """An HTTP server that says what it was asked."""
+    """An HTTP server that says what it was asked.
+
+    Attributes:
+        requests: The headers of each request, by names in lower case, and its ``:path``.
+        statuses: With which statuses the next requests are answered.
+        refusals: The keys that are refused, with a status and a code of S3.
+    """
 
     def __init__(self) -> None:
         self.requests: list[dict[str, str]] = []
         self.statuses: list[int] = []
-        handler = type(
-            "_Handler", (_Recording,), {"requests": self.requests, "statuses": self.statuses}
-        )
+        self.refusals: dict[str, tuple[int, str]] = {}
+        shared = {
+            "requests": self.requests,
+            "statuses": self.statuses,
+            "refusals": self.refusals,
+        }
+        handler = type("_Handler", (_Recording,), shared)
         self._server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
         self._thread = threading.Thread(
             target=self._server.serve_forever, args=(0.02,), name="recording-store"
         )
         self._thread.start()
         self.port = int(self._server.server_address[1])
+
+    def used_keys(self) -> list[str]:
+        """Return the key of each request that was signed."""
+        found = (_KEY.search(sent.get("authorization", "")) for sent in self.requests)
+        return [match[1] for match in found if match]
 
     def store(self, **options: Any) -> Store:
         """Open a store of the bucket ``flowers`` there."""

@@ -11,14 +11,35 @@ import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Literal
 from urllib.parse import urlsplit
 
 Fault = Literal[
-    "pass", "throttle", "reset", "cut", "short", "altered", "down", "silent", "stall", "trickle"
+    "pass",
+    "throttle",
+    "reset",
+    "cut",
+    "short",
+    "altered",
+    "down",
+    "silent",
+    "stall",
+    "trickle",
+    "mixed",
+    "stale",
+    "unstated",
+    "hidden",
 ]
+"""What becomes of a request.
 
+As by a cache that confuses its keys, ``mixed`` is the first answer for another part of the object
+with as many bytes, and ``stale`` the first answer for the same part; ``unstated`` does not state
+its range. ``hidden`` is a refusal in place of absence, as for a role that may not list.
+"""
+
+_HIDDEN = b"<Error><Code>AccessDenied</Code><Message>Access Denied.</Message></Error>"
 _BUSY = b"<Error><Code>SlowDown</Code><Message>Please reduce your request rate.</Message></Error>"
 _UPSTREAM_TIMEOUT_S = 30
 
@@ -27,6 +48,8 @@ _ALTERED_STEP = 512
 
 # Between two bytes of an answer that trickles (arbitrary).
 _TRICKLE_S = 0.1
+
+_Answer = tuple[int, dict[str, str], bytes]
 
 
 class StoreProxy:
@@ -39,6 +62,7 @@ class StoreProxy:
         delay_s: How long the store takes for each part.
         seen: The parts that were asked for, one entry a request.
         met: How many requests met each fault.
+        kept: The first answer for each part, if it is a dictionary; for ``mixed`` and ``stale``.
     """
 
     def __init__(self, upstream: str) -> None:
@@ -54,7 +78,10 @@ class StoreProxy:
         self._down = threading.Event()
         self._closed = threading.Event()
         self.delay_s = 0.0
-        self._thread = threading.Thread(target=self._server.serve_forever, name="store-proxy")
+        self.kept: dict[tuple[str, str | None], _Answer] | None = None
+        self._thread = threading.Thread(
+            target=self._server.serve_forever, args=(0.02,), name="store-proxy"
+        )
         self._thread.start()
 
     def once_each(self, fault: Fault, *, where: str = "") -> None:
@@ -110,6 +137,25 @@ class StoreProxy:
             self.wait(self.delay_s)
         return self._counted(self.choose(key))
 
+    def answer_of(self, fault: Fault, path: str, part: str | None, true: _Answer) -> _Answer:
+        """Return the answer that is sent for the store's own one, and keep that."""
+        status, headers, body = true
+        if fault == "unstated":
+            return status, {k: v for k, v in headers.items() if k != "Content-Range"}, body
+        if fault == "hidden" and status == HTTPStatus.NOT_FOUND:
+            return HTTPStatus.FORBIDDEN, {"Content-Length": str(len(_HIDDEN))}, _HIDDEN
+        if self.kept is None:
+            return true
+        kept = self.kept.setdefault((path, part), true)
+        if fault == "stale":
+            return kept
+        same_size = (
+            found
+            for (place, other), found in self.kept.items()
+            if place == path and other != part and len(found[2]) == len(body)
+        )
+        return next(same_size, true) if fault == "mixed" else true
+
     def wait(self, seconds: float | None = None) -> bool:
         """Wait, for ever if nothing is said; return whether the proxy was closed meanwhile."""
         return self._closed.wait(seconds)
@@ -139,6 +185,7 @@ def store_proxied(upstream: str) -> Iterator[StoreProxy]:
 
 class _Server(ThreadingHTTPServer):
     daemon_threads = True
+    request_queue_size = 128  # with five, some of a burst of connections wait for a second or more
     proxy: StoreProxy
 
     def handle_error(self, request: object, client_address: object) -> None:
@@ -180,10 +227,15 @@ class _Handler(BaseHTTPRequestHandler):
         self._upstream.request(self.command, self.path, headers=dict(self.headers))
         answer = self._upstream.getresponse()
         body = answer.read()
-        headers = {key: value for key, value in answer.getheaders() if key != "Connection"}
-        self._answer(fault, answer.status, headers, body)
+        headers = {key.title(): value for key, value in answer.getheaders()}
+        headers.pop("Connection", None)
+        headers.pop("Keep-Alive", None)
+        part = self.headers.get("x-ms-range") or self.headers.get("Range")
+        found = proxy.answer_of(fault, self.path, part, (answer.status, headers, body))
+        self._answer(fault, *found)
 
     def _answer(self, fault: Fault, status: int, headers: dict[str, str], body: bytes) -> None:
+        headers = dict(headers)
         stated = int(headers.pop("Content-Length", len(body)))
         half = len(body) // 2
         if fault == "altered":

@@ -8,8 +8,10 @@ from contextlib import closing, contextmanager
 from headrace.server.batch.targets import Outlet
 from headrace.server.cache.block_cache import BlockCache
 from headrace.server.datasets.served_dataset import ServedDataset
+from headrace.server.settings.server_config import ServerConfig
 from headrace.server.shares import Budget, Share
 from headrace.server.stream.batch_stream import BatchStream, StreamLimits, StreamObserver
+from headrace.server.stream.stage_plugs import open_stages
 from headrace.server.stream.stream_setup import stream_contents
 from headrace.server.telemetry.metrics import Metrics
 from headrace.server.telemetry.stream_tally import StreamTally
@@ -28,6 +30,7 @@ class Streams:
     def __init__(self, cache: BlockCache, served: ServedDataset) -> None:
         self.cache = cache
         self.served = served
+        self._stages = open_stages(ServerConfig(datasets={"d": "/d"}), Metrics())
 
     def open(
         self,
@@ -45,10 +48,11 @@ class Streams:
             max_batch_bytes=1 << 27,
             prefetch_bytes=lambda: 0,
         )
+        contents = stream_contents(request, self.served, self._stages)
         return BatchStream(
-            stream_contents(request, self.served),
+            contents,
             dataset=self.served.name,
-            blocks=self.served.blocks(self.cache),
+            blocks=contents.blocks(self.cache),
             limits=limits,
             observer=observer or StreamTally(Metrics(), self.served.name, None),
             outlet=outlet,

@@ -12,7 +12,7 @@ import grpc
 import pytest
 import xxhash
 
-from headrace.client import RemoteDataset
+from headrace.client import Order, RemoteDataset
 from headrace.server import ServerConfig, start_server
 from headrace.v1 import shard_service_pb2 as pb
 from support.served import read
@@ -89,7 +89,9 @@ def test_todays_client_reads_from_an_old_server(release: Path, address: str) -> 
 def _epoch(address: str) -> list[tuple[bytes, list[int]]]:
     """Read half of an epoch, and the rest from the state, as another dataset would."""
     batches = []
-    dataset = RemoteDataset(address, "ds", batch_size=12, seed=1, epochs=1, with_ids=True)
+    dataset = RemoteDataset(
+        address, "ds", batch_size=12, seed=1, epochs=1, order=Order(with_ids=True)
+    )
     for batch in dataset:
         assert batch.sample_ids is not None
         batches.append((batch.token, batch.sample_ids.tolist()))
@@ -97,7 +99,9 @@ def _epoch(address: str) -> list[tuple[bytes, list[int]]]:
             break
     state = dataset.state_dict()
     dataset.close()
-    resumed = RemoteDataset(address, "ds", batch_size=12, seed=1, epochs=1, with_ids=True)
+    resumed = RemoteDataset(
+        address, "ds", batch_size=12, seed=1, epochs=1, order=Order(with_ids=True)
+    )
     resumed.load_state_dict(state)
     for batch in resumed:
         assert batch.sample_ids is not None

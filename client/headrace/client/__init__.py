@@ -15,6 +15,7 @@ from headrace.client.api.stats import ClientStats
 from headrace.client.api.stats_log import StatsLog
 from headrace.client.api.tensorflow_dataset import tf_dataset
 from headrace.client.feeds.open_feed import RingFeeds
+from headrace.client.feeds.shortage import CacheShortage
 from headrace.client.feeds.transport import Landing, TransportState
 from headrace.client.feeds.wait_times import HopSeconds
 from headrace.client.options.access import Access, TlsConfig
@@ -35,8 +36,10 @@ from headrace.client.options.mixture import Mixture, MixtureEntry, read_mixture
 from headrace.client.options.order import Order
 from headrace.client.options.private import Fallback, PrivateServer
 from headrace.client.options.read_request import ReadOptions
+from headrace.client.options.selection import Selection
 from headrace.client.options.settings import Deadlines, Hedge
-from headrace.client.options.steps import Cast, DecodeImage, Pad, Stack, Tokenize, Transform
+from headrace.client.options.sharding import Sharding
+from headrace.client.options.stages import Cast, DecodeImage, Pad, Stack, Tokenize, Transform
 from headrace.client.options.transport import Transport
 from headrace.client.reader.prefetch import Prefetcher
 from headrace.client.reader.reader import BatchReader, Place
@@ -63,6 +66,7 @@ __all__ = [
     "Boxes",
     "BufferPool",
     "BytesColumn",
+    "CacheShortage",
     "Cast",
     "CenterCrop",
     "ClientStats",
@@ -98,6 +102,8 @@ __all__ = [
     "RemoteDataset",
     "Resize",
     "RingFeeds",
+    "Selection",
+    "Sharding",
     "Stack",
     "StatsLog",
     "StringColumn",

@@ -17,17 +17,21 @@ from headrace.arguments.checks import (
     whole,
     whole_or_none,
 )
+from headrace.arguments.dataset_url import joined_sources, split_source, with_source
 
 __all__ = [
     "flag",
     "instance",
     "instance_or_none",
+    "joined_sources",
     "mapping_or_none",
     "number",
     "one_of",
     "shown",
+    "split_source",
     "text",
     "texts",
     "whole",
     "whole_or_none",
+    "with_source",
 ]

@@ -43,6 +43,8 @@ from headrace.order.slices.buckets import (
     MOST_BUCKETS,
     Buckets,
     Window,
+    buckets_text,
+    split_buckets,
 )
 from headrace.order.slices.even_deal import (
     MAX_ACCUMULATED,
@@ -56,19 +58,20 @@ from headrace.order.slices.slicing import EndMode, EpochPlan, RankBatch, Row, fi
 from headrace.order.token.images import (
     AUGMENTATION_VERSION,
     IMAGES,
+    TRANSFORMS_LIMIT_BYTES,
     images_title,
-    mixing_step,
     split_images,
 )
 from headrace.order.token.token import (
     NUMBER_LIMIT,
     TOKEN_LIMIT_BYTES,
     TOKEN_VERSION,
-    TRANSFORMS_LIMIT_BYTES,
+    Stages,
     Token,
     TokenEncoder,
     decode_token,
     encode_token,
+    stages_of,
 )
 from headrace.order.token.tokenizers import TOKENIZER, tokenizer_version
 
@@ -109,6 +112,7 @@ __all__ = [
     "Schedule",
     "ShardTable",
     "Skips",
+    "Stages",
     "Step",
     "Stored",
     "Token",
@@ -116,6 +120,7 @@ __all__ = [
     "Walk",
     "Window",
     "batch_sample_ids",
+    "buckets_text",
     "check_skips",
     "check_speeds",
     "check_within",
@@ -131,7 +136,6 @@ __all__ = [
     "joined_digest",
     "linear",
     "load_mixture",
-    "mixing_step",
     "mixture_differences",
     "mixture_order_of",
     "network_sides",
@@ -141,7 +145,9 @@ __all__ = [
     "sample_keys",
     "slices_of",
     "spec_differences",
+    "split_buckets",
     "split_images",
+    "stages_of",
     "table_of",
     "tokenizer_version",
     "transform_keys",

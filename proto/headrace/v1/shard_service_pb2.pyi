@@ -1,3 +1,4 @@
+from google.protobuf import any_pb2 as _any_pb2
 from google.protobuf.internal import containers as _containers
 from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
 from google.protobuf import descriptor as _descriptor
@@ -220,7 +221,7 @@ class Column(_message.Message):
     def __init__(self, name: _Optional[str] = ..., kind: _Optional[_Union[ColumnKind, str]] = ..., element_type: _Optional[_Union[ElementType, str]] = ..., item_shape: _Optional[_Iterable[int]] = ..., nullable: bool = ..., logical_type: _Optional[str] = ..., stored_column: _Optional[str] = ...) -> None: ...
 
 class OrderSpec(_message.Message):
-    __slots__ = ("version", "seed", "shuffle", "run_bytes", "shuffle_bytes", "lanes", "unit", "shuffle_samples")
+    __slots__ = ("version", "seed", "shuffle", "run_bytes", "shuffle_bytes", "lanes", "unit", "shuffle_samples", "ramp")
     VERSION_FIELD_NUMBER: _ClassVar[int]
     SEED_FIELD_NUMBER: _ClassVar[int]
     SHUFFLE_FIELD_NUMBER: _ClassVar[int]
@@ -229,6 +230,7 @@ class OrderSpec(_message.Message):
     LANES_FIELD_NUMBER: _ClassVar[int]
     UNIT_FIELD_NUMBER: _ClassVar[int]
     SHUFFLE_SAMPLES_FIELD_NUMBER: _ClassVar[int]
+    RAMP_FIELD_NUMBER: _ClassVar[int]
     version: int
     seed: int
     shuffle: bool
@@ -237,7 +239,8 @@ class OrderSpec(_message.Message):
     lanes: int
     unit: int
     shuffle_samples: int
-    def __init__(self, version: _Optional[int] = ..., seed: _Optional[int] = ..., shuffle: bool = ..., run_bytes: _Optional[int] = ..., shuffle_bytes: _Optional[int] = ..., lanes: _Optional[int] = ..., unit: _Optional[int] = ..., shuffle_samples: _Optional[int] = ...) -> None: ...
+    ramp: bool
+    def __init__(self, version: _Optional[int] = ..., seed: _Optional[int] = ..., shuffle: bool = ..., run_bytes: _Optional[int] = ..., shuffle_bytes: _Optional[int] = ..., lanes: _Optional[int] = ..., unit: _Optional[int] = ..., shuffle_samples: _Optional[int] = ..., ramp: bool = ...) -> None: ...
 
 class EpochStart(_message.Message):
     __slots__ = ("epoch", "position")
@@ -330,7 +333,7 @@ class Stack(_message.Message):
     def __init__(self, column: _Optional[str] = ..., item_shape: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class DecodeImage(_message.Message):
-    __slots__ = ("column", "height", "width", "channels", "fit", "transforms", "layout", "on_error", "masks", "boxes")
+    __slots__ = ("column", "height", "width", "channels", "fit", "transforms", "layout", "on_error", "masks", "boxes", "allow_decoder_change")
     COLUMN_FIELD_NUMBER: _ClassVar[int]
     HEIGHT_FIELD_NUMBER: _ClassVar[int]
     WIDTH_FIELD_NUMBER: _ClassVar[int]
@@ -341,6 +344,7 @@ class DecodeImage(_message.Message):
     ON_ERROR_FIELD_NUMBER: _ClassVar[int]
     MASKS_FIELD_NUMBER: _ClassVar[int]
     BOXES_FIELD_NUMBER: _ClassVar[int]
+    ALLOW_DECODER_CHANGE_FIELD_NUMBER: _ClassVar[int]
     column: str
     height: int
     width: int
@@ -351,7 +355,8 @@ class DecodeImage(_message.Message):
     on_error: OnError
     masks: _containers.RepeatedScalarFieldContainer[str]
     boxes: _containers.RepeatedCompositeFieldContainer[Boxes]
-    def __init__(self, column: _Optional[str] = ..., height: _Optional[int] = ..., width: _Optional[int] = ..., channels: _Optional[int] = ..., fit: _Optional[_Union[ImageFit, str]] = ..., transforms: _Optional[_Iterable[_Union[ImageTransform, _Mapping]]] = ..., layout: _Optional[_Union[ImageLayout, str]] = ..., on_error: _Optional[_Union[OnError, str]] = ..., masks: _Optional[_Iterable[str]] = ..., boxes: _Optional[_Iterable[_Union[Boxes, _Mapping]]] = ...) -> None: ...
+    allow_decoder_change: bool
+    def __init__(self, column: _Optional[str] = ..., height: _Optional[int] = ..., width: _Optional[int] = ..., channels: _Optional[int] = ..., fit: _Optional[_Union[ImageFit, str]] = ..., transforms: _Optional[_Iterable[_Union[ImageTransform, _Mapping]]] = ..., layout: _Optional[_Union[ImageLayout, str]] = ..., on_error: _Optional[_Union[OnError, str]] = ..., masks: _Optional[_Iterable[str]] = ..., boxes: _Optional[_Iterable[_Union[Boxes, _Mapping]]] = ..., allow_decoder_change: bool = ...) -> None: ...
 
 class Boxes(_message.Message):
     __slots__ = ("column", "format", "min_size", "labels")
@@ -531,30 +536,8 @@ class Tokenize(_message.Message):
     special_tokens: bool
     def __init__(self, column: _Optional[str] = ..., tokenizer: _Optional[str] = ..., digest: _Optional[str] = ..., special_tokens: bool = ...) -> None: ...
 
-class BatchStep(_message.Message):
-    __slots__ = ("cast", "pad", "stack", "decode_image", "transform", "mix_up", "cut_mix", "one_hot", "tokenize")
-    CAST_FIELD_NUMBER: _ClassVar[int]
-    PAD_FIELD_NUMBER: _ClassVar[int]
-    STACK_FIELD_NUMBER: _ClassVar[int]
-    DECODE_IMAGE_FIELD_NUMBER: _ClassVar[int]
-    TRANSFORM_FIELD_NUMBER: _ClassVar[int]
-    MIX_UP_FIELD_NUMBER: _ClassVar[int]
-    CUT_MIX_FIELD_NUMBER: _ClassVar[int]
-    ONE_HOT_FIELD_NUMBER: _ClassVar[int]
-    TOKENIZE_FIELD_NUMBER: _ClassVar[int]
-    cast: Cast
-    pad: Pad
-    stack: Stack
-    decode_image: DecodeImage
-    transform: Transform
-    mix_up: MixUp
-    cut_mix: CutMix
-    one_hot: OneHot
-    tokenize: Tokenize
-    def __init__(self, cast: _Optional[_Union[Cast, _Mapping]] = ..., pad: _Optional[_Union[Pad, _Mapping]] = ..., stack: _Optional[_Union[Stack, _Mapping]] = ..., decode_image: _Optional[_Union[DecodeImage, _Mapping]] = ..., transform: _Optional[_Union[Transform, _Mapping]] = ..., mix_up: _Optional[_Union[MixUp, _Mapping]] = ..., cut_mix: _Optional[_Union[CutMix, _Mapping]] = ..., one_hot: _Optional[_Union[OneHot, _Mapping]] = ..., tokenize: _Optional[_Union[Tokenize, _Mapping]] = ...) -> None: ...
-
 class ReadBatchesRequest(_message.Message):
-    __slots__ = ("dataset", "order", "global_batch_size", "rank", "world_size", "replication", "end", "columns", "with_ids", "epoch_start", "resume_token", "epoch_count", "max_chunk_bytes", "batch_stride", "batch_offset", "mixture", "fingerprint", "skips", "allow_new_skips", "token_skips", "steps", "max_group_bytes", "allow_decoder_change", "deal", "where", "buckets")
+    __slots__ = ("dataset", "order", "global_batch_size", "rank", "world_size", "replication", "end", "columns", "with_ids", "epoch_start", "resume_token", "epoch_count", "max_chunk_bytes", "batch_stride", "batch_offset", "mixture", "fingerprint", "skips", "allow_new_skips", "token_skips", "stages", "max_group_bytes", "deal", "where", "buckets")
     DATASET_FIELD_NUMBER: _ClassVar[int]
     ORDER_FIELD_NUMBER: _ClassVar[int]
     GLOBAL_BATCH_SIZE_FIELD_NUMBER: _ClassVar[int]
@@ -575,9 +558,8 @@ class ReadBatchesRequest(_message.Message):
     SKIPS_FIELD_NUMBER: _ClassVar[int]
     ALLOW_NEW_SKIPS_FIELD_NUMBER: _ClassVar[int]
     TOKEN_SKIPS_FIELD_NUMBER: _ClassVar[int]
-    STEPS_FIELD_NUMBER: _ClassVar[int]
+    STAGES_FIELD_NUMBER: _ClassVar[int]
     MAX_GROUP_BYTES_FIELD_NUMBER: _ClassVar[int]
-    ALLOW_DECODER_CHANGE_FIELD_NUMBER: _ClassVar[int]
     DEAL_FIELD_NUMBER: _ClassVar[int]
     WHERE_FIELD_NUMBER: _ClassVar[int]
     BUCKETS_FIELD_NUMBER: _ClassVar[int]
@@ -601,13 +583,12 @@ class ReadBatchesRequest(_message.Message):
     skips: SkipList
     allow_new_skips: bool
     token_skips: SkipList
-    steps: _containers.RepeatedCompositeFieldContainer[BatchStep]
+    stages: _containers.RepeatedCompositeFieldContainer[_any_pb2.Any]
     max_group_bytes: int
-    allow_decoder_change: bool
     deal: Deal
     where: str
     buckets: int
-    def __init__(self, dataset: _Optional[str] = ..., order: _Optional[_Union[OrderSpec, _Mapping]] = ..., global_batch_size: _Optional[int] = ..., rank: _Optional[int] = ..., world_size: _Optional[int] = ..., replication: _Optional[int] = ..., end: _Optional[_Union[EndMode, str]] = ..., columns: _Optional[_Iterable[str]] = ..., with_ids: bool = ..., epoch_start: _Optional[_Union[EpochStart, _Mapping]] = ..., resume_token: _Optional[bytes] = ..., epoch_count: _Optional[int] = ..., max_chunk_bytes: _Optional[int] = ..., batch_stride: _Optional[int] = ..., batch_offset: _Optional[int] = ..., mixture: _Optional[_Union[Mixture, _Mapping]] = ..., fingerprint: _Optional[str] = ..., skips: _Optional[_Union[SkipList, _Mapping]] = ..., allow_new_skips: bool = ..., token_skips: _Optional[_Union[SkipList, _Mapping]] = ..., steps: _Optional[_Iterable[_Union[BatchStep, _Mapping]]] = ..., max_group_bytes: _Optional[int] = ..., allow_decoder_change: bool = ..., deal: _Optional[_Union[Deal, _Mapping]] = ..., where: _Optional[str] = ..., buckets: _Optional[int] = ...) -> None: ...
+    def __init__(self, dataset: _Optional[str] = ..., order: _Optional[_Union[OrderSpec, _Mapping]] = ..., global_batch_size: _Optional[int] = ..., rank: _Optional[int] = ..., world_size: _Optional[int] = ..., replication: _Optional[int] = ..., end: _Optional[_Union[EndMode, str]] = ..., columns: _Optional[_Iterable[str]] = ..., with_ids: bool = ..., epoch_start: _Optional[_Union[EpochStart, _Mapping]] = ..., resume_token: _Optional[bytes] = ..., epoch_count: _Optional[int] = ..., max_chunk_bytes: _Optional[int] = ..., batch_stride: _Optional[int] = ..., batch_offset: _Optional[int] = ..., mixture: _Optional[_Union[Mixture, _Mapping]] = ..., fingerprint: _Optional[str] = ..., skips: _Optional[_Union[SkipList, _Mapping]] = ..., allow_new_skips: bool = ..., token_skips: _Optional[_Union[SkipList, _Mapping]] = ..., stages: _Optional[_Iterable[_Union[_any_pb2.Any, _Mapping]]] = ..., max_group_bytes: _Optional[int] = ..., deal: _Optional[_Union[Deal, _Mapping]] = ..., where: _Optional[str] = ..., buckets: _Optional[int] = ...) -> None: ...
 
 class ReadBatchesResponse(_message.Message):
     __slots__ = ("start", "batch", "chunk", "epoch_end", "heartbeat", "messages", "payload")
@@ -628,7 +609,7 @@ class ReadBatchesResponse(_message.Message):
     def __init__(self, start: _Optional[_Union[StreamStart, _Mapping]] = ..., batch: _Optional[_Union[BatchHeader, _Mapping]] = ..., chunk: _Optional[_Union[Chunk, _Mapping]] = ..., epoch_end: _Optional[_Union[EpochEnd, _Mapping]] = ..., heartbeat: _Optional[_Union[Heartbeat, _Mapping]] = ..., messages: _Optional[_Iterable[_Union[ReadBatchesResponse, _Mapping]]] = ..., payload: _Optional[bytes] = ...) -> None: ...
 
 class StreamStart(_message.Message):
-    __slots__ = ("dataset", "columns", "order", "global_batch_size", "epoch", "position", "datasets", "epoch_sample_count", "skips", "transforms", "buckets")
+    __slots__ = ("dataset", "columns", "order", "global_batch_size", "epoch", "position", "datasets", "epoch_sample_count", "skips", "transforms", "buckets", "cache_shortage")
     DATASET_FIELD_NUMBER: _ClassVar[int]
     COLUMNS_FIELD_NUMBER: _ClassVar[int]
     ORDER_FIELD_NUMBER: _ClassVar[int]
@@ -640,6 +621,7 @@ class StreamStart(_message.Message):
     SKIPS_FIELD_NUMBER: _ClassVar[int]
     TRANSFORMS_FIELD_NUMBER: _ClassVar[int]
     BUCKETS_FIELD_NUMBER: _ClassVar[int]
+    CACHE_SHORTAGE_FIELD_NUMBER: _ClassVar[int]
     dataset: Dataset
     columns: _containers.RepeatedCompositeFieldContainer[Column]
     order: OrderSpec
@@ -651,7 +633,16 @@ class StreamStart(_message.Message):
     skips: SkipList
     transforms: _containers.RepeatedCompositeFieldContainer[Transform]
     buckets: int
-    def __init__(self, dataset: _Optional[_Union[Dataset, _Mapping]] = ..., columns: _Optional[_Iterable[_Union[Column, _Mapping]]] = ..., order: _Optional[_Union[OrderSpec, _Mapping]] = ..., global_batch_size: _Optional[int] = ..., epoch: _Optional[int] = ..., position: _Optional[int] = ..., datasets: _Optional[_Iterable[_Union[Dataset, _Mapping]]] = ..., epoch_sample_count: _Optional[int] = ..., skips: _Optional[_Union[SkipList, _Mapping]] = ..., transforms: _Optional[_Iterable[_Union[Transform, _Mapping]]] = ..., buckets: _Optional[int] = ...) -> None: ...
+    cache_shortage: CacheShortage
+    def __init__(self, dataset: _Optional[_Union[Dataset, _Mapping]] = ..., columns: _Optional[_Iterable[_Union[Column, _Mapping]]] = ..., order: _Optional[_Union[OrderSpec, _Mapping]] = ..., global_batch_size: _Optional[int] = ..., epoch: _Optional[int] = ..., position: _Optional[int] = ..., datasets: _Optional[_Iterable[_Union[Dataset, _Mapping]]] = ..., epoch_sample_count: _Optional[int] = ..., skips: _Optional[_Union[SkipList, _Mapping]] = ..., transforms: _Optional[_Iterable[_Union[Transform, _Mapping]]] = ..., buckets: _Optional[int] = ..., cache_shortage: _Optional[_Union[CacheShortage, _Mapping]] = ...) -> None: ...
+
+class CacheShortage(_message.Message):
+    __slots__ = ("job_bytes", "part_bytes")
+    JOB_BYTES_FIELD_NUMBER: _ClassVar[int]
+    PART_BYTES_FIELD_NUMBER: _ClassVar[int]
+    job_bytes: int
+    part_bytes: int
+    def __init__(self, job_bytes: _Optional[int] = ..., part_bytes: _Optional[int] = ...) -> None: ...
 
 class BatchHeader(_message.Message):
     __slots__ = ("epoch", "step", "position", "sample_count", "global_sample_count", "pad_count", "buffer_bytes", "payload_bytes", "payload_xxh3", "resume_token", "substitute_count", "head_padding", "damaged_sample_ids", "damaged_dataset_indices")
@@ -754,7 +745,7 @@ class RingOffer(_message.Message):
     def __init__(self, version: _Optional[int] = ..., ticket: _Optional[bytes] = ..., warning: _Optional[str] = ...) -> None: ...
 
 class GetBatchRequest(_message.Message):
-    __slots__ = ("dataset", "order", "global_batch_size", "rank", "world_size", "replication", "end", "columns", "with_ids", "epoch_start", "resume_token", "max_chunk_bytes", "fingerprint", "mixture", "skips", "allow_new_skips", "token_skips", "steps", "allow_decoder_change", "deal", "where", "buckets")
+    __slots__ = ("dataset", "order", "global_batch_size", "rank", "world_size", "replication", "end", "columns", "with_ids", "epoch_start", "resume_token", "max_chunk_bytes", "fingerprint", "mixture", "skips", "allow_new_skips", "token_skips", "stages", "deal", "where", "buckets")
     DATASET_FIELD_NUMBER: _ClassVar[int]
     ORDER_FIELD_NUMBER: _ClassVar[int]
     GLOBAL_BATCH_SIZE_FIELD_NUMBER: _ClassVar[int]
@@ -772,8 +763,7 @@ class GetBatchRequest(_message.Message):
     SKIPS_FIELD_NUMBER: _ClassVar[int]
     ALLOW_NEW_SKIPS_FIELD_NUMBER: _ClassVar[int]
     TOKEN_SKIPS_FIELD_NUMBER: _ClassVar[int]
-    STEPS_FIELD_NUMBER: _ClassVar[int]
-    ALLOW_DECODER_CHANGE_FIELD_NUMBER: _ClassVar[int]
+    STAGES_FIELD_NUMBER: _ClassVar[int]
     DEAL_FIELD_NUMBER: _ClassVar[int]
     WHERE_FIELD_NUMBER: _ClassVar[int]
     BUCKETS_FIELD_NUMBER: _ClassVar[int]
@@ -794,12 +784,11 @@ class GetBatchRequest(_message.Message):
     skips: SkipList
     allow_new_skips: bool
     token_skips: SkipList
-    steps: _containers.RepeatedCompositeFieldContainer[BatchStep]
-    allow_decoder_change: bool
+    stages: _containers.RepeatedCompositeFieldContainer[_any_pb2.Any]
     deal: Deal
     where: str
     buckets: int
-    def __init__(self, dataset: _Optional[str] = ..., order: _Optional[_Union[OrderSpec, _Mapping]] = ..., global_batch_size: _Optional[int] = ..., rank: _Optional[int] = ..., world_size: _Optional[int] = ..., replication: _Optional[int] = ..., end: _Optional[_Union[EndMode, str]] = ..., columns: _Optional[_Iterable[str]] = ..., with_ids: bool = ..., epoch_start: _Optional[_Union[EpochStart, _Mapping]] = ..., resume_token: _Optional[bytes] = ..., max_chunk_bytes: _Optional[int] = ..., fingerprint: _Optional[str] = ..., mixture: _Optional[_Union[Mixture, _Mapping]] = ..., skips: _Optional[_Union[SkipList, _Mapping]] = ..., allow_new_skips: bool = ..., token_skips: _Optional[_Union[SkipList, _Mapping]] = ..., steps: _Optional[_Iterable[_Union[BatchStep, _Mapping]]] = ..., allow_decoder_change: bool = ..., deal: _Optional[_Union[Deal, _Mapping]] = ..., where: _Optional[str] = ..., buckets: _Optional[int] = ...) -> None: ...
+    def __init__(self, dataset: _Optional[str] = ..., order: _Optional[_Union[OrderSpec, _Mapping]] = ..., global_batch_size: _Optional[int] = ..., rank: _Optional[int] = ..., world_size: _Optional[int] = ..., replication: _Optional[int] = ..., end: _Optional[_Union[EndMode, str]] = ..., columns: _Optional[_Iterable[str]] = ..., with_ids: bool = ..., epoch_start: _Optional[_Union[EpochStart, _Mapping]] = ..., resume_token: _Optional[bytes] = ..., max_chunk_bytes: _Optional[int] = ..., fingerprint: _Optional[str] = ..., mixture: _Optional[_Union[Mixture, _Mapping]] = ..., skips: _Optional[_Union[SkipList, _Mapping]] = ..., allow_new_skips: bool = ..., token_skips: _Optional[_Union[SkipList, _Mapping]] = ..., stages: _Optional[_Iterable[_Union[_any_pb2.Any, _Mapping]]] = ..., deal: _Optional[_Union[Deal, _Mapping]] = ..., where: _Optional[str] = ..., buckets: _Optional[int] = ...) -> None: ...
 
 class GetBatchResponse(_message.Message):
     __slots__ = ("start", "batch", "chunk", "heartbeat", "payload")

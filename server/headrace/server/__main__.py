@@ -21,6 +21,7 @@ from pathlib import Path
 from types import FrameType
 
 from headrace.errors import HeadraceError
+from headrace.server.datasets.newest_versions import NewestVersions
 from headrace.server.process.forced_end import end_by
 from headrace.server.process.leases import Leases
 from headrace.server.rpc.server import start_server
@@ -53,8 +54,14 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def _serve(options: argparse.Namespace, asked: threading.Event) -> None:
-    with start_server(_config(options)) as server:
-        leases = Leases(options.lease, options.lock, address=server.address)
+    config = _config(options)
+    with start_server(config) as server:
+        leases = Leases(
+            options.lease,
+            options.lock,
+            address=server.address,
+            newest=NewestVersions(config.dataset_configs, server.versions),
+        )
         _release_output()
         leases.wait(
             linger_s=options.linger_s,

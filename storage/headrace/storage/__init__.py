@@ -23,6 +23,7 @@ from headrace.storage.care.gc import (
 from headrace.storage.care.repair import RepairReport, repair_manifest
 from headrace.storage.care.scan import Lost
 from headrace.storage.care.verify import DEFAULT_VERIFY_THREADS, Fault, verify_blocks, verify_shards
+from headrace.storage.care.verify_packing import PackingFault, verify_packing
 from headrace.storage.dataset.block_stream import stream_blocks
 from headrace.storage.dataset.coalesced_reads import (
     MAX_RANGE_BYTES,
@@ -35,9 +36,10 @@ from headrace.storage.dataset.dataset import Dataset
 from headrace.storage.dataset.manifest import Manifest
 from headrace.storage.dataset.pointer import IndexPointer
 from headrace.storage.dataset.versions import DatasetVersion, list_versions
+from headrace.storage.dataset.writer_notes import WriterNotes
 from headrace.storage.open.indexed import store_index
 from headrace.storage.open.packed import index_packing
-from headrace.storage.open.sources import open_dataset
+from headrace.storage.open.sources import index_options, open_dataset
 from headrace.storage.open.trial import TRIAL_TIMEOUT_S, Trial, try_datasets
 from headrace.storage.packing.pointer import PackingPointer, RowOptions, RowTable
 from headrace.storage.packing.stored import StoredLengths, read_packing, read_row_counts
@@ -118,6 +120,7 @@ __all__ = [
     "ObjectEntry",
     "ObjectWriter",
     "OpenDataset",
+    "PackingFault",
     "PackingPointer",
     "Place",
     "ReadBlock",
@@ -143,6 +146,7 @@ __all__ = [
     "VerifiedBlocks",
     "Verify",
     "Version",
+    "WriterNotes",
     "check_blocks",
     "check_mode",
     "classes_in_features",
@@ -151,6 +155,7 @@ __all__ = [
     "commit_dataset",
     "compact",
     "holds_classes",
+    "index_options",
     "index_packing",
     "kept_bits",
     "list_versions",
@@ -173,6 +178,7 @@ __all__ = [
     "try_datasets",
     "type_text",
     "verify_blocks",
+    "verify_packing",
     "verify_shards",
     "with_classes",
     "without_classes",

@@ -15,6 +15,7 @@ from benchmarks.peers.arrow import table_of
 from benchmarks.peers.photo import SIDE
 from benchmarks.peers.reader import CACHE_BYTES, REPEATED, link_copies
 from benchmarks.peers.samples import Samples, load
+from headrace.bench.children import serving
 from headrace.client import (
     DecodeImage,
     Order,
@@ -30,7 +31,6 @@ from headrace.storage import (
     commit_dataset,
     open_store,
 )
-from support.command import serving
 
 _NAME = "peers"
 _SHARD_BYTES = 16 << 20
@@ -102,7 +102,7 @@ class Reader:
             batch_size=self._batch_size,
             seed=7,
             order=self._order,
-            steps=self._steps,
+            stages=self._steps,
         )
         if state is not None:
             dataset.load_state_dict(state)

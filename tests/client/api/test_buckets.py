@@ -26,14 +26,16 @@ from headrace.client import (
     Deadlines,
     Fallback,
     NumpyDataset,
+    Order,
     RaggedColumn,
     RemoteDataset,
+    Sharding,
     Transport,
 )
 from headrace.client.wire.bounds import Bounds
 from headrace.converter import WriteOptions, convert_files
 from headrace.errors import BadArgumentError, CallerError, TokenSpecChangedError
-from headrace.order import decode_token
+from headrace.order import decode_token, split_buckets
 from headrace.server import Server, ServerConfig, start_server
 from headrace.v1 import shard_service_pb2 as pb
 from support.private import server_pids
@@ -74,9 +76,22 @@ def _run(server: Server, rank: int, world: int, **more: Any) -> RemoteDataset:
     return _of(server.address, rank, world, **more)
 
 
-def _of(address: str, rank: int, world: int, **more: Any) -> RemoteDataset:
-    fields = {"global_batch_size": _GLOBAL, "buckets": 10, "end": "uneven", "epochs": 2, **more}
-    return RemoteDataset(address, "d", seed=5, rank=rank, world_size=world, with_ids=True, **fields)
+def _of(
+    address: str, rank: int, world: int, *, buckets: int | None = 10, **more: Any
+) -> RemoteDataset:
+    fields = {"end": "uneven", "epochs": 2, **more}
+    order = Order(buckets=buckets, with_ids=True)
+    sharding = Sharding(global_batch_size=_GLOBAL)
+    return RemoteDataset(
+        address,
+        "d",
+        seed=5,
+        rank=rank,
+        world_size=world,
+        order=order,
+        sharding=sharding,
+        **fields,
+    )
 
 
 def _ids(batch: Batch) -> list[int]:
@@ -158,10 +173,10 @@ def test_storage_takes_over_and_gives_back(
     """A rank whose server is gone reads the same buckets from storage, and then from a server."""
     caplog.set_level(logging.WARNING)
     quick = Deadlines(connect_s=200, silence_s=0.5, give_up_s=200, fallback_s=0.3)
-    ways = {"transport": Transport(prefetch_bytes=0), "deadlines": quick, "epochs": None}
+    way = Transport(prefetch_bytes=0, deadlines=quick, fallback=Fallback(url))
     with _serving(url) as first, proxied(first.address) as proxy:
         wanted = [_ids(batch) for batch in _run(first, 1, 2, epochs=1)]
-        rank = _of(proxy.address, 1, 2, fallback=Fallback(url), **ways)
+        rank = _of(proxy.address, 1, 2, epochs=None, transport=way)
         batches = iter(rank)
         seen = [_ids(batch) for batch in itertools.islice(batches, 5)]
         first.stop()
@@ -213,22 +228,26 @@ def test_a_store_of_objects_has_the_same_batches(server: Server, s3: S3, tmp_pat
 def test_numpy_reads_the_same_batches(server: Server) -> None:
     """And a token of theirs says which buckets they are."""
     wanted = [_LENGTHS[_ids(batch)].tolist() for batch in _run(server, 0, 1, end="drop_last")]
-    found = NumpyDataset(server.address, "d", batch_size=_GLOBAL, seed=5, buckets=10, epochs=1)
+    found = NumpyDataset(
+        server.address, "d", batch_size=_GLOBAL, seed=5, epochs=1, order=Order(buckets=10)
+    )
     assert [[len(each) for each in arrays["tokens"]] for arrays in found] == wanted
     assert found.token is not None
-    assert decode_token(found.token).buckets == 10
+    assert split_buckets(decode_token(found.token).stage("buckets"))[0] == 10
 
 
 def test_what_has_no_buckets_is_refused_before_anything_is_asked() -> None:
     """Mixtures, and numbers out of range."""
     for dataset, buckets, words in (
         ([("a", 0.5), ("b", 0.5)], 10, "for a mixture"),
-        ("a", 1, r"buckets is 1"),
-        ("a", True, r"buckets is True"),
-        ("a", 1 << 17, r"buckets is 131072"),
+        ("a", 1, r"order\.buckets is 1"),
+        ("a", True, r"order\.buckets is True"),
+        ("a", 1 << 17, r"order\.buckets is 131072"),
     ):
         with pytest.raises(BadArgumentError, match=words):
-            RemoteDataset("localhost:1", cast("Any", dataset), batch_size=2, buckets=buckets)
+            RemoteDataset(
+                "localhost:1", cast("Any", dataset), batch_size=2, order=Order(buckets=buckets)
+            )
 
 
 def test_a_server_that_knows_no_buckets_is_refused() -> None:

@@ -13,7 +13,7 @@ import pytest
 import torch
 from torch.utils.data import DataLoader
 
-from headrace.client import Batch, Deadlines, NumpyDataset, RemoteDataset, Transport
+from headrace.client import Batch, Deadlines, NumpyDataset, RemoteDataset, Sharding, Transport
 from headrace.errors import (
     BadArgumentError,
     ServerUnreachableError,
@@ -134,7 +134,7 @@ def test_a_token_of_a_batch_is_a_state_too(server: ScriptedService) -> None:
     dataset = RemoteDataset(server.address, "d", batch_size=4)
     batch = next(iter(dataset))
     dataset.close()
-    resumed = RemoteDataset(server.address, "d", token=batch.token)
+    resumed = RemoteDataset(server.address, "d").resume(batch.token)
 
     assert WHOLE_EPOCHS[0][1:] == [_first(later) for later in resumed]
     resumed.close()
@@ -173,7 +173,7 @@ def test_a_stream_begun_anew_keeps_the_order_of_the_run() -> None:
         state = dataset.state_dict()
         dataset.close()
 
-        resumed = RemoteDataset(server.address, "d", global_batch_size=6)
+        resumed = RemoteDataset(server.address, "d", sharding=Sharding(global_batch_size=6))
         resumed.load_state_dict(state)
         next(iter(resumed))
         resumed.close()
@@ -183,7 +183,7 @@ def test_a_stream_begun_anew_keeps_the_order_of_the_run() -> None:
 
 def test_restart_begins_the_same_epoch_each_time(server: ScriptedService) -> None:
     """A validation set is the same in every round, also after a break."""
-    dataset = RemoteDataset(server.address, "d", batch_size=4, restart=True)
+    dataset = RemoteDataset(server.address, "d", batch_size=4, epochs="same")
     next(iter(dataset))
 
     found = [[_first(batch) for batch in dataset] for _ in range(2)]
@@ -316,7 +316,9 @@ def test_a_dataloader_that_batches_again_is_refused(server: ScriptedService) -> 
 
 def test_an_unreachable_server_is_an_error_that_names_it() -> None:
     """The loop gets our error, not gRPC's, within connect_s."""
-    dataset = RemoteDataset("127.0.0.1:1", "d", batch_size=4, deadlines=Deadlines(connect_s=0.2))
+    dataset = RemoteDataset(
+        "127.0.0.1:1", "d", batch_size=4, transport=Transport(deadlines=Deadlines(connect_s=0.2))
+    )
 
     with pytest.raises(ServerUnreachableError, match=r"127\.0\.0\.1:1"):
         next(iter(dataset))
@@ -335,20 +337,26 @@ def test_another_seed_than_the_states_is_refused(server: ScriptedService) -> Non
     ("arguments", "field"),
     [
         ({"batch_size": 0}, "batch_size"),
-        ({"batch_size": 4, "global_batch_size": 8}, "batch_size"),
-        ({"global_batch_size": 1, "rank": 0, "world_size": 2}, "global_batch_size"),
+        ({"batch_size": 4, "sharding": Sharding(global_batch_size=8)}, "batch_size"),
+        (
+            {"sharding": Sharding(global_batch_size=1), "rank": 0, "world_size": 2},
+            "global_batch_size",
+        ),
         ({"batch_size": 4, "rank": 2, "world_size": 2}, "rank"),
         ({"batch_size": 4, "rank": -1, "world_size": 2}, "rank"),
         ({"batch_size": 4, "rank": 1}, "rank"),
         ({"batch_size": 4, "rank": 0, "world_size": 0}, "world_size"),
-        ({"batch_size": 4, "rank": 0, "world_size": 4, "replication": 3}, "replication"),
+        (
+            {"batch_size": 4, "rank": 0, "world_size": 4, "sharding": Sharding(replication=3)},
+            "replication",
+        ),
         ({"batch_size": 4, "seed": -1}, "seed"),
         ({"batch_size": 4, "order": 5}, "order"),
         ({"batch_size": 4, "end": "sometimes"}, "end"),
         ({"batch_size": 4, "epochs": -1}, "epochs"),
         ({"batch_size": 4, "transport": "ring"}, "transport"),
         ({"batch_size": 4, "access": "a-token"}, "access"),
-        ({"batch_size": 4, "private": {"store": {}}}, "private"),
+        ({"batch_size": 4, "sharding": {"replication": 3}}, "sharding"),
     ],
 )
 def test_arguments_out_of_range_are_refused_before_anything_travels(

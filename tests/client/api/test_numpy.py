@@ -7,13 +7,14 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
+from typing import Any
 
 import grpc
 import numpy as np
 import pytest
 import torch
 
-from headrace.client import NumpyDataset, RemoteDataset
+from headrace.client import NumpyDataset, Order, RemoteDataset, Selection, Sharding
 from headrace.client.wire.assembler import BatchEvent
 from headrace.errors import BadArgumentError
 from headrace.v1 import shard_service_pb2 as pb
@@ -49,6 +50,28 @@ def test_the_batches_are_those_of_torch(address: str) -> None:
 
     assert wanted == _numbers(dataset) + _numbers(dataset)
     assert [] == _numbers(dataset)
+
+
+def test_the_objects_mean_what_they_mean_for_torch(address: str) -> None:
+    """Some of the samples, in another order, of which two ranks get the same."""
+    source = Selection("mixed", where="number < 60", skips=[1, 2])
+    given: dict[str, Any] = {
+        "seed": 3,
+        "epochs": 1,
+        "end": "uneven",
+        "world_size": 4,
+        "order": Order(shuffle_samples=20),
+        "sharding": Sharding(global_batch_size=24, replication=2),
+    }
+    with RemoteDataset(address, source, rank=3, **given) as torch_dataset:
+        wanted = [batch.to_numpy()["number"].tolist() for batch in torch_dataset]
+
+    # Other samples take the places of those that are skipped.
+    assert 30 == sum(map(len, wanted))
+    assert not {1, 2} & {number for batch in wanted for number in batch}
+    assert wanted == _numbers(NumpyDataset(address, source, rank=2, **given))
+    with pytest.raises(BadArgumentError, match="dataset is a mixture"):
+        NumpyDataset(address, [("mixed", 1.0)], batch_size=4)  # type: ignore[arg-type] # the claim
 
 
 def test_every_column_has_its_values(address: str) -> None:
@@ -91,7 +114,7 @@ def test_it_goes_on_after_a_break_and_from_a_token(address: str) -> None:
     dataset = NumpyDataset(address, "mixed", batch_size=10, epochs=1)
     for _ in dataset:
         break
-    elsewhere = NumpyDataset(address, "mixed", batch_size=10, epochs=1, token=dataset.token)
+    elsewhere = NumpyDataset(address, "mixed", batch_size=10, epochs=1).resume(dataset.token)
 
     assert whole[1:] == _numbers(dataset)
     assert whole[1:] == _numbers(elsewhere)

@@ -6,6 +6,7 @@ import itertools
 import logging
 from collections.abc import Iterator
 from html.parser import HTMLParser
+from pathlib import Path
 
 import pytest
 from rich.progress import track
@@ -14,6 +15,7 @@ from torch.utils.data import DataLoader
 from headrace.client import BatchLoader, ClientStats, HopSeconds, RemoteDataset, StatsLog
 from headrace.client.api.stats_log import Reporter
 from headrace.errors import BadArgumentError
+from headrace.server import ServerConfig, start_server
 from headrace.v1 import shard_service_pb2 as pb
 from support.batch_functions import end_workers
 from support.command import serving
@@ -78,11 +80,47 @@ def test_statistics_are_a_table() -> None:
     assert "<script>alert(1)</script>?[2J & more" in page.text
 
 
+def test_a_server_whose_cache_is_too_small_is_named(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Once in the log, with the first batch, and in the statistics, with what to set."""
+    write_dataset(str(tmp_path), small_table(2000), shard_samples=[500] * 4)
+    config = ServerConfig(datasets={"d": str(tmp_path)}, listen="127.0.0.1:0", cache_bytes=16 << 10)
+    with (
+        start_server(config) as server,
+        caplog.at_level(logging.WARNING, "headrace.client"),
+        _dataset(server.address, epochs="same") as dataset,
+    ):
+        for _ in range(2):
+            next(iter(dataset))
+        stats = dataset.stats()
+
+    shortage = stats.cache_shortage
+    assert shortage is not None
+    assert 16 << 10 == shortage.part_bytes
+    assert shortage.missing_bytes == stats.as_numbers()["cache_missing_bytes"] > 0
+    (said,) = (each.message for each in caplog.records if "headrace.client" in each.name)
+    assert "this job needs 1 MiB of the server's cache and may use 0" in said
+    assert "raise the server's cache_bytes" in said
+    assert said in str(stats)
+
+
+def test_a_server_whose_cache_is_large_enough_is_not_named(address: str) -> None:
+    """Nothing is missing."""
+    with _dataset(address) as dataset:
+        next(iter(dataset))
+        stats = dataset.stats()
+
+    assert stats.cache_shortage is None
+    assert 0 == stats.as_numbers()["cache_missing_bytes"]
+    assert "large enough" in str(stats)
+
+
 def test_a_log_is_called_every_so_many_steps(address: str) -> None:
     """With numbers alone, over the ends of epochs, and with the step that was trained on."""
     calls: list[dict[str, float]] = []
     log = StatsLog(calls.append, every_steps=5)
-    with _dataset(address, epochs=2, stats_log=log) as dataset:
+    with _dataset(address, epochs=2).log_stats(log) as dataset:
         list(dataset)
         list(dataset)
         stats = dataset.stats()
@@ -123,12 +161,12 @@ def test_a_log_that_fails_ends_nothing(address: str, caplog: pytest.LogCaptureFi
 
     with (
         caplog.at_level(logging.WARNING, "headrace"),
-        _dataset(address, stats_log=StatsLog(fail, every_steps=1)) as dataset,
+        _dataset(address).log_stats(StatsLog(fail, every_steps=1)) as dataset,
     ):
         assert COUNT == len(list(dataset))
 
     assert COUNT == len(calls)
-    (record,) = (each for each in caplog.records if "stats_log" in each.message)
+    (record,) = (each for each in caplog.records if "log_stats" in each.message)
     assert "the tracking server is away" in record.message
 
 
@@ -142,7 +180,7 @@ def test_a_log_that_is_interrupted_loses_no_batch(address: str) -> None:
             raise KeyboardInterrupt
 
     steps: list[int] = []
-    with _dataset(address, stats_log=StatsLog(interrupt_once, every_steps=4)) as dataset:
+    with _dataset(address).log_stats(StatsLog(interrupt_once, every_steps=4)) as dataset:
         with pytest.raises(KeyboardInterrupt):
             steps.extend(batch.step for batch in dataset)
         steps.extend(batch.step for batch in dataset)
@@ -154,7 +192,7 @@ def test_a_log_that_is_interrupted_loses_no_batch(address: str) -> None:
 @pytest.mark.parametrize("loader", ["torch", "headrace"])
 def test_a_log_is_refused_in_workers(address: str, loader: str) -> None:
     """Also one that could not travel to them; they have statistics of their own."""
-    dataset = _dataset(address, stats_log=lambda _: None)
+    dataset = _dataset(address).log_stats(lambda _: None)
     batches = (
         BatchLoader(dataset, num_workers=1)
         if loader == "headrace"
@@ -164,7 +202,7 @@ def test_a_log_is_refused_in_workers(address: str, loader: str) -> None:
     )
 
     found = iter(batches)
-    with pytest.raises(BadArgumentError, match="stats_log="):
+    with pytest.raises(BadArgumentError, match="log_stats"):
         next(found)
     end_workers()
 
@@ -186,8 +224,8 @@ def test_options_of_a_log_are_checked(options: dict[str, object], wanted: str) -
 
 def test_a_log_must_be_a_function() -> None:
     """Or a `StatsLog`; the message says which."""
-    with pytest.raises(BadArgumentError, match="stats_log is 3, of type int; expected StatsLog"):
-        RemoteDataset("localhost:1", "d", batch_size=8, stats_log=3)  # type: ignore[arg-type] # the claim
+    with pytest.raises(BadArgumentError, match="log is 3, of type int; expected a function"):
+        RemoteDataset("localhost:1", "d", batch_size=8).log_stats(3)  # type: ignore[arg-type] # the claim
 
 
 def test_progress_bars_know_how_many_batches_there_are(address: str) -> None:
@@ -205,7 +243,7 @@ def test_progress_bars_know_how_many_batches_there_are(address: str) -> None:
     with _dataset(address) as resumed:
         resumed.load_state_dict(state)
         assert COUNT - 5 == resumed.batches_left
-    with _dataset(address, restart=True) as validation:
+    with _dataset(address, epochs="same") as validation:
         for _ in itertools.islice(validation, 5):
             pass
         assert COUNT == validation.batches_left

@@ -280,7 +280,9 @@ def test_arrays_pass_a_function_too(address: str, epochs: list[list[list[int]]])
     dataset = NumpyDataset(address, "d", batch_size=BATCH, seed=3, transform=transform)
     before = _results(dataset, 5)
     token = dataset.token
-    resumed = NumpyDataset(address, "d", batch_size=BATCH, seed=3, transform=transform, token=token)
+    resumed = NumpyDataset(address, "d", batch_size=BATCH, seed=3, transform=transform).resume(
+        token
+    )
 
     assert epochs[0] == before + _results(resumed)
     with pytest.raises(BadArgumentError, match=r"views\(\)"):

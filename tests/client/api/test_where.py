@@ -10,7 +10,17 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from headrace.client import Batch, Deadlines, Mixture, MixtureEntry, NumpyDataset, RemoteDataset
+from headrace.client import (
+    Batch,
+    Deadlines,
+    Mixture,
+    MixtureEntry,
+    NumpyDataset,
+    Order,
+    RemoteDataset,
+    Selection,
+    Transport,
+)
 from headrace.errors import BadArgumentError, TokenSpecChangedError
 from headrace.server import Server, ServerConfig, start_server
 from support.datasets import write_dataset
@@ -47,16 +57,15 @@ def server(url: str) -> Iterator[Server]:
 def _dataset(server: Server, where: str | None, world: tuple[int, int] = (0, 1)) -> RemoteDataset:
     return RemoteDataset(
         server.address,
-        "d",
+        Selection("d", where=where),
         batch_size=64 // world[1],
         seed=3,
-        where=where,
         end="uneven",
         epochs=2,
-        with_ids=True,
         rank=world[0],
         world_size=world[1],
-        deadlines=Deadlines(connect_s=10, give_up_s=10),
+        order=Order(with_ids=True),
+        transport=Transport(deadlines=Deadlines(connect_s=10, give_up_s=10)),
     )
 
 
@@ -121,7 +130,12 @@ def test_a_mixture_filters_each_dataset(server: Server) -> None:
     """By the `where` of its entry, which its state holds."""
     entries = (MixtureEntry("d", where="lang is null"), MixtureEntry("e", where="label = 3"))
     dataset = RemoteDataset(
-        server.address, Mixture(entries), batch_size=50, end="uneven", epochs=1, with_ids=True
+        server.address,
+        Mixture(entries),
+        batch_size=50,
+        end="uneven",
+        epochs=1,
+        order=Order(with_ids=True),
     )
     pairs = [tuple(pair) for batch in dataset for pair in _own(batch)]
 
@@ -132,23 +146,21 @@ def test_a_mixture_filters_each_dataset(server: Server) -> None:
     again = RemoteDataset(server.address, plain, batch_size=50, end="uneven")
     again.load_state_dict(state)
     assert -(-len(expected) // 50) == len(again)
-    with pytest.raises(BadArgumentError, match=r"MixtureEntry\(\.\.\., where=\.\.\.\)"):
-        RemoteDataset(server.address, Mixture(entries), batch_size=50, where="x < 3")
 
 
 def test_numpy_arrays_and_skips_go_with_it(server: Server) -> None:
     """The same samples without torch; what is skipped gives its place to another one kept."""
-    arrays = NumpyDataset(server.address, "d", batch_size=50, where=WHERE, epochs=1, end="uneven")
+    arrays = NumpyDataset(
+        server.address, Selection("d", where=WHERE), batch_size=50, epochs=1, end="uneven"
+    )
     assert KEPT == sorted(x for batch in arrays for x in batch["x"].tolist())
     dataset = RemoteDataset(
         server.address,
-        "d",
+        Selection("d", where=WHERE, skips=[0, 1, 3]),
         batch_size=50,
-        where=WHERE,
-        skips=[0, 1, 3],
         epochs=1,
         end="uneven",
-        with_ids=True,
+        order=Order(with_ids=True),
     )
     seen = _ids(dataset)
     assert len(KEPT) == len(seen)
@@ -168,7 +180,7 @@ def test_mistakes_are_raised_at_the_first_batch(server: Server, where: str) -> N
 def test_what_is_no_text_is_refused_at_once(where: object) -> None:
     """Before any server is asked."""
     with pytest.raises(BadArgumentError, match="expected an expression such as"):
-        RemoteDataset("localhost:1", "d", batch_size=1, where=where)  # type: ignore[arg-type] # the mistake
+        RemoteDataset("localhost:1", Selection("d", where=where), batch_size=1)  # type: ignore[arg-type] # the mistake
     with pytest.raises(BadArgumentError, match="expected an expression such as"):
         MixtureEntry("d", where=where)  # type: ignore[arg-type] # the mistake
 

@@ -21,9 +21,13 @@ from headrace.client import (
     Batch,
     Deadlines,
     DecodeImage,
+    Order,
     RandomHorizontalFlip,
     RandomResizedCrop,
     RemoteDataset,
+    Selection,
+    Sharding,
+    Transport,
 )
 from headrace.server import Server, ServerConfig, start_server
 from headrace.storage import RowOptions, index_packing
@@ -59,19 +63,18 @@ def _run(
 ) -> RemoteDataset:
     return RemoteDataset(
         server.address,
-        "d",
+        Selection("d", where=where),
         batch_size=_GLOBAL // world,
         seed=8,
-        where=where,
-        deal=deal,
-        steps=[_CROP],
+        stages=[_CROP],
         columns=["image", "label"],
         end="uneven",
         epochs=2,
-        with_ids=True,
         rank=rank,
         world_size=world,
-        deadlines=Deadlines(connect_s=10, give_up_s=10),
+        sharding=Sharding(deal=deal),
+        order=Order(with_ids=True),
+        transport=Transport(deadlines=Deadlines(connect_s=10, give_up_s=10)),
     )
 
 

@@ -20,7 +20,7 @@ TESTS = Path(__file__).parents[2]
 @pytest.mark.parametrize(
     ("package", "module", "needing", "count"),
     [
-        ("jax", "batch/test_batch.py", "jax and not without", 2),
+        ("jax", "batch/test_batch.py", "jax and not without", 4),
         ("tensorflow-cpu", "api/test_tensorflow.py", "not without", 2),
     ],
 )

@@ -42,7 +42,7 @@ def _batch(columns: list[pb.Column], buffers: list[bytes], *, pad_count: int = 0
     message.batch.global_sample_count = 10
     event = assembler.feed(message.SerializeToString())
     assert isinstance(event, BatchEvent)
-    return Batch(event, group_count=4)
+    return Batch.received(event, group_count=4)
 
 
 IDS = np.array([7, 8, 9], dtype=np.int64)

@@ -10,7 +10,7 @@ import pytest
 import torch
 from numpy.typing import NDArray
 
-from headrace.client import BatchEvent, RaggedColumn, RemoteDataset, Transport
+from headrace.client import BatchEvent, Order, RaggedColumn, RemoteDataset, Transport
 from headrace.client.batch.columns import BytesColumn, StringColumn
 from headrace.client.device.cuda_copy import copies_to
 from headrace.client.device.device_ring import DeviceRing
@@ -149,16 +149,16 @@ def _plain(value: torch.Tensor | BytesColumn | StringColumn | RaggedColumn) -> o
 def test_batches_over_the_ring_are_the_same_in_every_column(rich: Running) -> None:
     """Tensors, ragged columns, strings, bytes and nulls, over several epochs' worth of buffers."""
     address = rich.server.address
-    received = _content(RemoteDataset(address, "rich", batch_size=64, with_ids=True))
+    received = _content(RemoteDataset(address, "rich", batch_size=64, order=Order(with_ids=True)))
 
     moved = _content(
         RemoteDataset(
             address,
             "rich",
             batch_size=64,
-            with_ids=True,
             device="cpu",
             transport=Transport(prefetch_bytes=1 << 20),
+            order=Order(with_ids=True),
         )
     )
 
@@ -169,7 +169,12 @@ def test_batches_over_the_ring_are_the_same_in_every_column(rich: Running) -> No
 def test_what_stands_beside_the_columns_is_on_the_device_too(rich: Running) -> None:
     """Sample ids and pads; a batch may be changed like any other."""
     dataset = RemoteDataset(
-        rich.server.address, "rich", batch_size=300, end="pad", with_ids=True, device="cpu"
+        rich.server.address,
+        "rich",
+        batch_size=300,
+        end="pad",
+        device="cpu",
+        order=Order(with_ids=True),
     )
     batch = list(dataset)[-1]
     dataset.close()

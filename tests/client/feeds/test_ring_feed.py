@@ -76,7 +76,9 @@ def _server(url: str, listen: str, **settings: object) -> Server:
 
 def _transport(kind: TransportKind = "auto", *, check_ring: bool = False) -> Transport:
     """Hold nothing ready, and ask for a small ring."""
-    return Transport(kind, prefetch_bytes=0, ring_bytes=1 << 20, check_ring=check_ring)
+    return Transport(
+        kind, prefetch_bytes=0, ring_bytes=1 << 20, check_ring=check_ring, deadlines=QUICK
+    )
 
 
 def _dataset(*targets: str, **options: object) -> RemoteDataset:
@@ -84,7 +86,6 @@ def _dataset(*targets: str, **options: object) -> RemoteDataset:
         "batch_size": BATCH,
         "epochs": 1,
         "transport": _transport(),
-        "deadlines": QUICK,
     }
     return RemoteDataset(list(targets), NAME, **{**defaults, **options})  # type: ignore[arg-type] # tests name the options they mean
 
@@ -362,7 +363,6 @@ def test_arrays_for_numpy_come_the_same_ways(
             batch_size=BATCH,
             epochs=1,
             transport=_transport(transport),
-            deadlines=QUICK,
         )
         kept, tokens = [], []
         for arrays in dataset:

@@ -161,7 +161,7 @@ def _batches(events: Iterator[object]) -> list[Batch]:
     last = next(events)
     assert isinstance(last, BatchEvent)
     ahead, last.ahead = last.ahead or (), None
-    return [Batch(event, group_count=1) for event in (*ahead, last)]
+    return [Batch.received(event, group_count=1) for event in (*ahead, last)]
 
 
 def _seen(batches: list[Batch]) -> list[tuple[int, int, bytes, float]]:
@@ -333,7 +333,7 @@ def test_texts_of_other_lengths_are_not_looked_at_before_the_loop_looks(texts: _
     assert isinstance(last, BatchEvent)
     events = [*(last.ahead or ()), last]
 
-    assert wanted == [list(Batch(event, group_count=1)["x"]) for event in events]
+    assert wanted == [list(Batch.received(event, group_count=1)["x"]) for event in events]
     assert [False, False, True, True, False, False, True] == [
         isinstance(event, SlotEvent) for event in events
     ]

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 import grpc
 import pytest
 
-from headrace.client import Deadlines, HopSeconds, RemoteDataset
+from headrace.client import Deadlines, HopSeconds, RemoteDataset, Transport
 from headrace.client.feeds.wait_times import HopClock
 from headrace.v1 import shard_service_pb2 as pb
 from support.scripted_server import Script, fail, scripted_server
@@ -116,7 +116,11 @@ def test_waits_between_two_tries_are_the_networks() -> None:
 
     with scripted_server(away, _slow("none", lambda: True)) as server:
         dataset = RemoteDataset(
-            server.address, "d", batch_size=4, epochs=1, deadlines=Deadlines(connect_s=10)
+            server.address,
+            "d",
+            batch_size=4,
+            epochs=1,
+            transport=Transport(deadlines=Deadlines(connect_s=10)),
         )
         list(dataset)
         waited = dataset.stats().waited_on

@@ -64,6 +64,21 @@ def test_a_prepared_loader_is_refused(prepared: Any, method: str | None) -> None
     end_workers()
 
 
+def test_users_of_trainer_are_told_what_to_do_in_a_trainer(
+    prepared: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They have no accelerator to call; and what they override is in the recipe."""
+    module = types.ModuleType("transformers.trainer")
+    exec("def train(loader):\n    return next(iter(loader))", vars(module))  # noqa: S102 - as Trainer reads
+    monkeypatch.setitem(sys.modules, "transformers.trainer", module)
+    loader = prepared(DataLoader(RemoteDataset("localhost:1", "d", batch_size=4), batch_size=None))
+
+    with pytest.raises(BadArgumentError, match="get_train_dataloader returns DataLoader") as caught:
+        module.train(loader)
+
+    assert "accelerator.prepare(" not in caught.value.message
+
+
 def test_other_loops_are_not(prepared: Any) -> None:
     """A loop over a prepared loader of something else may read a dataset, and so may any other."""
     with (

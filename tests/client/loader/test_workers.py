@@ -17,7 +17,7 @@ from torchdata.stateful_dataloader import (  # type: ignore[import-untyped] # it
     StatefulDataLoader,
 )
 
-from headrace.client import Batch, BatchLoader, RemoteDataset
+from headrace.client import Batch, BatchLoader, Order, RemoteDataset, Selection
 from headrace.errors import BadArgumentError, TokenMalformedError, TokenSpecChangedError
 from support.command import serving
 from support.datasets import small_table, write_dataset
@@ -62,8 +62,9 @@ def _torchdata(dataset: RemoteDataset) -> Any:
     )
 
 
-def _dataset(address: str, **options: Any) -> RemoteDataset:
-    return RemoteDataset(address, "d", **{"batch_size": 8, "with_ids": True, **options})
+def _dataset(address: str, name: str | Selection = "d", **options: Any) -> RemoteDataset:
+    order = Order(with_ids=True)
+    return RemoteDataset(address, name, **{"batch_size": 8, "order": order, **options})
 
 
 def _seen(batches: Iterable[Batch]) -> list[Seen]:
@@ -184,8 +185,8 @@ def test_kept_workers_read_what_a_second_state_says(
 ) -> None:
     """Its batch size and its filter, which the dataset lacks, also if it continues the first."""
     states, expected = [], []
-    for epoch, options in enumerate([{}, {"batch_size": 4, "where": where}]):
-        run = _dataset(address, **options)
+    for epoch, options in enumerate([{}, {"batch_size": 4}]):
+        run = _dataset(address, Selection("d", where=where if epoch else None), **options)
         run.seek(epoch, position)
         states.append(run.state_dict())
         expected.append(_seen(run))
@@ -208,7 +209,7 @@ def test_restart_gives_workers_the_same_epoch_each_time(
     address: str, epochs: list[list[Seen]]
 ) -> None:
     """As it does without them, also after the dataset was moved."""
-    dataset = _dataset(address, restart=True)
+    dataset = _dataset(address, epochs="same")
     loader = BatchLoader(dataset, num_workers=2, persistent_workers=True)
     next(iter(loader))
 

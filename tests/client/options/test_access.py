@@ -15,7 +15,7 @@ import grpc
 import pytest
 import trustme
 
-from headrace.client import Access, Deadlines, RemoteDataset, TlsConfig
+from headrace.client import Access, Deadlines, RemoteDataset, TlsConfig, Transport
 from headrace.errors import (
     BadArgumentError,
     CallerError,
@@ -140,7 +140,11 @@ def test_a_server_of_an_unknown_authority_is_not_trusted(pki: Pki) -> None:
     with _serving(service, credentials=credentials) as address:
         for tls in (TlsConfig(ca=pki.stranger), None):
             dataset = RemoteDataset(
-                address, "d", batch_size=4, access=Access(tls=tls), deadlines=HASTY
+                address,
+                "d",
+                batch_size=4,
+                access=Access(tls=tls),
+                transport=Transport(deadlines=HASTY),
             )
             with pytest.raises(ServerUnreachableError):
                 _positions(dataset)
@@ -159,7 +163,11 @@ def test_a_client_certificate_is_shown_where_one_is_asked_for(pki: Pki) -> None:
             RemoteDataset(address, "d", batch_size=4, access=Access(tls=mutual))
         )
         alone = RemoteDataset(
-            address, "d", batch_size=4, access=Access(tls=TlsConfig(ca=pki.ca)), deadlines=HASTY
+            address,
+            "d",
+            batch_size=4,
+            access=Access(tls=TlsConfig(ca=pki.ca)),
+            transport=Transport(deadlines=HASTY),
         )
         with pytest.raises(ServerUnreachableError):
             _positions(alone)
@@ -255,7 +263,9 @@ def test_a_unix_socket_is_an_address_too(tmp_path: Path) -> None:
 
 def test_a_unix_socket_that_is_not_there_is_named(tmp_path: Path) -> None:
     """As any other address."""
-    dataset = RemoteDataset(f"unix:{tmp_path}/none", "d", batch_size=4, deadlines=HASTY)
+    dataset = RemoteDataset(
+        f"unix:{tmp_path}/none", "d", batch_size=4, transport=Transport(deadlines=HASTY)
+    )
 
     with pytest.raises(HeadraceError, match="none"):
         _positions(dataset)

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from headrace.client import Batch, Mixture, MixtureEntry, RemoteDataset, read_mixture
+from headrace.client import Batch, Mixture, MixtureEntry, Order, RemoteDataset, read_mixture
 from headrace.errors import BadArgumentError, TokenDatasetChangedError, TokenSpecChangedError
 from headrace.order import piecewise
 from headrace.server import Server, ServerConfig, start_server
@@ -44,7 +44,8 @@ def _ids(batches: Iterable[Batch]) -> list[list[list[int]]]:
 
 
 def _dataset(server: Server, mixture: object = PAIRS, **options: object) -> RemoteDataset:
-    fields: dict[str, object] = {"batch_size": 10, "seed": 3, "with_ids": True, "epochs": 2}
+    fields: dict[str, object] = {"batch_size": 10, "seed": 3, "epochs": 2}
+    fields["order"] = Order(with_ids=True)
     return RemoteDataset(server.address, mixture, **{**fields, **options})  # type: ignore[arg-type]  # tests name the options they mean
 
 
@@ -80,7 +81,7 @@ def test_a_run_goes_on_in_its_versions_after_an_append(
         assert 12 == len(resumed)
         assert rest == _ids(resumed)
         # The token of one version of each; the client asks for the current ones, by name.
-        current = _dataset(later, token=_token(state))
+        current = _dataset(later).resume(_token(state))
         with pytest.raises(TokenDatasetChangedError, match="version of each dataset"):
             next(iter(current))
 
@@ -115,9 +116,9 @@ def test_a_state_of_another_mixture_is_refused_in_words(server: Server) -> None:
 
 _PRIVATE = """
 import json, sys
-from headrace.client import RemoteDataset
+from headrace.client import Order, RemoteDataset
 pairs = [(sys.argv[1], 0.7), (sys.argv[2], 0.3)]
-dataset = RemoteDataset(None, pairs, batch_size=10, seed=3, with_ids=True, epochs=1)
+dataset = RemoteDataset(None, pairs, batch_size=10, seed=3, epochs=1, order=Order(with_ids=True))
 print(json.dumps([batch.sample_ids.tolist() for batch in dataset]))
 """
 

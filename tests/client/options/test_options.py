@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import inspect
 import re
-from dataclasses import fields
+from dataclasses import Field, fields
 from pathlib import Path
 
-from headrace.client import RemoteDataset, Transport
-from headrace.client.options.settings import DEFAULT_MAX_BATCH_BYTES, DEFAULT_PREFETCH_BYTES
+import pytest
+
+from headrace.client import NumpyDataset, Order, RemoteDataset, Sharding, Transport
 
 PAGE = Path(__file__).parents[3] / "docs" / "client.md"
 OPTIONS = dict(list(inspect.signature(RemoteDataset.__init__).parameters.items())[1:])
@@ -25,7 +26,7 @@ def _rows(heading: str = "## Every option\n") -> list[list[str]]:
 def _as_documented(default: object) -> str:
     if default is inspect.Parameter.empty:
         return "required"
-    if default in (DEFAULT_PREFETCH_BYTES, DEFAULT_MAX_BATCH_BYTES) and default is not True:
+    if isinstance(default, int) and default >= 1 << 20:
         mib = default >> 20
         return f"`{mib >> 10} GiB`" if mib >= _MIB_A_GIB else f"`{mib} MiB`"
     return f'`"{default}"`' if isinstance(default, str) else f"`{default!r}`"
@@ -39,13 +40,19 @@ def test_the_page_has_every_option_with_its_default() -> None:
     assert [] == [name for name, values, _, _ in _rows() if not values]
 
 
-def test_the_page_has_every_option_of_a_transport() -> None:
+@pytest.mark.parametrize("kind", [Order, Sharding, Transport])
+def test_the_page_has_every_field_of_an_object(kind: type[Order | Sharding | Transport]) -> None:
     """With its default, as those of the dataset."""
-    wanted = [(f"`{each.name}`", _as_documented(each.default)) for each in fields(Transport)]
+    made = kind()
+    wanted = [(f"`{each.name}`", _default(each, getattr(made, each.name))) for each in fields(kind)]
 
-    _, *rows = _rows("### Transport\n")
+    _, *rows = _rows(f"### {kind.__name__}\n")
     assert wanted == [(name, default) for name, _, default, _ in rows]
     assert [] == [name for name, values, _, source in rows if not (values and source)]
+
+
+def _default(field: Field[object], value: object) -> str:
+    return _as_documented(value) if field.default is value else f"`{type(value).__name__}()`"
 
 
 def test_the_page_says_where_each_default_comes_from() -> None:
@@ -53,6 +60,15 @@ def test_the_page_says_where_each_default_comes_from() -> None:
     unexplained = [name for name, _, default, source in _rows() if not source]
 
     assert unexplained == [name for name, _, default, _ in _rows() if default == "required"]
+
+
+def test_a_first_job_finds_what_it_sets() -> None:
+    """At most 14 parameters of its own, and three objects for the rest."""
+    objects = [name for name in OPTIONS if name in ("order", "sharding", "transport")]
+
+    assert 3 == len(objects)
+    assert len(OPTIONS) - len(objects) <= 14
+    assert not [name for name in inspect.signature(NumpyDataset).parameters if name not in OPTIONS]
 
 
 def test_the_docstring_has_every_option() -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from headrace.client import RemoteDataset
+from headrace.client import Order, RemoteDataset, Selection
 from headrace.errors import BadArgumentError, TokenSpecChangedError
 from headrace.order import Skips, decode_token
 from headrace.server import Server, ServerConfig, start_server
@@ -24,8 +24,13 @@ def server(tmp_path: Path) -> Iterator[Server]:
         yield started
 
 
-def _dataset(server: Server, **options: object) -> RemoteDataset:
-    return RemoteDataset(server.address, "d", batch_size=10, with_ids=True, epochs=1, **options)  # type: ignore[arg-type]  # tests name the options they mean
+def _dataset(
+    server: Server, skips: list[int] | None = None, *, allow_new_skips: bool = False
+) -> RemoteDataset:
+    source = Selection("d", skips=skips, allow_new_skips=allow_new_skips)
+    return RemoteDataset(
+        server.address, source, batch_size=10, epochs=1, order=Order(with_ids=True)
+    )
 
 
 def _ids(dataset: RemoteDataset) -> list[int]:
@@ -44,7 +49,7 @@ def test_a_state_goes_on_without_the_skipped_samples(server: Server) -> None:
     resumed.load_state_dict(state)
 
     token = base64.b64decode(state["token"])
-    assert Skips(skips).digest == decode_token(token).skips
+    assert Skips(skips).digest == decode_token(token).stage("skips")
     assert rest == _ids(resumed)
     assert not set(skips) & set(rest)
 
@@ -80,4 +85,4 @@ def test_the_first_token_names_the_list(server: Server) -> None:
 def test_what_is_no_list_is_refused(skips: object) -> None:
     """Before anything travels: no digest, an id below 0, too many."""
     with pytest.raises(BadArgumentError):
-        RemoteDataset("127.0.0.1:1", "d", batch_size=1, skips=skips)  # type: ignore[arg-type]  # that is what is tested
+        RemoteDataset("127.0.0.1:1", Selection("d", skips=skips), batch_size=1)  # type: ignore[arg-type]  # that is what is tested

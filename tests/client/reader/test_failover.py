@@ -56,12 +56,15 @@ def _server(url: str, **settings: object) -> Server:
     return start_server(config)
 
 
+def _way(deadlines: Deadlines = QUICK, *, fallback: Fallback | None = None) -> Transport:
+    return Transport(prefetch_bytes=0, deadlines=deadlines, fallback=fallback)
+
+
 def _dataset(*targets: str, **options: object) -> RemoteDataset:
     defaults: dict[str, object] = {
         "batch_size": BATCH,
         "epochs": 1,
-        "transport": Transport(prefetch_bytes=0),
-        "deadlines": QUICK,
+        "transport": _way(),
     }
     return RemoteDataset(list(targets), NAME, **{**defaults, **options})  # type: ignore[arg-type] # tests name the options they mean
 
@@ -114,7 +117,7 @@ def test_a_drained_server(
 ) -> None:
     """A server that drains sends the stream to the other, and one fault is one line of the log."""
     with _server(url) as first, _server(url) as second:
-        dataset = _dataset(first.address, second.address, deadlines=PATIENT)
+        dataset = _dataset(first.address, second.address, transport=_way(PATIENT))
         batches = iter(dataset)
         seen = _take(batches, 20)
         drain = threading.Thread(target=first.drain, name="drain")
@@ -132,7 +135,7 @@ def test_streams_that_are_told_to_go_elsewhere(
 ) -> None:
     """REBALANCE after each batch or so costs no warning and no batch."""
     with _server(url, max_stream_s=0.02) as server:
-        dataset = _dataset(server.address, deadlines=PATIENT)
+        dataset = _dataset(server.address, transport=_way(PATIENT))
         seen = [_digest(batch) for batch in dataset]
         tries = dataset.stats().reconnect_count
         dataset.close()
@@ -145,7 +148,7 @@ def test_streams_that_are_told_to_go_elsewhere(
 def _read_over_a_cut(url: str, seconds: float, deadlines: Deadlines) -> tuple[list[str], int]:
     """Return the digests of an epoch whose network is cut in its middle, and the new streams."""
     with _server(url) as server, proxied(server.address) as proxy:
-        dataset = _dataset(proxy.address, deadlines=deadlines)
+        dataset = _dataset(proxy.address, transport=_way(deadlines))
         batches = iter(dataset)
         seen = _take(batches, 20)
         proxy.cut()
@@ -180,7 +183,7 @@ def test_a_server_that_is_far_away(url: str, undisturbed: list[str]) -> None:
     """A connection over 0.3 s there and back, as between continents, is made at the first try."""
     with _server(url) as server, FaultyProxy(server.address) as proxy:
         proxy.apply(Cut("latency", 0.15))
-        dataset = _dataset(proxy.address, deadlines=PATIENT)
+        dataset = _dataset(proxy.address, transport=_way(PATIENT))
         seen = _take(iter(dataset), 3)
         tries = dataset.stats().reconnect_count
         dataset.close()
@@ -208,7 +211,9 @@ def test_giving_up_says_hop_time_and_tries(url: str) -> None:
         dataset = _dataset(
             server.address,
             "127.0.0.1:1",
-            deadlines=Deadlines(connect_s=60, silence_s=60, give_up_s=0.5),
+            transport=Transport(
+                prefetch_bytes=0, deadlines=Deadlines(connect_s=60, silence_s=60, give_up_s=0.5)
+            ),
         )
         batches = iter(dataset)
         next(batches)
@@ -230,7 +235,11 @@ def test_storage_takes_over_and_gives_back(
     """No server: a private one over the URL goes on; a server again: the stream moves back."""
     caplog.set_level(logging.WARNING)
     with _server(url) as first, proxied(first.address) as proxy:
-        dataset = _dataset(proxy.address, fallback=Fallback(url), epochs=None)
+        dataset = _dataset(
+            proxy.address,
+            epochs=None,
+            transport=_way(fallback=Fallback(url)),
+        )
         batches = iter(dataset)
         seen = _take(batches, 20)
         first.stop()
@@ -255,7 +264,10 @@ def test_storage_is_there_from_the_first_batch_on(
     url: str, undisturbed: list[str], runtime: Path
 ) -> None:
     """Also a run that begins, and asks for its length, while no server is up."""
-    dataset = _dataset("127.0.0.1:1", fallback=Fallback(url))
+    dataset = _dataset(
+        "127.0.0.1:1",
+        transport=_way(fallback=Fallback(url)),
+    )
 
     assert SAMPLES // BATCH == len(dataset)
     assert undisturbed == [_digest(batch) for batch in dataset]
@@ -265,7 +277,10 @@ def test_storage_is_there_from_the_first_batch_on(
 
 def test_a_lost_fallback_is_started_again(url: str, undisturbed: list[str], runtime: Path) -> None:
     """The private server may be killed too."""
-    dataset = _dataset("127.0.0.1:1", fallback=Fallback(url))
+    dataset = _dataset(
+        "127.0.0.1:1",
+        transport=_way(fallback=Fallback(url)),
+    )
     batches = iter(dataset)
     seen = _take(batches, 20)
     for pid in server_pids(runtime):
@@ -279,7 +294,12 @@ def test_a_lost_fallback_is_started_again(url: str, undisturbed: list[str], runt
 @pytest.mark.usefixtures("runtime")
 def test_a_fallback_that_cannot_be_names_both_failures(tmp_path: Path) -> None:
     """The user learns that no server answers, and why storage does not help."""
-    dataset = _dataset("127.0.0.1:1", fallback=Fallback(str(tmp_path / "nothing")))
+    dataset = _dataset(
+        "127.0.0.1:1",
+        transport=Transport(
+            prefetch_bytes=0, deadlines=QUICK, fallback=Fallback(str(tmp_path / "nothing"))
+        ),
+    )
 
     with pytest.raises(
         NotADatasetError, match=r"no server answers at 127\.0\.0\.1:1, and the fallback"
@@ -292,6 +312,14 @@ def test_a_fallback_wants_to_know_where_the_data_is() -> None:
     with pytest.raises(BadArgumentError, match=r"fallback\.url is None; expected a URL"):
         Fallback(None)  # type: ignore[arg-type] # on purpose
     with pytest.raises(BadArgumentError, match="has no URL for 'd'"):
-        _dataset("127.0.0.1:1", fallback=Fallback({"e": "s3://bucket/e"}))
+        _dataset(
+            "127.0.0.1:1",
+            transport=Transport(
+                prefetch_bytes=0, deadlines=QUICK, fallback=Fallback({"e": "s3://bucket/e"})
+            ),
+        )
     with pytest.raises(BadArgumentError, match="expected Fallback"):
-        _dataset("127.0.0.1:1", fallback="storage")
+        _dataset(
+            "127.0.0.1:1",
+            transport=_way(fallback="storage"),  # type: ignore[arg-type] # on purpose
+        )

@@ -54,9 +54,7 @@ def _dataset(*targets: str, hedge: Hedge | None = None) -> RemoteDataset:
         NAME,
         batch_size=BATCH,
         epochs=EPOCHS,
-        transport=Transport(prefetch_bytes=0),
-        deadlines=PATIENT,
-        hedge=hedge,
+        transport=Transport(prefetch_bytes=0, deadlines=PATIENT, hedge=hedge),
     )
 
 

@@ -139,7 +139,11 @@ def test_what_killed_servers_leave_is_swept(url: str, runtime: Path) -> None:
     assert 4 == len(stale)
 
     dataset = RemoteDataset(
-        None, url, batch_size=16, epochs=1, private=PrivateServer(cache_bytes=1 << 20)
+        None,
+        url,
+        batch_size=16,
+        epochs=1,
+        transport=Transport(private=PrivateServer(cache_bytes=1 << 20)),
     )
     next(iter(dataset))
 
@@ -160,7 +164,11 @@ def test_what_store_says_reaches_the_server_and_nobody_else(
         "secret_key": s3.weed.secret_key,
     }
     dataset = RemoteDataset(
-        None, s3.url("small"), batch_size=SAMPLES, epochs=1, private=PrivateServer(store=store)
+        None,
+        s3.url("small"),
+        batch_size=SAMPLES,
+        epochs=1,
+        transport=Transport(private=PrivateServer(store=store)),
     )
     (batch,) = dataset
     (server,) = server_pids(runtime)
@@ -187,7 +195,16 @@ def test_a_store_that_makes_no_sense_is_told(
     """What is wrong and what is wanted, with no value that may be secret."""
     del runtime
     with pytest.raises(HeadraceError, match=said) as caught:
-        next(iter(RemoteDataset(None, url, batch_size=16, private=PrivateServer(store=store))))
+        next(
+            iter(
+                RemoteDataset(
+                    None,
+                    url,
+                    batch_size=16,
+                    transport=Transport(private=PrivateServer(store=store)),
+                )
+            )
+        )
 
     assert "hidden" not in str(caught.value)
 
@@ -200,7 +217,9 @@ def test_lists_may_hold_nulls_where_the_job_says_so(tmp_path: Path) -> None:
 
     with pytest.raises(UnsupportedColumnError, match="item_nulls=True"):
         list(RemoteDataset(None, str(tmp_path), batch_size=1, epochs=1))
-    (batch,) = RemoteDataset(None, str(tmp_path), batch_size=1, epochs=1, private=private)
+    (batch,) = RemoteDataset(
+        None, str(tmp_path), batch_size=1, epochs=1, transport=Transport(private=private)
+    )
 
     valid = batch["tags.items_valid"]
     assert isinstance(valid, RaggedColumn)
@@ -258,7 +277,7 @@ def _waiting(server: JobServer, stop: threading.Event) -> tuple[threading.Thread
 
     def wait() -> None:
         try:
-            server.address(stop)
+            server.address(stop, run="r", versions={})
         except HeadraceError as error:
             outcomes.append(error)
 

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 import trustme
 
-from headrace.client import Access, Deadlines, RemoteDataset, TlsConfig
+from headrace.client import Access, Deadlines, RemoteDataset, TlsConfig, Transport
 from headrace.errors import ServerUnreachableError
 from support.command import Serving, run, serving
 from support.datasets import small_table, write_dataset
@@ -94,7 +94,9 @@ def _issued(
 
 def _refusal(address: str, access: Access | None = None) -> str:
     began = time.monotonic()
-    dataset = RemoteDataset(address, "small", batch_size=2, access=access, deadlines=_DEADLINES)
+    dataset = RemoteDataset(
+        address, "small", batch_size=2, access=access, transport=Transport(deadlines=_DEADLINES)
+    )
     try:
         with pytest.raises(ServerUnreachableError) as caught:
             list(dataset)

@@ -26,7 +26,6 @@ from headrace.order import OrderSpec
 from headrace.server import ServerConfig, start_server
 from headrace.v1 import shard_service_pb2 as pb
 from support.datasets import write_rows
-from support.loops import compiled_loops
 from support.wire import batch_messages, start_message, token_at
 
 BATCH = 32
@@ -121,7 +120,6 @@ def test_batches_of_our_server_are_not_copied(address: str) -> None:
 
 def test_batches_of_one_message_lie_in_it_side_by_side(address: str) -> None:
     """None is copied, none shares a byte with another, and each may be written to."""
-    compiled_loops()
     wanted = OPTIONS.to_request(epoch=0, position=0, token=None)
     grouped = OPTIONS.to_request(epoch=0, position=0, token=None)
     grouped.max_group_bytes = 1 << 20

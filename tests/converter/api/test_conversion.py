@@ -180,7 +180,7 @@ def test_batches_have_the_types_and_steps_that_are_asked_for(
         "epochs": 1,
         "shuffle": False,
         "dtypes": {"half": "float32"},
-        "steps": [Cast("id", "int16")],
+        "stages": [Cast("id", "int16")],
     }
     with conversion.dataset(**reading, transform=lambda batch: batch.to_numpy()) as dataset:
         (first, *_) = list(dataset)

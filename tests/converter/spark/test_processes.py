@@ -20,6 +20,7 @@ from headrace.converter import write_shards
 from headrace.converter.spark.ship_code import archive, code_digest
 from headrace.errors import NotADatasetError
 from headrace.storage import collect_garbage, open_dataset, open_store, plan_gc
+from headrace.storage.dataset.writer_notes import LIFE_S
 from support.bare_python import make_bare_python
 from support.environments import environment
 from support.spark_cluster import QUICK_START, spark_cluster
@@ -177,15 +178,15 @@ def test_spark_35_converts_as_spark_4_does(tmp_path: Path) -> None:
 def test_a_driver_killed_before_its_commit_leaves_no_dataset(
     spark: SparkSession, tmp_path: Path
 ) -> None:
-    """Its shards are seen by nobody, the job run again is whole, and gc sweeps what is left."""
+    """Its shards are seen by nobody, the job run again is whole, and gc sweeps them later."""
     url = str(tmp_path / "dataset")
     done = _run("job_killed_driver.py", url, "2")
-    left = set(open_store(url).list())
+    left = set(open_store(url).list("shards/"))
     with pytest.raises(NotADatasetError):
         open_dataset(url)
     again = write_shards(spark.range(0, 1000, 1, 2), url)
     store = open_store(url)
-    plan = plan_gc(store, keep=1, older_than_s=0.0, now_s=time.time() + 1)
+    plan = plan_gc(store, keep=1, older_than_s=0.0, now_s=time.time() + LIFE_S)
     collect_garbage(store, plan)
 
     assert -signal.SIGKILL == done.returncode, done.stderr[-4000:]
@@ -204,12 +205,12 @@ def test_a_driver_killed_after_a_merge_leaves_no_dataset(
     """Small shards and what they were merged into are seen by nobody, and gc sweeps both."""
     url = str(tmp_path / "dataset")
     done = _run("job_killed_driver.py", url, "12")
-    left = set(open_store(url).list())
+    left = set(open_store(url).list("shards/"))
     with pytest.raises(NotADatasetError):
         open_dataset(url)
     again = write_shards(spark.range(0, 1000, 1, 12), url)
     store = open_store(url)
-    collect_garbage(store, plan_gc(store, keep=1, older_than_s=0.0, now_s=time.time() + 1))
+    collect_garbage(store, plan_gc(store, keep=1, older_than_s=0.0, now_s=time.time() + LIFE_S))
 
     assert -signal.SIGKILL == done.returncode, done.stderr[-4000:]
     assert 13 == len(left)

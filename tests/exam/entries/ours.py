@@ -94,7 +94,7 @@ def _opened(job: Job, names: list[str], states: Sequence[Any]) -> _Loader:
         shuffle=job.shuffle,
         rank=job.rank,
         world_size=job.world,
-        steps=[DecodeImage("x", HEIGHT, WIDTH)] if KIND == "images" else [],
+        stages=[DecodeImage("x", HEIGHT, WIDTH)] if KIND == "images" else [],
     )
     loader: _Loader = dataset
     if job.workers:

@@ -259,6 +259,35 @@ def test_linear_schedules_climb() -> None:
     assert np.allclose([0.05, 0.45, 0.95, 1], shares, atol=0.002)
 
 
+@pytest.mark.parametrize("end", [1, 15, 16, 200, 4095, 4096, 10**6])
+def test_linear_schedules_have_no_pieces_that_a_server_refuses(end: int) -> None:
+    """A short stretch has few pieces, and at least one."""
+    schedule = linear([0, end, 2 * end], [[1, 0], [0, 1], [1, 1]])
+
+    lengths = np.diff(schedule.starts)
+    assert 2 * max(1, min(256, end // 16)) == len(lengths)
+    assert min(end, 16) <= lengths.min()
+    assert (0, end, 2 * end) == schedule.starts[:: len(lengths) // 2]
+
+
+@pytest.mark.parametrize(
+    ("knots", "weights", "message"),
+    [
+        ([], [], "0 knots"),
+        ([0, 10], [[1.0]], "2 knots and weights for 1"),
+        ([0, 10], [[1.0]] * 3, "2 knots and weights for 3"),
+        ([0, 10, 10], [[1.0]] * 3, "must increase"),
+        ([0, 40, 30], [[1.0]] * 3, "must increase"),
+    ],
+)
+def test_linear_schedules_that_cannot_be_are_refused(
+    knots: list[int], weights: list[list[float]], message: str
+) -> None:
+    """Weights without a knot are refused, not left out."""
+    with pytest.raises(BadArgumentError, match=message):
+        linear(knots, weights)
+
+
 def test_thousands_of_datasets_in_a_batch() -> None:
     """A batch of a mixture of thousands of datasets has most of them."""
     spec = _mixture(*[{}] * 3000)

@@ -1,4 +1,5 @@
-// Order version 2 once more, written from docs/order.md alone, with no sight of headrace's code.
+// Order version 3 once more, written from docs/order.md. The author of version 2 had seen nothing else
+// of headrace; who brought it to version 3 knew the first implementation.
 //
 // Reads one question a line of JSON from standard input, and writes the answer as a line of JSON:
 // - a spec, {"seed", "shuffle", ..., "epoch", "counts", "bytes", "blocks", "skips"}: the
@@ -206,7 +207,7 @@ function runSize(n, b, k, runBytes) {
 
 // The runs of all shards: where each begins, its length, and its shard's bounds.
 function cutIntoRuns(shards, runBytes) {
-  const runs = { starts: [], lengths: [], shardFirst: [], shardRuns: [], shardStarts: [], shardEnds: [] };
+  const runs = { starts: [], lengths: [], halves: [], shardFirst: [], shardRuns: [], shardStarts: [], shardEnds: [] };
   let start = 0;
   shards.counts.forEach((n, index) => {
     if (n === 0) return;
@@ -217,7 +218,9 @@ function cutIntoRuns(shards, runBytes) {
     runs.shardEnds.push(start + n);
     for (let done = 0; done < n; done += size) {
       runs.starts.push(start + done);
-      runs.lengths.push(Math.min(size, n - done));
+      const length = Math.min(size, n - done), u = Math.min(shards.blocks[index], n);
+      runs.lengths.push(length);
+      runs.halves.push(u > 0 ? Math.min(length, ceilDiv(ceilDiv(length, u), 2) * u) : length);
     }
     start += n;
   });
@@ -290,7 +293,9 @@ function runsInOrder(runs, E) {
 
 // The layout as a function from an offset to a sample.
 function makeLayout(pass) {
-  if (!pass.shuffle || (pass.lanes === 1 && pass.memory === pass.total)) return (offset) => offset;
+  if (!pass.shuffle) return (offset) => offset;
+  const atOnce = pass.lanes === 1 && pass.memory === pass.total;
+  if (atOnce && lanePlan(pass.total, pass.memory, pass.ramp).P === 0) return (offset) => offset;
   const list = new Float64Array(pass.total);
   let next = 0;
   for (const run of runsInOrder(pass.runs, pass.E)) {
@@ -302,64 +307,74 @@ function makeLayout(pass) {
 
 // ---------------------------------------------------------------- Steps
 
-const PRIMES = [1, 2, 3, 5, 7, 11, 13, 17];
-
-// The cohorts, as pairs of slices and groups, for ever.
-function* cohortShapes(M) {
-  const d = Math.max(1, ...PRIMES.filter((prime) => prime * (prime + 2) <= M));
+// The sizes of a lane's cohorts: slices, groups and the numbers that lines draw from.
+function lanePlan(n, M, ramp) {
+  let d = 1;
+  while (d < 17 && (d + 1) * (d + 3) <= M) d++;
   const g = Math.max(1, floorDiv(floorDiv(2 * M, 2 * d + 3), d));
-  const q = g * d;
-  for (const part of [16, 16, 8, 4, 2]) if (floorDiv(q, part) > 0) yield [1, floorDiv(q, part)];
-  for (const slices of [2, 3, 5, 7, 11, 13]) {
-    if (slices < d && floorDiv(q, slices) > 0) yield [slices, floorDiv(q, slices)];
+  const R = floorDiv(Math.min(n, M), 2), ramps = [];
+  let k = 0;
+  if (ramp > 0) while (ramp * 2 ** (k + 1) <= R) k++;
+  if (k > 0) {
+    const b = floorDiv(R, 2 ** k);
+    ramps.push(b);
+    for (let i = 0; i < k; i++) ramps.push(b * 2 ** i);
   }
-  for (;;) yield [d, g];
+  const P = sum(ramps);
+  const W = n - P <= M ? 0 : g * d * (d - 1) / 2;
+  return { d, g, ramps, P, W };
 }
 
-// The whole cohorts of a lane of n samples, with the offsets where they begin.
-function wholeCohorts(n, M) {
-  const cohorts = [];
-  if (n <= M) return cohorts;
-  let start = 0;
-  for (const [slices, groups] of cohortShapes(M)) {
-    if (start + slices * groups > n) break;
-    cohorts.push({ start, slices, groups });
-    start += slices * groups;
-  }
-  return cohorts;
-}
+const greatestCommon = (a, b) => (b === 0 ? a : greatestCommon(b, a % b));
+
+// The numbers in [1, D] without a common factor with D.
+const slopesOf = (D) => Array.from({ length: D }, (_, i) => i + 1).filter((s) => greatestCommon(s, D) === 1);
 
 // The slices of a cohort, each a list of offsets in the order of groups.
 function dealCohort({ start, slices: D, groups }, drawer) {
-  const slices = Array.from({ length: D }, () => []);
+  const slices = Array.from({ length: D }, () => []), slopes = slopesOf(D);
   for (let x = start; x < start + D * groups; x += D) {
     drawer.at(x);
-    const slope = 1 + shareOfHalf(HIGH, D - 1), turn = shareOfHalf(LOW, D);
+    const slope = slopes[shareOfHalf(HIGH, slopes.length)], turn = shareOfHalf(LOW, D);
     for (let a = 0; a < D; a++) slices[(slope * a + turn) % D].push(x + a);
   }
   return slices;
 }
 
-function stepLists(n, M, E, lane) {
-  const cohorts = wholeCohorts(n, M), C = cohorts.length;
-  const steps = Array.from({ length: C + 1 }, () => []);
+// The cohorts that fit, with the step of their first slice; and where the rest begins.
+function wholeCohorts(n, M, { d, g, ramps, P, W }) {
+  const cohorts = [];
+  let start = 0, full = 0;
+  const push = (slices, groups, first) => {
+    cohorts.push({ start, slices, groups, first });
+    start += slices * groups;
+  };
+  ramps.forEach((groups, i) => push(1, groups, i));
+  if (n - P > M) {
+    for (let slices = 1; slices < d; slices++) push(slices, g, ramps.length);
+    for (; start + d * g <= n; full++) push(d, g, ramps.length + full);
+  }
+  return { cohorts, last: ramps.length + full, rest: start };
+}
+
+function stepLists(n, M, E, lane, plan) {
+  const { cohorts, last, rest } = wholeCohorts(n, M, plan);
+  const steps = Array.from({ length: last + 1 }, () => []);
   const drawer = new Drawer(makeKey(E, DEAL, lane));
-  let end = 0;
-  cohorts.forEach((cohort, c) => {
+  for (const cohort of cohorts) {
     dealCohort(cohort, drawer).forEach((slice, i) => {
-      const step = steps[Math.min(c + i, C)];
+      const step = steps[Math.min(cohort.first + i, last)];
       for (const offset of slice) step.push(offset);
     });
-    end = cohort.start + cohort.slices * cohort.groups;
-  });
-  for (; end < n; end++) steps[C].push(end);
+  }
+  for (let offset = rest; offset < n; offset++) steps[last].push(offset);
   return steps;
 }
 
 // The offsets of a lane of n samples at its places, as a function of the place.
 function lanePlaces(n, pass, lane) {
   if (!pass.shuffle) return (p) => p;
-  const steps = stepLists(n, pass.memory, pass.E, lane);
+  const steps = stepLists(n, pass.memory, pass.E, lane, lanePlan(n, pass.memory, pass.ramp));
   const firsts = [], openers = steps.map((step, number) => {
     const key = makeKey(pass.E, STEP, lane, number), T = step.length;
     let slotOf = null;
@@ -419,8 +434,10 @@ function makeSubstitute(pass, skips) {
 
 // ---------------------------------------------------------------- An epoch of a dataset
 
-function makePass(shards, runs, spec, memory, E, sortLimit) {
-  const pass = { shuffle: spec.shuffle, lanes: spec.lanes, memory, E, sortLimit, runs, total: sum(shards.counts) };
+function makePass(shards, runs, spec, memory, E, number, sortLimit) {
+  const total = sum(shards.counts);
+  const ramp = spec.ramp && number === 0 ? Math.max(1, floorDiv(8 * total, Math.max(1, runs.starts.length))) : 0;
+  const pass = { shuffle: spec.shuffle, lanes: spec.lanes, memory, E, sortLimit, runs, total, ramp };
   pass.layout = makeLayout(pass);
   pass.substitute = makeSubstitute(pass, shards.skips);
   return pass;
@@ -428,8 +445,21 @@ function makePass(shards, runs, spec, memory, E, sortLimit) {
 
 // Place p of the lane that has n samples of the layout from `start` on.
 function openLane(pass, lane, start, n) {
-  const offsetAt = lanePlaces(n, pass, lane);
-  return (p) => pass.substitute(pass.layout(start + offsetAt(p)));
+  const offsetAt = lanePlaces(n, pass, lane), sampleAt = laneLayout(pass, start, n);
+  return (p) => pass.substitute(sampleAt(offsetAt(p)));
+}
+
+// The lane's stretch of the layout, in whose opening first halves of runs come before second ones.
+function laneLayout(pass, start, n) {
+  const { P, W } = lanePlan(n, pass.memory, pass.ramp), { starts, halves } = pass.runs;
+  if (!pass.shuffle || W === 0) return (offset) => pass.layout(start + offset);
+  const firsts = [], seconds = [];
+  for (let offset = P; offset < P + 2 * W; offset++) {
+    const sample = pass.layout(start + offset), run = upperBound(starts, sample) - 1;
+    (sample - starts[run] < halves[run] ? firsts : seconds).push(sample);
+  }
+  const opening = [...firsts, ...seconds];
+  return (offset) => (offset >= P && offset < P + 2 * W ? opening[offset - P] : pass.layout(start + offset));
 }
 
 // ---------------------------------------------------------------- Filters
@@ -460,7 +490,7 @@ function orderOfSpec(whole) {
   const spec = keepOf(whole);
   const N = sum(spec.counts), L = spec.lanes, E = makeKey(0, spec.seed, spec.epoch);
   const runs = cutIntoRuns(spec, spec.run_bytes);
-  const pass = makePass(spec, runs, spec, memoryOf(spec, spec), E, 4096);
+  const pass = makePass(spec, runs, spec, memoryOf(spec, spec), E, BigInt(spec.epoch) === 0n ? 0 : 1, 4096);
   const lists = [];
   let start = 0;
   for (let lane = 0; lane < L; lane++) {
@@ -485,14 +515,15 @@ function roundEven(x) {
 function linearPieces(knots, weights) {
   const pieces = { starts: [], weights: [] };
   const push = (start, list) => {
-    if (pieces.starts.at(-1) === start) return;
     pieces.starts.push(start);
     pieces.weights.push(list);
   };
   for (let j = 0; j + 1 < knots.length; j++) {
-    for (let i = 0; i < 256; i++) {
-      const start = knots[j] + floorMulDiv(knots[j + 1] - knots[j], i, 256);
-      push(start, weights[j].map((w, d) => w + (weights[j + 1][d] - w) * ((i + 0.5) / 256)));
+    const length = knots[j + 1] - knots[j];
+    const count = Math.max(1, Math.min(256, Math.floor(length / 16)));
+    for (let i = 0; i < count; i++) {
+      const start = knots[j] + floorMulDiv(length, i, count);
+      push(start, weights[j].map((w, d) => w + (weights[j + 1][d] - w) * ((i + 0.5) / count)));
     }
   }
   push(knots.at(-1), weights.at(-1));
@@ -693,7 +724,7 @@ function makeSampler(plan, mixture) {
   const passOf = (d, number) => {
     const name = `${d} ${number}`;
     if (!passes.has(name)) {
-      passes.set(name, makePass(plan.sets[d], plan.runs[d], mixture, plan.memories[d], makeKey(plan.keys[d], number), 64));
+      passes.set(name, makePass(plan.sets[d], plan.runs[d], mixture, plan.memories[d], makeKey(plan.keys[d], number), number, 64));
     }
     return passes.get(name);
   };
@@ -858,15 +889,18 @@ function varint(value) {
 }
 
 function tokenHex(token) {
-  const skips = token.skips ?? [], transforms = token.transforms ?? '';
-  const flags = (token.shuffle ? 1 : 0) | (token.mixture ? 2 : 0) | (skips.length ? 4 : 0) | (transforms ? 8 : 0)
-    | (token.kept ? 16 : 0) | (token.buckets ? 32 : 0);
-  const parts = [Buffer.from('hrt', 'ascii'), Buffer.from([2, flags]), Buffer.from(token.fingerprint, 'hex')];
-  if (token.mixture) parts.push(mixtureDigest(token.mixture));
-  if (skips.length) parts.push(skipsDigest(skips));
-  if (token.kept) parts.push(keptOfToken(token.kept));
-  if (token.buckets) parts.push(Buffer.from(token.lengths || '00'.repeat(16), 'hex'), varint(token.buckets));
-  if (transforms) parts.push(Buffer.from([transforms.length]), Buffer.from(transforms, 'ascii'));
+  const skips = token.skips ?? [];
+  const stages = [
+    ['mixture', token.mixture ? mixtureDigest(token.mixture).toString('hex') : ''],
+    ['filter', token.kept ? keptOfToken(token.kept).toString('hex') : ''],
+    ['skips', skips.length ? skipsDigest(skips).toString('hex') : ''],
+    ['buckets', token.buckets ? [token.buckets, token.lengths].filter(Boolean).join(' ') : ''],
+    ['transforms', token.transforms ?? ''],
+  ].filter(([, text]) => text);
+  const flags = (token.shuffle ? 1 : 0) | (token.ramp ? 2 : 0);
+  const parts = [Buffer.from('hrt', 'ascii'), Buffer.from([3, flags]), Buffer.from(token.fingerprint, 'hex')];
+  parts.push(Buffer.from([stages.length]));
+  for (const field of stages.flat()) parts.push(Buffer.from([field.length]), Buffer.from(field, 'ascii'));
   for (const name of ['version', 'seed', 'run_bytes', 'shuffle_bytes', 'shuffle_samples', 'lanes', 'unit',
     'epoch', 'position', 'global_batch_size', 'step', 'sample_count']) parts.push(varint(token[name]));
   const body = Buffer.concat(parts);

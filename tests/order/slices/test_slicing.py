@@ -60,6 +60,25 @@ def test_pads_fill_every_batch(samples: int, global_batch_size: int, end: EndMod
         assert all(first.position <= pad < first.next_position for pad in pads)
 
 
+@given(samples=st.integers(1, 300), global_batch_size=st.integers(1, 64), ranks=st.integers(1, 7))
+def test_what_all_ranks_gather_begins_with_the_samples(
+    samples: int, global_batch_size: int, ranks: int
+) -> None:
+    """With `pad`, rows joined in the order of ranks are the samples, each once, then repeats."""
+    plan = EpochPlan(samples, 0, global_batch_size, EndMode.PAD)
+    world_size = min(global_batch_size, ranks)
+
+    kept: list[int] = []
+    for index in range(plan.batch_count):
+        parts = [plan.batch(index, rank=r, world_size=world_size) for r in range(world_size)]
+        joined = [
+            row for each in parts for row in (*range(each.start, each.stop), *each.pad_positions)
+        ]
+        kept += joined[: parts[0].global_sample_count]
+
+    assert list(range(samples)) == kept
+
+
 @given(samples=st.integers(1, 300), extra=st.integers(0, 9), world_size=st.integers(1, 9))
 def test_loss_scale_makes_the_mean_exact(samples: int, extra: int, world_size: int) -> None:
     """The mean over ranks of scaled means is the mean over the global batch."""

@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 from headrace.errors import InternalError
 from headrace.server.batch.compiled_writer import CompiledParts
 from headrace.server.batch.targets import Parts
-from support.loops import compiled_loops
 
 _KIB = 1024
 
@@ -22,7 +21,7 @@ def _parts_of(size: int, part_bytes: int) -> tuple[CompiledParts, Parts]:
     target.parts = [
         np.zeros(min(part_bytes, size - start), np.uint8) for start in range(0, size, part_bytes)
     ]
-    return CompiledParts(compiled_loops(), target, size), target
+    return CompiledParts(target, size), target
 
 
 @settings(deadline=None)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -22,35 +21,33 @@ from numpy.typing import NDArray
 from headrace.errors import InternalError, StepFailedError
 from headrace.order.packing import Packing, Pieces, group_row_count, pack_group, take_pieces
 from headrace.server.batch.compiled_rows import CompiledRows
-from headrace.server.batch.packed_writer import PackedWriter
+from headrace.server.cache.gather import BlockRows
 from headrace.server.cache.memory.arena import Memory
+from headrace.server.kernels.loader import LOOPS
 from headrace.server.layout.block_layout import Projection, block_layout
 from headrace.server.layout.packed_columns import PackedColumns, packed_columns
 from headrace.server.layout.wire_columns import WireColumn, wire_column
-from support.loops import compiled_loops
+from support.plain_rows import PlainRowWriter
 
 _TOKENS = [pa.int8(), pa.uint8(), pa.int16(), pa.uint16(), pa.int32(), pa.uint32(), pa.int64()]
 _ALIKE = [pa.float16(), pa.float32(), pa.uint64(), pa.int8()]
 
 
-@pytest.fixture(scope="module")
-def compiled() -> ModuleType:
-    """The compiled loops."""
-    return compiled_loops()
-
-
 @dataclass(frozen=True)
 class _Rows:
-    """Documents as they were copied out of their blocks."""
+    """Documents in one block.
 
-    memory: Memory
+    Attributes:
+        blocks: The block.
+        spans: Where documents lie: its packed rows.
+    """
+
+    blocks: BlockRows
     spans: NDArray[np.uint8]
 
-    def packed(self, out: NDArray[np.uint8]) -> None:
-        out[:] = self.spans
-
-    def wide(self, part: int, out: NDArray[np.uint8], *, first: int = 0) -> None:
-        raise AssertionError((part, out, first))
+    @property
+    def memory(self) -> Memory:
+        return self.blocks.memory
 
 
 @dataclass(frozen=True)
@@ -72,13 +69,13 @@ class _Case:
     def written(self, writer: Any, batch_count: int) -> list[tuple[bytes, bytes]]:
         """Return the head and the payload of each batch, whose hashes are checked."""
         writer.expect(self.places, str)
-        measured = writer.measure(self.rows, self.places.sample_ids.size, batch_count)
+        measured = writer.measure(self.rows.blocks, self.places.sample_ids.size, batch_count)
         memory = [np.full(8 + 64 + size + 8, 0xAA, np.uint8) for size in measured.sizes]
         whole = [
             (b"head", each.ctypes.data + 64, size, each.ctypes.data)
             for each, size in zip(memory, measured.sizes, strict=True)
         ]
-        writer.write(self.rows, np.arange(self.places.counts.size), measured, whole)
+        writer.write(self.rows.blocks, np.arange(self.places.counts.size), measured, whole)
         for each, size in zip(memory, measured.sizes, strict=True):
             wanted = xxhash.xxh3_64_intdigest(each[64 : 64 + size].tobytes())
             assert wanted == int.from_bytes(each[:8].tobytes(), "little")
@@ -153,7 +150,20 @@ def _laid(
         at = projection.layout.by_name[column.name].offset
         spans[:, at : at + 16] = np.ascontiguousarray(pairs).view(np.uint8)
         start = int(edges[-1])
-    return _Rows(Memory(np.concatenate(memory)), spans)
+    first = -(-start // spans.shape[1])
+    whole = np.zeros((first + len(spans)) * spans.shape[1], np.uint8)
+    whole[:start] = np.concatenate(memory)
+    rows = whole[first * spans.shape[1] :].reshape(spans.shape)
+    rows[:] = spans
+    blocks = BlockRows(
+        projection.layout,
+        Memory(whole),
+        slot_of=np.zeros(1, np.int32),
+        bases=np.array([[first]]),
+        blocks=np.zeros(len(spans), np.int64),
+        offsets=np.arange(len(spans)),
+    )
+    return _Rows(blocks, rows)
 
 
 _OPTIONS = st.fixed_dictionaries(
@@ -177,8 +187,7 @@ _OPTIONS = st.fixed_dictionaries(
     ),
     out=st.frozensets(st.integers(0, 30), max_size=5),
 )
-def test_the_bytes_are_those_that_numpy_writes(  # noqa: PLR0917 - as Hypothesis gives them
-    compiled: ModuleType,
+def test_the_bytes_are_those_that_numpy_writes(
     lengths: list[int],
     types: tuple[pa.DataType, pa.DataType],
     options: dict[str, Any],
@@ -187,8 +196,8 @@ def test_the_bytes_are_those_that_numpy_writes(  # noqa: PLR0917 - as Hypothesis
 ) -> None:
     """Of any documents, marks, columns in any order, and gaps, alone and as several batches."""
     case = _case(lengths, types, options, chosen, out)
-    numpy = PackedWriter(case.columns, case.projection, case.packed)
-    loops = CompiledRows(compiled, case.columns, case.projection, case.packed)
+    numpy = PlainRowWriter(case.columns, case.projection, case.packed)
+    loops = CompiledRows(case.columns, case.projection, case.packed)
     count = case.places.counts.size
 
     for batch_count in {1, count}:
@@ -221,7 +230,7 @@ def _refusal(make: Callable[[], Any], case: _Case) -> str:
     ],
 )
 def test_tokens_that_labels_cannot_hold_are_refused(
-    compiled: ModuleType, kind: pa.DataType, token: int, place: str, marks: dict[str, int | None]
+    kind: pa.DataType, token: int, place: str, marks: dict[str, int | None]
 ) -> None:
     """Compiled loops and NumPy name the document, the token, the bound and what to do."""
     options = {"length": 16, "cut": 0, "fill": 0, **marks}
@@ -229,8 +238,8 @@ def test_tokens_that_labels_cannot_hold_are_refused(
     case.documents(kind)[_PLACES[place]] = token
 
     refusals = {
-        _refusal(lambda: PackedWriter(case.columns, case.projection, case.packed), case),
-        _refusal(lambda: CompiledRows(compiled, case.columns, case.projection, case.packed), case),
+        _refusal(lambda: PlainRowWriter(case.columns, case.projection, case.packed), case),
+        _refusal(lambda: CompiledRows(case.columns, case.projection, case.packed), case),
     }
 
     (refusal,) = refusals
@@ -238,14 +247,14 @@ def test_tokens_that_labels_cannot_hold_are_refused(
     assert "-2147483648 to 2147483647; correct the token" in refusal
 
 
-def test_an_end_mark_that_labels_cannot_hold_is_refused(compiled: ModuleType) -> None:
+def test_an_end_mark_that_labels_cannot_hold_is_refused() -> None:
     """The mark after a document is the label of its last token."""
     options = {"length": 16, "cut": 0, "fill": 0, "bos": None, "eos": 1 << 31}
     case = _case([9], (pa.uint32(), pa.float32()), options, [_LABELS])
 
     refusals = {
-        _refusal(lambda: PackedWriter(case.columns, case.projection, case.packed), case),
-        _refusal(lambda: CompiledRows(compiled, case.columns, case.projection, case.packed), case),
+        _refusal(lambda: PlainRowWriter(case.columns, case.projection, case.packed), case),
+        _refusal(lambda: CompiledRows(case.columns, case.projection, case.packed), case),
     }
 
     (refusal,) = refusals
@@ -264,14 +273,14 @@ def test_an_end_mark_that_labels_cannot_hold_is_refused(compiled: ModuleType) ->
     ],
 )
 def test_tokens_that_become_no_label_or_fit_are_sent(
-    compiled: ModuleType, kind: pa.DataType, place: str, token: int, chosen: list[int]
+    kind: pa.DataType, place: str, token: int, chosen: list[int]
 ) -> None:
     """The bounds themselves, the first token of a document, and batches without labels."""
     options = {"length": 16, "cut": 0, "fill": 0, "bos": None, "eos": None}
     case = _case([9], (kind, pa.float32()), options, chosen)
     case.documents(kind)[_PLACES[place]] = token
-    numpy = PackedWriter(case.columns, case.projection, case.packed)
-    loops = CompiledRows(compiled, case.columns, case.projection, case.packed)
+    numpy = PlainRowWriter(case.columns, case.projection, case.packed)
+    loops = CompiledRows(case.columns, case.projection, case.packed)
 
     written = case.written(numpy, 1)
 
@@ -283,14 +292,14 @@ def test_tokens_that_become_no_label_or_fit_are_sent(
 
 
 @pytest.mark.parametrize("lie", [-8, 1 << 40])
-def test_labels_are_not_looked_for_outside_of_the_memory(compiled: ModuleType, lie: int) -> None:
+def test_labels_are_not_looked_for_outside_of_the_memory(lie: int) -> None:
     """A table that lies about where a document is gets an error before anything is read."""
     options = {"length": 16, "cut": 0, "fill": 0, "bos": None, "eos": None}
     case = _case([9], (pa.int64(), pa.float32()), options, [_LABELS])
     case.rows.spans[:, :8].view(np.int64)[:] = lie
 
     with pytest.raises(InternalError, match="point outside"):
-        case.written(CompiledRows(compiled, case.columns, case.projection, case.packed), 1)
+        case.written(CompiledRows(case.columns, case.projection, case.packed), 1)
 
 
 _ALL = list(range(7))
@@ -305,28 +314,24 @@ def _plain() -> _Case:
     ("column", "by"),
     [(0, -99), (0, 99), (1, -99), (1, 99), (2, 1 << 40), (2, -30), (3, -99), (3, 99), (3, 1 << 62)],
 )
-def test_pieces_that_lie_outside_of_rows_or_documents_are_refused(
-    compiled: ModuleType, column: int, by: int
-) -> None:
+def test_pieces_that_lie_outside_of_rows_or_documents_are_refused(column: int, by: int) -> None:
     """Whatever number of a piece is wrong, an error is raised before anything is written."""
     case = _plain()
     case.places.table[2, column] += by
-    loops = CompiledRows(compiled, case.columns, case.projection, case.packed)
+    loops = CompiledRows(case.columns, case.projection, case.packed)
     loops.expect(case.places, str)
 
     with pytest.raises((InternalError, StepFailedError)):
-        loops.measure(case.rows, case.places.sample_ids.size, 1)
+        loops.measure(case.rows.blocks, case.places.sample_ids.size, 1)
 
 
 @pytest.mark.parametrize("lie", ["begin", "length", "table", "places", "size"])
-def test_nothing_is_written_of_tables_that_changed_since_they_were_measured(
-    compiled: ModuleType, lie: str
-) -> None:
+def test_nothing_is_written_of_tables_that_changed_since_they_were_measured(lie: str) -> None:
     """Each pass looks at all that it is given, so no table is trusted for what another said."""
     case = _plain()
-    loops = CompiledRows(compiled, case.columns, case.projection, case.packed)
+    loops = CompiledRows(case.columns, case.projection, case.packed)
     loops.expect(case.places, str)
-    measured = loops.measure(case.rows, case.places.sample_ids.size, 1)
+    measured = loops.measure(case.rows.blocks, case.places.sample_ids.size, 1)
     memory = np.zeros(measured.sizes[0] + 64, np.uint8)
     size = measured.sizes[0]
     if lie == "begin":
@@ -342,14 +347,14 @@ def test_nothing_is_written_of_tables_that_changed_since_they_were_measured(
 
     with pytest.raises(InternalError, match="point outside"):
         loops.write(
-            case.rows,
+            case.rows.blocks,
             np.arange(case.places.counts.size),
             measured,
             [(b"", memory.ctypes.data, size, 0)],
         )
 
 
-def test_rows_that_lie_in_no_group_are_refused(compiled: ModuleType) -> None:
+def test_rows_that_lie_in_no_group_are_refused() -> None:
     """A group that is not there, a row beyond it, or starts that point beyond its pieces."""
     starts, pieces = np.array([0, 1, 3], np.int64), np.zeros((3, 5), np.int32)
     group = [starts.ctypes.data, 3, pieces.ctypes.data, 3]
@@ -358,11 +363,11 @@ def test_rows_that_lie_in_no_group_are_refused(compiled: ModuleType) -> None:
     for which, row, count in ((0, 2, 3), (0, -1, 3), (1, 0, 3), (-1, 0, 3), (0, 1, 2)):
         tables = np.array([[*group[:3], count]], np.int64)
         with pytest.raises(ValueError, match="lies in no group"):
-            compiled.count_pieces(tables, np.array([which]), np.array([row]), counts)
-    found = compiled.count_pieces(np.array([group]), np.array([0]), np.array([1]), counts)
+            LOOPS.count_pieces(tables, np.array([which]), np.array([row]), counts)
+    found = LOOPS.count_pieces(np.array([group]), np.array([0]), np.array([1]), counts)
     assert 2 == found
     with pytest.raises(ValueError, match="pieces have no room"):
-        compiled.take_pieces(
+        LOOPS.take_pieces(
             np.array([group]), np.array([0]), np.array([1]), np.array([0]),
             np.zeros(1, np.int64), np.zeros((2, 4), np.int64),
         )  # fmt: skip

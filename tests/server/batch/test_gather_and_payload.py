@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from types import ModuleType
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -19,22 +18,22 @@ from headrace.errors import ShardCorruptError, UnsupportedColumnError
 from headrace.payload import layout_of
 from headrace.server.batch.batch_writer import BatchWriter
 from headrace.server.batch.compiled_writer import CompiledWriter
-from headrace.server.batch.numpy_writer import NumpyWriter
 from headrace.server.batch.targets import WirePlaces
 from headrace.server.cache.decode import DecodedBlock
-from headrace.server.cache.gather import BlockRows, Rows, StagedRows, gather_spans
+from headrace.server.cache.gather import BlockRows, StagedRows, gather_spans
 from headrace.server.cache.memory.arena import Memory, map_memory
+from headrace.server.kernels.loader import LOOPS
 from headrace.server.layout.block_layout import TAKE_BYTES, BlockLayout, Projection, block_layout
 from headrace.server.layout.wire_columns import split_schema, wire_column
 from headrace.v1 import shard_service_pb2 as pb
-from support.loops import compiled_loops
+from support.plain_writer import PlainWriter
 from support.served import decode, joined
 
 
 @pytest.fixture(scope="module")
 def compiled() -> ModuleType:
     """The compiled loops."""
-    return compiled_loops()
+    return LOOPS
 
 
 _TYPES: st.SearchStrategy[pa.DataType] = st.sampled_from(
@@ -124,9 +123,7 @@ def _empty(schema: pa.Schema) -> pa.RecordBatch:
 
 @settings(max_examples=150, deadline=None)
 @given(table=_tables(), draw=st.data())
-def test_any_table_arrives_as_it_was(
-    compiled: ModuleType, table: pa.Table, draw: st.DataObject
-) -> None:
+def test_any_table_arrives_as_it_was(table: pa.Table, draw: st.DataObject) -> None:
     """Gathered in any order, from place or staged, cut anywhere, compiled or not: the same."""
     count = table.num_rows
     cut = draw.draw(st.integers(0, count))
@@ -160,18 +157,21 @@ def test_any_table_arrives_as_it_was(
         places = np.flatnonzero(blocks == block)
         staged.add(places, rows_at(places))
 
-    plain = NumpyWriter(columns, projection)
+    plain = PlainWriter(columns, projection)
+    compiled = CompiledWriter(columns, projection)
+    in_one = staged.in_one_block()
     payloads = [
         _made(writer, rows, ids, limit)
         for writer, rows in (
             (plain, placed),
-            (plain, staged),
-            (CompiledWriter(compiled, columns, projection), placed),
+            (plain, in_one),
+            (compiled, placed),
+            (compiled, in_one),
         )
         for limit in (1 << 20, cut_bytes)
     ]
 
-    assert payloads[:1] * 6 == payloads
+    assert payloads[:1] * 8 == payloads
     header = payloads[0][0]
     assert header.payload_xxh3 == xxhash.xxh3_64_intdigest(payloads[0][1])
     # Not Table.take: it reads nested fixed-size lists of a slice from the wrong place.
@@ -181,7 +181,7 @@ def test_any_table_arrives_as_it_was(
 
 
 def _made(
-    writer: BatchWriter[Any], rows: Rows, ids: NDArray[np.int64], limit: int
+    writer: BatchWriter, rows: BlockRows, ids: NDArray[np.int64], limit: int
 ) -> tuple[pb.BatchHeader, bytes]:
     """Return what a batch says, and its payload."""
     measured = writer.measure(rows, ids.size, 1)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from types import ModuleType
-
 import numpy as np
 import pyarrow as pa
 import pytest
@@ -16,7 +14,6 @@ from headrace.server.cache.source import Growth, Source
 from headrace.server.layout.block_layout import BlockLayout, block_layout
 from headrace.server.layout.wire_columns import wire_column
 from support.blocks import CountingStore, add_source, cache_of, demand
-from support.loops import compiled_loops
 
 _SLOTS = 64
 
@@ -46,16 +43,10 @@ def _sources(counts: list[int], growth: Growth) -> list[Source]:
     return sources
 
 
-def _joined(sources: list[Source], counts: list[int], kernels: ModuleType | None) -> JoinedSources:
+def _joined(sources: list[Source], counts: list[int]) -> JoinedSources:
     firsts = np.zeros(len(counts) + 1, np.int64)
     np.cumsum(counts, out=firsts[1:])
-    return JoinedSources(sources, firsts, kernels=kernels)
-
-
-@pytest.fixture(params=["compiled", "numpy"])
-def kernels(request: pytest.FixtureRequest) -> ModuleType | None:
-    """The compiled loops, and none."""
-    return compiled_loops() if request.param == "compiled" else None
+    return JoinedSources(sources, firsts)
 
 
 @settings(deadline=None)
@@ -63,13 +54,10 @@ def kernels(request: pytest.FixtureRequest) -> ModuleType | None:
     counts=st.lists(st.integers(0, 5), min_size=1, max_size=9),
     chosen=st.lists(st.integers(0, 44), max_size=20),
 )
-@pytest.mark.parametrize("is_compiled", [True, False])
-def test_blocks_are_found_in_their_own_datasets(
-    counts: list[int], chosen: list[int], *, is_compiled: bool
-) -> None:
+def test_blocks_are_found_in_their_own_datasets(counts: list[int], chosen: list[int]) -> None:
     """Whatever datasets are empty, first, last or between, and in whatever order blocks come."""
     blocks = np.array([block for block in chosen if block < sum(counts)], np.int64)
-    joined = _joined(_sources(counts, Growth()), counts, compiled_loops() if is_compiled else None)
+    joined = _joined(_sources(counts, Growth()), counts)
 
     slots = (1 + blocks).tolist()
     assert slots == joined.slots(blocks).tolist()
@@ -78,12 +66,12 @@ def test_blocks_are_found_in_their_own_datasets(
     )
 
 
-def test_tables_that_grow_are_looked_at_again(kernels: ModuleType | None) -> None:
+def test_tables_that_grow_are_looked_at_again() -> None:
     """A block that came after the tables were made again is read where it lies."""
     growth = Growth()
     counts = [1, 0, 2]
     sources = _sources(counts, growth)
-    joined = _joined(sources, counts, kernels)
+    joined = _joined(sources, counts)
     assert [[1000, 2000, 3000]] == joined.bases(np.arange(3), 1).tolist()
 
     # Into a slot that the old table has too.
@@ -99,7 +87,7 @@ def test_tables_that_grow_are_looked_at_again(kernels: ModuleType | None) -> Non
 def test_a_block_of_no_dataset_is_refused(block: int) -> None:
     """The compiled loops read nothing beside the tables."""
     counts = [1, 2]
-    joined = _joined(_sources(counts, Growth()), counts, compiled_loops())
+    joined = _joined(_sources(counts, Growth()), counts)
 
     with pytest.raises(ValueError, match="find_slots"):
         joined.slots(np.array([0, block]))
@@ -111,7 +99,7 @@ def test_a_block_that_is_not_cached_has_no_bases() -> None:
     """Nor has one whose slot, or part, its table does not reach."""
     counts = [2]
     sources = _sources(counts, Growth())
-    joined = _joined(sources, counts, compiled_loops())
+    joined = _joined(sources, counts)
 
     for slot in (0, -1, _SLOTS):
         sources[0].slot_of[1] = slot

@@ -17,7 +17,6 @@ from headrace.server.telemetry.metrics import Metrics
 from headrace.storage import Dataset, ShardWriter, commit_dataset, open_dataset, open_store
 from headrace.storage.shard.block_cutter import Cut
 from support.blocks import demand
-from support.loops import compiled_loops
 
 _ROWS = 80_000
 
@@ -27,7 +26,6 @@ def dataset(
     tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest
 ) -> Iterator[Dataset]:
     """A dataset whose rows hold their own number; every fifth block or so holds a null."""
-    compiled_loops()
     folder = tmp_path_factory.mktemp("landing")
     store = open_store(str(folder))
     schema = pa.schema([pa.field("x", pa.int64(), nullable=False), pa.field("y", pa.int64())])
@@ -74,7 +72,6 @@ def test_each_block_lands_whatever_there_is_room_for(dataset: Dataset, blocks: f
 
 def test_a_block_that_does_not_fit_fails_alone(tmp_path: Path) -> None:
     """Those that were read with it land."""
-    compiled_loops()
     store = open_store(str(tmp_path))
     batches = [
         pa.RecordBatch.from_arrays(

@@ -19,11 +19,11 @@ from headrace.server.cache.memory import prefault
 from headrace.server.cache.memory.arena import Arena, Memory, map_memory
 from headrace.server.cache.memory.prefault import Prefault
 from headrace.server.cache.memory.system_memory import memory_left, memory_limit
+from headrace.server.kernels.loader import LOOPS
 from headrace.server.telemetry.metrics import Metrics
 from headrace.server.workers.supervisor import start_supervisor
 from support.blocks import CountingStore, add_source
 from support.datasets import write_dataset
-from support.loops import compiled_loops
 from support.waiting import until
 
 _MIB = 1 << 20
@@ -67,7 +67,7 @@ def _touched(memory: Memory, wanted_bytes: int, *, used_bytes: int = 0) -> int:
 
 def test_no_byte_changes_that_others_write_meanwhile() -> None:
     """Memory that is touched while a thread fills it has what that thread wrote."""
-    loops = compiled_loops()
+    loops = LOOPS
     memory = map_memory(32 * _MIB).array
     written = np.random.default_rng(7).integers(0, 3, memory.size, np.uint8)
     writer = threading.Thread(target=np.copyto, args=(memory, written), name="test-writer")
@@ -84,7 +84,6 @@ def test_memory_is_touched_as_far_as_the_datasets_can_fill_it(
     wanted_mib: int, touched_mib: int
 ) -> None:
     """What they cannot fill costs nothing, but for the rest of a step and of a huge page."""
-    compiled_loops()
     memory = map_memory(32 * _MIB)
 
     assert touched_mib * _MIB == _touched(memory, wanted_mib * _MIB)
@@ -93,7 +92,6 @@ def test_memory_is_touched_as_far_as_the_datasets_can_fill_it(
 
 def test_memory_that_has_blocks_is_not_touched_again() -> None:
     """The thread begins behind the blocks."""
-    compiled_loops()
     memory = map_memory(32 * _MIB)
     _touched(memory, 20 * _MIB, used_bytes=16 * _MIB)
 
@@ -102,7 +100,6 @@ def test_memory_that_has_blocks_is_not_touched_again() -> None:
 
 def test_half_of_what_is_left_stays_free(monkeypatch: pytest.MonkeyPatch) -> None:
     """Where little memory is left, the rest is touched as the cache fills."""
-    compiled_loops()
     monkeypatch.setattr(prefault, "memory_left", lambda: 2 * _STEP + 1)
 
     assert 2 * _STEP == _touched(map_memory(32 * _MIB), 32 * _MIB)
@@ -113,7 +110,6 @@ def test_nothing_is_touched_while_a_stream_waits(
     monkeypatch: pytest.MonkeyPatch, *, is_shared: bool
 ) -> None:
     """The thread pauses as long as a stream waits for blocks, and then goes on."""
-    compiled_loops()
     looked: list[int] = []
     monkeypatch.setattr(prefault, "_PAUSE_S", 0.001)
 
@@ -127,7 +123,7 @@ def test_nothing_is_touched_while_a_stream_waits(
     with _cache(store, is_shared=is_shared) as cache:
         source, waiter = add_source(cache, store), cache.readers.waiter()
         cache.begin_demand(source, asked, waiter)
-        add_source(cache, store, raw_bytes=8 * _MIB)
+        add_source(cache, store, memory_bytes=8 * _MIB)
         assert until(lambda: len(looked) > 3)
         assert 0 == cache._prefault.touched_bytes
         cache.end_demand(source, asked, waiter)
@@ -138,13 +134,12 @@ def test_nothing_is_touched_while_a_stream_waits(
 
 def test_a_cache_that_closes_does_not_wait_for_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     """The thread ends where it is, even while a stream waits."""
-    compiled_loops()
     monkeypatch.setattr(prefault, "_PAUSE_S", 3600.0)
     store, asked = CountingStore(), np.array([1])
     with _cache(store) as cache:
         source, waiter = add_source(cache, store), cache.readers.waiter()
         cache.begin_demand(source, asked, waiter)
-        add_source(cache, store, raw_bytes=8 * _MIB)
+        add_source(cache, store, memory_bytes=8 * _MIB)
         thread = cache._prefault._thread
     assert thread is not None
     assert not thread.is_alive()
@@ -152,15 +147,14 @@ def test_a_cache_that_closes_does_not_wait_for_memory(monkeypatch: pytest.Monkey
 
 def test_memory_is_touched_for_datasets_that_come_later() -> None:
     """And none for those that are gone."""
-    compiled_loops()
     store = CountingStore()
     with _cache(store) as cache:
-        first = add_source(cache, store, raw_bytes=8 * _MIB)
+        first = add_source(cache, store, memory_bytes=8 * _MIB)
         assert until(lambda: cache._prefault.touched_bytes == 8 * _MIB)
-        add_source(cache, store, raw_bytes=8 * _MIB)
+        add_source(cache, store, memory_bytes=8 * _MIB)
         assert until(lambda: cache._prefault.touched_bytes == 16 * _MIB)
         cache.remove_source(first)
-        add_source(cache, store, raw_bytes=8 * _MIB)
+        add_source(cache, store, memory_bytes=8 * _MIB)
         assert until(lambda: cache._prefault._thread is None)
 
         assert 16 * _MIB == cache._prefault.touched_bytes
@@ -169,7 +163,6 @@ def test_memory_is_touched_for_datasets_that_come_later() -> None:
 @pytest.mark.parametrize("workers", [0, 1])
 def test_a_server_touches_what_its_dataset_fills(tmp_path: Path, workers: int) -> None:
     """Before anybody reads, with one process and with several."""
-    compiled_loops()
     table = pa.table({"x": np.zeros(10 * _MIB // 8)})
     write_dataset(str(tmp_path), table, shard_samples=[len(table)], block_bytes=_MIB)
     config = ServerConfig(

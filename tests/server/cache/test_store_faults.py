@@ -172,7 +172,7 @@ def test_a_slow_store_is_waited_for(serve: Serve, proxy: StoreProxy, rich: pa.Ta
         pytest.param(
             "cut", grpc.StatusCode.UNAVAILABLE, "STORE_UNAVAILABLE", marks=pytest.mark.long
         ),
-        ("short", grpc.StatusCode.DATA_LOSS, "SHARD_CORRUPT"),
+        ("short", grpc.StatusCode.UNAVAILABLE, "STORE_UNAVAILABLE"),
         ("altered", grpc.StatusCode.DATA_LOSS, "SHARD_CORRUPT"),
     ],
 )

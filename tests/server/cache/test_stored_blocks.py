@@ -25,14 +25,8 @@ from headrace.storage import (
     open_store,
 )
 from headrace.storage.shard.block import checksum_of
-from support.loops import compiled_loops
 
 _ROWS = 500
-
-
-@pytest.fixture(autouse=True)
-def _compiled() -> None:
-    compiled_loops()
 
 
 def _lists(rng: np.random.Generator, item: pa.DataType, longest: int) -> pa.Array[Any]:

@@ -29,7 +29,7 @@ from headrace.server.cache.block_cache import BlockCache
 from headrace.server.datasets.filters import Filters
 from headrace.server.datasets.served_dataset import ServedDataset
 from headrace.server.telemetry.metrics import Metrics
-from headrace.storage import kept_bits, make_filter, open_dataset
+from headrace.storage import Filter, kept_bits, make_filter, open_dataset
 from headrace.v1 import shard_service_pb2 as pb
 from support.datasets import write_dataset
 from support.served import TIMEOUT_S, failure_of, read, stub_of
@@ -83,7 +83,7 @@ def test_a_stream_has_the_samples_that_a_filter_keeps(url: str, channel: grpc.Ch
     assert ("label in (17, 3) or x < 10", 210) == (found.where, found.sample_count)
     assert 210 == seen.start.epoch_sample_count
     assert SAMPLES == seen.start.dataset.sample_count
-    assert found.digest == decode_token(seen.tokens[0]).kept
+    assert found.digest == decode_token(seen.tokens[0]).stage("filter")
     assert flat == _order_of(url, "label in (3, 17) or x < 10").sample_ids(0, 0, 200).tolist()
 
 
@@ -309,6 +309,30 @@ def test_callers_take_turns_and_have_few_waiting(url: str) -> None:
         assert slow.reads <= 3 * slow.block_count
         for number in range(4):
             filters.apply(served, f"label = {number}", greedy, wait_s=TIMEOUT_S)
+
+
+def test_what_is_refused_or_repeated_is_not_parsed(
+    url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Parsing takes milliseconds, in which no other call is served."""
+    parsed: list[str] = []
+
+    def counting(where: str, schema: pa.Schema) -> Filter:
+        parsed.append(where)
+        return make_filter(where, schema)
+
+    monkeypatch.setattr("headrace.server.datasets.filters.make_filter", counting)
+    filters = Filters()
+    with _slow(url, filters) as (slow, served):
+        for number in (0, 1, 2, 3, 3, 3):
+            assert isinstance(
+                _refusal(filters, served, where=f"label = {number}"), FilterPendingError
+            )
+        assert isinstance(_refusal(filters, served, where="label <"), ServerBusyError)
+        slow.gate.set()
+        filters.apply(served, "label = 3", ANYBODY, wait_s=TIMEOUT_S)
+
+    assert [f"label = {number}" for number in range(4)] == parsed
 
 
 def test_a_small_filter_does_not_wait_for_a_large_one(url: str, tmp_path: Path) -> None:

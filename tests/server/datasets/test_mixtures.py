@@ -27,7 +27,6 @@ from headrace.server import ServerConfig, start_server
 from headrace.storage import ShardWriter, commit_dataset, open_dataset, open_store
 from headrace.v1 import shard_service_pb2 as pb
 from support.datasets import write_dataset
-from support.loops import compiled_loops
 from support.served import TIMEOUT_S, Transcript, failure_of, read, rich_table, stub_of, transcript
 
 SIZES = {"a": 120, "b": 80, "c": 33}
@@ -133,7 +132,7 @@ def test_a_mixture_is_the_order_of_the_page(urls: dict[str, str], channel: grpc.
         (dataset.name, dataset.fingerprint) for dataset in seen.start.datasets
     ]
     token = decode_token(seen.tokens[0])
-    assert (spec.fingerprint, spec.digest) == (token.fingerprint, token.mixture)
+    assert (spec.fingerprint, spec.digest) == (token.fingerprint, token.stage("mixture"))
 
 
 @pytest.mark.parametrize("base", [_mixture(a=3, b=1), _mixture(a=1, c=1)], ids=["alike", "other"])
@@ -141,7 +140,6 @@ def test_a_mixture_is_the_same_from_memory(
     urls: dict[str, str], channel: grpc.Channel, base: pb.Mixture
 ) -> None:
     """Batches that lie in memory, several made together in compiled loops, are those copied out."""
-    compiled_loops()
     request = _request(base, columns=_NARROW)
     config = ServerConfig(datasets=urls, listen="127.0.0.1:0")
     with start_server(config) as server, grpc.insecure_channel(server.address) as roomy:

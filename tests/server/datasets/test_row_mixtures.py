@@ -23,7 +23,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from headrace.client import Deal, Mixture, MixtureEntry, RemoteDataset
+from headrace.client import Deal, Mixture, MixtureEntry, RemoteDataset, Sharding
 from headrace.server import ServerConfig, start_server
 from headrace.storage import RowOptions, ShardWriter, commit_dataset, open_store
 from headrace.v1 import shard_service_pb2 as pb
@@ -33,6 +33,7 @@ from support.packed import (
     documents_of,
     failure_before_batches,
     index_rows,
+    of_other_dataset,
     payloads,
     resumed_payloads,
     rows_seen,
@@ -446,7 +447,7 @@ def test_a_length_that_lies_is_found_and_named_with_its_dataset(tmp_path: Path) 
     lying = index_rows(str(tmp_path / "b"), options).dataset
     pointer = index_rows(str(tmp_path / "other"), options)
     for file in (tmp_path / "other" / "packing" / pointer.dataset).iterdir():
-        content = file.read_bytes().replace(pointer.dataset.encode(), lying.encode())
+        content = of_other_dataset(file.read_bytes(), pointer.dataset, lying)
         (tmp_path / "b" / "packing" / lying / file.name).write_bytes(content)
 
     config = ServerConfig(
@@ -509,19 +510,21 @@ def test_a_training_job_mixes_rows_of_urls_and_goes_on_with_more_ranks(
         "end": "uneven",
         "epochs": 1,
         "columns": ["tokens.samples"],
-        "deal": Deal(),
     }
-    with RemoteDataset(None, mixture, global_batch_size=6, **fields) as alone:
+    whole_batch = Sharding(global_batch_size=6, deal=Deal())
+    with RemoteDataset(None, mixture, sharding=whole_batch, **fields) as alone:
         first = alone.state_dict()
         whole = [shown_samples(batch) for batch in alone]
         assert len(alone) == len(whole)
-    with RemoteDataset(None, mixture, global_batch_size=6, **fields) as begun:
+    with RemoteDataset(None, mixture, sharding=whole_batch, **fields) as begun:
         begun.load_state_dict(first)
         head = [shown_samples(batch) for _, batch in zip(range(3), begun, strict=False)]
         state = begun.state_dict()
     rest = []
     for rank in range(3):
-        with RemoteDataset(None, mixture, rank=rank, world_size=3, **fields) as dataset:
+        with RemoteDataset(
+            None, mixture, rank=rank, world_size=3, sharding=Sharding(deal=Deal()), **fields
+        ) as dataset:
             dataset.load_state_dict(state)
             rest.append([shown_samples(batch) for batch in dataset])
 

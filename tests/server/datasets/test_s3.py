@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 
 from headrace.server.cache.block_cache import BlockCache
-from headrace.server.datasets.served_dataset import open_served
+from headrace.server.datasets.open_served import open_served
 from headrace.server.settings.server_config import ServerConfig
 from headrace.server.telemetry.metrics import Metrics
 from headrace.server.workers.shared_sources import SharedSources

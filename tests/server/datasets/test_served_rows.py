@@ -21,7 +21,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from headrace.client import RemoteDataset
+from headrace.client import RemoteDataset, Sharding
 from headrace.errors import BadArgumentError, ColumnNotFoundError, ManifestCorruptError
 from headrace.server import ServerConfig, start_server
 from headrace.storage import (
@@ -31,6 +31,7 @@ from headrace.storage import (
     open_store,
 )
 from headrace.v1 import shard_service_pb2 as pb
+from headrace.v1.stages import packed
 from support.datasets import write_dataset
 from support.packed import (
     check_row,
@@ -38,6 +39,7 @@ from support.packed import (
     failure_before_batches,
     index_rows,
     marked,
+    of_other_dataset,
     payloads,
     resumed_payloads,
     rows_seen,
@@ -199,10 +201,10 @@ def test_a_skipped_document_leaves_its_place_empty(channel: grpc.Channel) -> Non
 
 def test_steps_go_on_with_rows(channel: grpc.Channel) -> None:
     """A cast, for one, finds the columns of rows."""
-    cast = pb.BatchStep(cast=pb.Cast(column="tokens", element_type=pb.ELEMENT_TYPE_INT64))
+    cast = packed(pb.Cast(column="tokens", element_type=pb.ELEMENT_TYPE_INT64))
 
     plain, cast_rows = (
-        rows_seen(read(channel, _request(columns=["tokens"], steps=steps)))
+        rows_seen(read(channel, _request(columns=["tokens"], stages=steps)))
         for steps in ([], [cast])
     )
 
@@ -249,11 +251,15 @@ def test_a_private_server_serves_the_rows_of_a_url(
     # A socket's path has 107 bytes at most.
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path_factory.mktemp("rt")))
     fields: dict[str, Any] = {"end": "uneven", "epochs": 1, "columns": ["tokens.samples"]}
-    with RemoteDataset(None, f"{url}:64", global_batch_size=6, **fields) as alone:
+    with RemoteDataset(
+        None, f"{url}:64", sharding=Sharding(global_batch_size=6), **fields
+    ) as alone:
         whole = [shown_samples(batch) for batch in alone]
         assert sum(len(batch) for batch in whole) > len(documents) / 20
         assert len(alone) == len(whole)
-    with RemoteDataset(None, f"{url}:64", global_batch_size=6, **fields) as begun:
+    with RemoteDataset(
+        None, f"{url}:64", sharding=Sharding(global_batch_size=6), **fields
+    ) as begun:
         for _ in zip(range(3), begun, strict=False):
             pass
         state = begun.state_dict()
@@ -308,7 +314,7 @@ def test_a_length_that_lies_is_found_and_nothing_of_its_batch_is_sent(tmp_path: 
     fingerprint = index_rows(lying, RowOptions(16)).dataset
     for file in (tmp_path / "other" / "packing" / pointer.dataset).iterdir():
         target = tmp_path / "lying" / "packing" / fingerprint / file.name
-        content = file.read_bytes().replace(pointer.dataset.encode(), fingerprint.encode())
+        content = of_other_dataset(file.read_bytes(), pointer.dataset, fingerprint)
         target.write_bytes(content)
 
     config = ServerConfig(datasets={"d": lying}, listen="127.0.0.1:0")

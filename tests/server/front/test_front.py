@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import logging
-import os
 import queue
 import socket
 import threading
-import weakref
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from functools import partial
@@ -21,21 +19,19 @@ from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 
 from attacks.http2 import ACK, PING, RST_STREAM, call, connected, frame, header_block
 from headrace.server import ServerConfig
-from headrace.server.front.descriptors import most_connections, most_fetch_threads, open_files
-from headrace.server.front.floods import Floods
-from headrace.server.front.pools import Pool
+from headrace.server.front.descriptors import most_connections, most_fetch_threads
+from headrace.server.front.pools import MAX_QUEUED_BYTES, MAX_QUEUED_CALLS, Pool
 from headrace.server.front.tallied import TalliedLog
 from headrace.server.front.waiting import Waiting
 from headrace.v1 import shard_service_pb2 as pb
 from server.conftest import StartServer
 from support.running import Running
 from support.served import TIMEOUT_S, detail, failure_of, messages_of, stub_of
-from support.waiting import seconds_until, until
+from support.waiting import until
 
 _SERVICE = "/headrace.v1.ShardService"
 _METHODS = (
     "/grpc.health.v1.Health/Check",
-    "/grpc.health.v1.Health/Watch",
     "/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo",
     *(
         f"{_SERVICE}/{name}"
@@ -85,11 +81,11 @@ def _server_threads() -> set[str]:
 
 
 def test_calls_without_a_request_hold_no_thread(start: StartServer) -> None:
-    """With 20 of each method open, no thread has been started for them, and all else answers."""
+    """With 12 of each method open, no thread has been started for them, and all else answers."""
     running = start(max_streams=2)
     before = _server_threads()
-    with _half_open(running.channel, _METHODS * 20):
-        assert until(lambda: running.server._waiting.count == 20 * len(_METHODS))
+    with _half_open(running.channel, _METHODS * 12):
+        assert until(lambda: running.server._waiting.count == 12 * len(_METHODS))
 
         assert before >= _server_threads()
         check = health_pb2_grpc.HealthStub(running.channel).Check
@@ -116,11 +112,11 @@ def test_a_request_that_does_not_come_ends_the_call(start: StartServer) -> None:
 
 
 def test_the_oldest_of_too_many_calls_without_a_request_gives_way(start: StartServer) -> None:
-    """Where 4 may wait, 500 leave 4; the others were told to wait, and the server goes on."""
+    """Where 4 may wait, 100 leave 4; the others were told to wait, and the server goes on."""
     running = start()
     running.server._waiting._most = 4
-    with _half_open(running.channel, (f"{_SERVICE}/GetDataset",) * 500) as calls:
-        errors = [_failure(call) for call in calls[:400]]
+    with _half_open(running.channel, (f"{_SERVICE}/GetDataset",) * 100) as calls:
+        errors = [_failure(call) for call in calls[:60]]
         assert stub_of(running.channel).ListDatasets(pb.ListDatasetsRequest(), timeout=TIMEOUT_S)
         assert 4 >= running.server._waiting.count
 
@@ -196,48 +192,6 @@ def test_malformed_requests_are_one_counted_line(
     assert not [record for record in caplog.records if record.exc_info]
 
 
-def test_watching_health_tells_of_changes(start: StartServer) -> None:
-    """A caller that watches is told what is, and what becomes of it; of an unknown service too."""
-    running = start()
-    watch = health_pb2_grpc.HealthStub(running.channel).Watch
-    whole, unknown = (
-        watch(health_pb2.HealthCheckRequest(service=name), timeout=TIMEOUT_S)
-        for name in ("", "nothing")
-    )
-    assert _SERVING == next(whole).status
-    assert health_pb2.HealthCheckResponse.SERVICE_UNKNOWN == next(unknown).status
-
-    running.server._health.set("nothing", _SERVING)
-    assert _SERVING == next(unknown).status
-    running.server._health.enter_graceful_shutdown()
-    assert [_NOT_SERVING] * 2 == [next(whole).status, next(unknown).status]
-    running.server._health.set("", _SERVING)
-    check = health_pb2_grpc.HealthStub(running.channel).Check
-    assert _NOT_SERVING == check(health_pb2.HealthCheckRequest(), timeout=TIMEOUT_S).status
-    whole.cancel()
-    unknown.cancel()
-
-
-def test_too_many_who_watch_are_told_to_wait(start: StartServer) -> None:
-    """Past the limit Watch ends with SERVER_BUSY and a time to wait; whoever leaves makes room."""
-    running = start()
-    running.server._health._most_watchers = 2
-    watch = health_pb2_grpc.HealthStub(running.channel).Watch
-    request = health_pb2.HealthCheckRequest()
-    calls: list[Any] = [watch(request, timeout=TIMEOUT_S) for _ in range(2)]
-    assert [_SERVING] * 2 == [next(call).status for call in calls]
-
-    error = _failure(watch(request, timeout=TIMEOUT_S))
-    calls[0].cancel()
-
-    code, info = failure_of(error)
-    assert (grpc.StatusCode.RESOURCE_EXHAUSTED, "SERVER_BUSY") == (code, info.reason)
-    assert detail(error, "RetryInfo") is not None
-    assert until(lambda: len(running.server._health._watchers) == 1)
-    assert _SERVING == next(watch(request, timeout=TIMEOUT_S)).status
-    calls[1].cancel()
-
-
 def test_an_unknown_service_is_not_found(served: Running) -> None:
     """As the standard service says."""
     check = health_pb2_grpc.HealthStub(served.channel).Check
@@ -275,7 +229,7 @@ def test_a_method_that_is_not_there_is_unimplemented(served: Running) -> None:
 def test_calls_past_the_queue_are_told_to_wait(start: StartServer) -> None:
     """Where as many calls wait for a thread as may, the next ends with SERVER_BUSY."""
     running = start()
-    running.server._pools.unary._most_calls = 0
+    running.server._pools.unary._lines._most = 0
 
     with pytest.raises(grpc.RpcError) as caught:
         stub_of(running.channel).ListDatasets(pb.ListDatasetsRequest(), timeout=TIMEOUT_S)
@@ -286,15 +240,18 @@ def test_calls_past_the_queue_are_told_to_wait(start: StartServer) -> None:
 
 
 class _Waiter:
-    def __init__(self, said: list[tuple[int, bool]], number: int) -> None:
+    def __init__(self, said: list[tuple[int, bool]], number: int, line: str = "a") -> None:
         self._said = said
         self._number = number
+        self.line = line
 
     def give_up(self, *, for_room: bool) -> None:
         self._said.append((self._number, for_room))
 
 
 class _Broken:
+    line = "a"
+
     def give_up(self, *, for_room: bool) -> None:
         raise ZeroDivisionError(for_room)
 
@@ -306,6 +263,8 @@ def test_a_call_that_cannot_be_given_up_keeps_no_other_waiting(
     given_up, done = threading.Event(), threading.Event()
 
     class _Fine:
+        line = "a"
+
         def give_up(self, *, for_room: bool) -> None:
             if not for_room:
                 given_up.set()
@@ -346,22 +305,39 @@ def test_who_waits_longest_gives_way() -> None:
     assert 1 == waiting.count
 
 
+def test_many_that_wait_end_none_of_another_line() -> None:
+    """The line with the most waiting calls gives up its oldest, though another waits longer."""
+    said: list[tuple[int, bool]] = []
+    waiting = Waiting(most=3, timeout_s=10.0)
+    honest = _Waiter(said, 0, "honest")
+    waiting.add(honest)
+    for number in range(1, 6):
+        waiting.add(_Waiter(said, number, "many"))
+
+    assert [(1, True), (2, True), (3, True)] == said
+    waiting.remove(honest)
+    assert 2 == waiting.count
+
+
 def test_a_queue_is_bounded_in_calls_and_in_bytes() -> None:
     """What does not fit is refused; what has begun counts no more; nobody has more than half."""
-    pool = Pool("test", 1, most_calls=4, most_bytes=200)
+    pool = Pool("test", 1)
+    calls, size = MAX_QUEUED_CALLS // 2, MAX_QUEUED_BYTES // 2
     begun, go = threading.Event(), threading.Event()
 
     def stand() -> None:
         begun.set()
         go.wait(TIMEOUT_S)
 
-    asked = (("a", 99), ("a", 2), ("a", 1), ("a", 0), ("b", 100), ("c", 1), ("c", 0), ("d", 0))
+    asked = (("a", size - 1), ("a", 2), ("a", 1), ("b", size), ("c", 1))
     try:
-        assert pool.submit(stand, caller="a", request_bytes=100)
+        assert pool.submit(stand, caller="a", request_bytes=size)
         assert begun.wait(TIMEOUT_S)
-        assert [True, False, True, False, True, False, True, False] == [
+        assert [True, False, True, True, False] == [
             pool.submit(_nothing, caller=caller, request_bytes=size) for caller, size in asked
         ]
+        few = [pool.submit(_nothing, caller="d", request_bytes=0) for _ in range(calls + 1)]
+        assert [*[True] * calls, False] == few
     finally:
         go.set()
         pool.shutdown()
@@ -408,103 +384,6 @@ def test_long_calls_of_one_caller_leave_threads_for_others() -> None:
         pool.shutdown()
 
 
-def test_calls_that_were_reset_keep_their_place_for_a_while() -> None:
-    """Each until its time is over, as long as there are not too many; none after the end."""
-    now = [0.0]
-    floods = Floods(most=2, keep_s=4.0, now=lambda: now[0])
-    calls = [_Call() for _ in range(4)]
-    left = [weakref.ref(one) for one in calls]
-    for number in range(3):
-        floods.count_reset("caller", calls[number])
-        now[0] += 1.0
-    del calls[:3]
-    assert [False, True, True, True] == [one() is not None for one in left]
-
-    now[0] = 5.5
-    floods.clear_old()
-    assert [False, False, True, True] == [one() is not None for one in left]
-
-    floods.close()
-    floods.count_reset("caller", calls.pop())
-    assert [None] * 4 == [one() for one in left]
-
-
-def test_a_caller_floods_while_too_many_of_its_calls_are_over_at_once() -> None:
-    """Others do not, and it does no more once those were kept long enough."""
-    now = [0.0]
-    floods = Floods(few=2, keep_s=4.0, now=lambda: now[0])
-    for _ in range(3):
-        assert not floods.is_flooding("many")
-        floods.count_reset("many")
-
-    assert floods.is_flooding("many")
-    assert not floods.is_flooding("one")
-    now[0] = 4.0
-    floods.clear_old()
-    assert not floods.is_flooding("many")
-
-
-def test_calls_that_were_set_aside_are_gone_on_with_some_at_a_time() -> None:
-    """In order, none before its time; where too many are kept the oldest is at once."""
-    now, gone_on = [0.0], list[int]()
-    floods = Floods(most=4, keep_s=4.0, at_a_time=2, now=lambda: now[0])
-
-    def go_on(number: int) -> bool:
-        gone_on.append(number)
-        # Of the second its client thinks no more.
-        return number != 1
-
-    for number in range(5):
-        floods.set_aside("many", partial(go_on, number))
-    assert [0] == gone_on
-
-    floods.clear_old()
-    assert [0] == gone_on
-    now[0] = 4.0
-    floods.clear_old()
-    assert [0, 1, 2, 3] == gone_on
-    floods.close()
-    floods.clear_old()
-    assert [0, 1, 2, 3] == gone_on
-
-
-def test_a_call_of_a_caller_that_floods_is_answered_later(served: Running) -> None:
-    """It waits without a thread, those of others do not, and its client hears of no failure."""
-    floods = served.server._floods
-    channel = served.channel
-    ask = stub_of(channel).ListDatasets
-    health_pb2_grpc.HealthStub(channel).Check(health_pb2.HealthCheckRequest(), timeout=TIMEOUT_S)
-    for _ in range(600):
-        floods.count_reset("127.0.0.1")
-
-    answer = ask.future(pb.ListDatasetsRequest(), timeout=TIMEOUT_S)
-    assert until(lambda: bool(floods._aside))
-    check = health_pb2_grpc.HealthStub(channel).Check
-    assert _SERVING == check(health_pb2.HealthCheckRequest(), timeout=TIMEOUT_S).status
-    assert not answer.done()
-    assert answer.result(timeout=TIMEOUT_S).datasets
-
-
-def test_a_connection_that_resets_its_calls_is_slowed_down(served: Running) -> None:
-    """It has as many calls looked at as it may have at once, and no more for seconds."""
-    request = pb.ListDatasetsRequest().SerializeToString()
-    block = header_block(f"{_SERVICE}/ListDatasets")
-    floods = served.server._floods
-    host, _, port = served.server.address.rpartition(":")
-    with connected((host, int(port))) as connection:
-        for first in (1, 10_001):
-            connection.sendall(
-                b"".join(
-                    call(number, block, request) + frame(RST_STREAM, 0, number, b"\0\0\0\x08")
-                    for number in range(first, first + 8000, 2)
-                )
-            )
-        until(lambda: floods.count > 1000)
-        stub_of(served.channel).ListDatasets(pb.ListDatasetsRequest(), timeout=TIMEOUT_S)
-
-        assert floods.count <= 2100
-
-
 class _Call:
     """Something that can be referred to weakly."""
 
@@ -539,32 +418,6 @@ def test_a_cut_stream_ends_its_generator(start: StartServer) -> None:
     assert until(lambda: not (running.server.stream_count or running.server.open_call_count))
 
 
-def test_idle_connections_give_way(start: StartServer) -> None:
-    """Where nearly as many are connected as may, silent ones are dropped; those with calls not."""
-    running = start()
-    running.server._door._most = len(os.listdir("/proc/self/fd"))  # noqa: PTH208 - their number
-    host, _, port = running.server.address.rpartition(":")
-    request = pb.ReadBatchesRequest(
-        dataset="rich", global_batch_size=10, world_size=1, epoch_start=pb.EpochStart()
-    )
-    call: Any = messages_of(running.channel, request)
-    next(call)
-    with ExitStack() as stack:
-        silent = [
-            stack.enter_context(socket.create_connection((host, int(port))))
-            for _ in range(2 * running.server._door._most)
-        ]
-        for connection in silent:
-            connection.setblocking(False)
-        # Before gRPC itself would drop them.
-        most = running.server._door._most
-        assert seconds_until(lambda: len(silent) - most < sum(map(_is_closed, silent))) < 4.0
-
-    assert 1 == running.server.stream_count
-    assert next(call) is not None
-    call.cancel()
-
-
 def _is_closed(connection: socket.socket) -> bool:
     try:
         # What gRPC says first, and then the end.
@@ -590,12 +443,3 @@ def test_a_reserve_of_files_is_kept() -> None:
     assert 16 == most_connections(config, 64)
     assert 1 == most_fetch_threads(config, 64)
     assert 16_384 == most_connections(config, 1 << 20)
-
-
-def test_open_files_are_counted() -> None:
-    """Each that is opened counts; threads of other tests may open or close a few meanwhile."""
-    before = open_files()
-    with ExitStack() as stack:
-        for _ in range(200):
-            stack.enter_context(Path(os.devnull).open())
-        assert 180 <= open_files() - before <= 220

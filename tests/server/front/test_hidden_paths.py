@@ -208,9 +208,10 @@ def test_files_of_others_are_named_in_their_dataset(tmp_path: Path, *, is_indexe
     folder = tmp_path / _FOLDER / "rows"
     folder.mkdir(parents=True)
     pq.write_table(small_table(8), folder / "a.parquet")
-    served = tmp_path / "telling index" if is_indexed else folder
+    served = str(folder)
     if is_indexed:
-        store_index(str(folder), str(served))
+        served = f"{tmp_path / 'telling index'} from {folder}"
+        store_index(str(folder), str(tmp_path / "telling index"))
 
     found = _asked(_served(served), tmp_path, (folder / "a.parquet").unlink)
 
@@ -323,6 +324,25 @@ def test_the_id_of_the_access_key_is_hidden() -> None:
     assert "the store refuses (hidden) (403 AccessDenied) to an access key (from env); check" == (
         told.message
     )
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "no credentials for s3://b/d x/y: Error from custom-process: TELLING\nTELLING; gave up",
+        "the store refuses s3://b/d x/y; newer credentials cannot be read: sh: TELLING",
+    ],
+)
+def test_what_a_source_of_credentials_said_is_hidden(text: str) -> None:
+    """A helper's standard error is for the operator; callers learn which file lacks what."""
+    places = DatasetPlaces()
+    places.add("s3://b/d x")
+
+    told = places.without(errors.StoreUnavailableError(text, url="s3://b/d x/y")).message
+
+    assert "TELLING" not in told
+    assert "y" in told
+    assert told.endswith("; the server's log says why")
 
 
 def test_the_oldest_of_too_many_places_is_forgotten() -> None:

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from headrace.errors import ServerBusyError
-from headrace.server.front.methods import Streaming
+from headrace.server.front.methods import streaming
 from headrace.v1 import shard_service_pb2 as pb
 
 
@@ -27,18 +27,16 @@ def test_a_stream_without_a_thread_leaves_its_place() -> None:
             taken.remove(call)
 
     full: Any = SimpleNamespace(submit=lambda work, **_: not work)
-    call: Any = SimpleNamespace(
-        whose="somebody", is_wanted=lambda: True, guarded=lambda work: work()
-    )
-    streaming = Streaming(
+    call: Any = SimpleNamespace(line="somebody", is_active=True, guarded=lambda work: work())
+    method = streaming(
         pb.ReadBatchesRequest,
         full,
-        lambda _call: None,
-        admit,
         lambda *_: iter([b""]),
-        lambda call: call.send,
+        sender=lambda call: call.send,
+        check=lambda _call: None,
+        admit=admit,
     )
 
     with pytest.raises(ServerBusyError):
-        streaming.received(call, b"")
+        method.received(call, b"")
     assert [] == taken

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
 import grpc
 import pytest
 
-from headrace.server.front.lines import Lines
-from headrace.server.front.pace import Pace
 from headrace.server.front.status import Failure
 from headrace.server.front.wire import WireCall
 from headrace.server.front.wire_server import WireServer
@@ -19,7 +17,6 @@ from support.served import TIMEOUT_S
 from support.waiting import until
 
 _METHODS = ("/test/First", "/test/Second")
-_NEVER_S = 3600.0
 _FULL = Failure(grpc.StatusCode.RESOURCE_EXHAUSTED, "no room", b"")
 
 
@@ -35,12 +32,12 @@ class _Arrival:
     def line(self) -> str:
         return str(self._metadata.get("line", ""))
 
-    def may_wait(self, waiting: int) -> bool:
-        return waiting >= 0 and "never-waits" not in self._metadata
+    @property
+    def is_known(self) -> bool:
+        return "stranger" not in self._metadata
 
-    def no_room(self) -> bool:
-        self._is_refused = self._metadata.get("cut") is None
-        return self._is_refused
+    def no_room(self) -> None:
+        self._is_refused = True
 
     def arrived(self) -> None:
         if self._is_refused:
@@ -60,14 +57,19 @@ class _Arrival:
 
 @contextmanager
 def _served(
-    *, most: int = 1000, pace: Pace | None = None
+    *, most: int = 1000, kept: list[WireCall] | None = None, options: Sequence[tuple[str, int]] = ()
 ) -> Iterator[tuple[grpc.Channel, list[str], threading.Event]]:
     seen, gate = list[str](), threading.Event()
 
     def made(name: str) -> Callable[[WireCall], _Arrival]:
-        return lambda wire: _Arrival(name, seen, gate, wire)
+        def arrival(wire: WireCall) -> _Arrival:
+            if kept is not None:
+                kept.append(wire)
+            return _Arrival(name, seen, gate, wire)
 
-    server = WireServer({name: made(name) for name in (*_METHODS, "")}, (), most=most, pace=pace)
+        return arrival
+
+    server = WireServer({name: made(name) for name in (*_METHODS, "")}, options, most=most)
     port = server.add_insecure_port("127.0.0.1:0")
     server.start()
     try:
@@ -84,17 +86,6 @@ def _asked(channel: grpc.Channel, method: str, **metadata: str) -> Any:
     return ask.future(b"of ", metadata=tuple(metadata.items()), timeout=TIMEOUT_S)
 
 
-def test_lines_give_turns_to_callers() -> None:
-    """One of each caller in turn, those of one in the order of coming, and all of them."""
-    lines = Lines[int]()
-    for number, caller in enumerate("aaabcca"):
-        lines.append(caller, number)
-
-    assert (7, 4, 2) == (len(lines), lines.count_of("a"), lines.count_of("c"))
-    assert [0, 3, 4, 1, 5, 2, 6] == [lines.pop()[1] for _ in range(7)]
-    assert (0, 0) == (len(lines), lines.count_of("a"))
-
-
 def test_each_method_answers_and_others_go_to_the_unnamed() -> None:
     """A call of a method that is known, and one of a method that is not."""
     with _served() as (channel, _, _gate):
@@ -103,15 +94,15 @@ def test_each_method_answers_and_others_go_to_the_unnamed() -> None:
             assert f"of {name}".encode() == answer
 
 
-def test_a_call_that_may_not_wait_is_cut() -> None:
-    """Those before it and after it are answered."""
-    with _served() as (channel, _, _gate):
-        before = _asked(channel, _METHODS[0], line="a")
-        cut = _asked(channel, _METHODS[0], line="a", **{"never-waits": "yes"})
-        after = _asked(channel, _METHODS[0], line="a")
+def test_calls_that_are_over_leave_room_for_others_of_their_connection() -> None:
+    """Whoever still refers to them: a proxy has one connection for all of its clients."""
+    kept = list[WireCall]()
+    with _served(kept=kept, options=[("grpc.max_concurrent_streams", 4)]) as (channel, _, _gate):
+        for _ in range(20):
+            assert _asked(channel, _METHODS[0], line="a").result(timeout=TIMEOUT_S)
 
-        assert before.result(timeout=TIMEOUT_S) == after.result(timeout=TIMEOUT_S)
-        assert grpc.StatusCode.CANCELLED is cut.code()
+    assert 20 == len(kept)
+    kept[0].cancel()
 
 
 def test_callers_have_their_turns() -> None:
@@ -127,46 +118,64 @@ def test_callers_have_their_turns() -> None:
     assert seen.index("one") < 90
 
 
-def test_many_calls_of_a_caller_wait_while_another_is_there() -> None:
-    """The other's call is answered meanwhile; when it has gone, all of the many are."""
-    with _served(pace=Pace(turn_s=_NEVER_S)) as (channel, _, gate):
-        first = _asked(channel, _METHODS[0], line="a", wait="yes")
-        many = [_asked(channel, _METHODS[0], line="a") for _ in range(100)]
-        one = _asked(channel, _METHODS[1], line="b")
+# A stranger may have a turn before a known caller's call has come at all.
+@pytest.mark.alone
+def test_strangers_come_last() -> None:
+    """However many came before, known callers have their turns first, and then they do."""
+    with _served() as (channel, seen, gate):
+        first = _asked(channel, _METHODS[0], line="a", name="first", wait="yes")
+        many = [_asked(channel, _METHODS[0], line="n", name="many", stranger="") for _ in range(20)]
+        known = [_asked(channel, _METHODS[1], line="a", name="known") for _ in range(20)]
         gate.set()
-        one.result(timeout=TIMEOUT_S)
+        for call in (first, *known, *many):
+            call.result(timeout=TIMEOUT_S)
+
+    assert ["first", *["known"] * 20, *["many"] * 20] == seen
+
+
+def test_strangers_that_wait_end_with_the_server() -> None:
+    """None of them delays the end."""
+    with _served() as (channel, _, gate):
+        first = _asked(channel, _METHODS[0], line="a", wait="yes")
+        many = [_asked(channel, _METHODS[0], line="n", stranger="") for _ in range(100)]
+        gate.set()
         first.result(timeout=TIMEOUT_S)
-        assert not all(call.done() for call in many)
 
-        for call in many:
-            assert b"of /test/First" == call.result(timeout=TIMEOUT_S)
+    assert until(lambda: all(call.done() for call in many))
 
 
-def test_nobody_waits_for_a_pace_when_a_server_ends() -> None:
-    """The calls that wait in the lines are ended with the others."""
-    with _served(pace=Pace(turn_s=_NEVER_S)) as (channel, _, gate):
-        first = _asked(channel, _METHODS[0], line="a", wait="yes")
-        many = [_asked(channel, _METHODS[0], line="a") for _ in range(100)]
-        gate.set()
-        _asked(channel, _METHODS[1], line="b").result(timeout=TIMEOUT_S)
-
-    assert until(lambda: first.done() and all(call.done() for call in many))
-
-
-@pytest.mark.parametrize("is_cut", [False, True])
-def test_one_caller_has_half_of_the_room(*, is_cut: bool) -> None:
-    """What it brings beyond that is told so or cut, and another still gets in."""
-    more = {"cut": "yes"} if is_cut else {}
+def test_one_caller_has_half_of_the_room() -> None:
+    """What it brings beyond that is told so, and another still gets in."""
     with _served(most=8) as (channel, _, gate):
-        calls = [_asked(channel, _METHODS[0], line="a", wait="yes", **more) for _ in range(40)]
+        calls = [_asked(channel, _METHODS[0], line="a", wait="yes") for _ in range(40)]
         another = _asked(channel, _METHODS[1], line="b")
         gate.set()
         assert b"of /test/Second" == another.result(timeout=TIMEOUT_S)
         assert until(lambda: all(call.done() for call in calls))
 
-    wanted = grpc.StatusCode.CANCELLED if is_cut else grpc.StatusCode.RESOURCE_EXHAUSTED
     codes = {call.code() for call in calls}
-    assert {grpc.StatusCode.OK, wanted} == codes
+    assert {grpc.StatusCode.OK, grpc.StatusCode.RESOURCE_EXHAUSTED} == codes
+
+
+@pytest.mark.parametrize("error", [ValueError("no time"), SystemExit("no time")])
+def test_nothing_ends_the_thread_of_all_calls(
+    error: BaseException, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Not even what is raised between events: it is logged as a bug, and calls are answered."""
+    errors = [error]
+    wait_s = WireServer._wait_s
+
+    def failing(server: WireServer) -> float:
+        if errors:
+            raise errors.pop()
+        return wait_s(server)
+
+    monkeypatch.setattr(WireServer, "_wait_s", failing)
+    with _served() as (channel, _, _gate):
+        assert _asked(channel, _METHODS[0], line="a").result(timeout=TIMEOUT_S)
+
+    assert [] == errors
+    assert ["this is a bug of headrace" in each.message for each in caplog.records] == [True]
 
 
 def test_a_server_that_never_started_ends_at_once() -> None:

@@ -13,15 +13,15 @@ from hypothesis import strategies as st
 
 from headrace.order import walk_tables
 from headrace.order.packing import best_fit
+from headrace.server.kernels.loader import LOOPS
 from headrace.server.plan.compiled import distinct_each, search
 from headrace.storage import Starts, search_starts
-from support.loops import compiled_loops
 
 
 @pytest.fixture(scope="module")
 def compiled() -> ModuleType:
     """The compiled loops."""
-    return compiled_loops()
+    return LOOPS
 
 
 @settings(deadline=None)
@@ -57,18 +57,16 @@ def test_a_walk_is_that_of_the_order(
     spread=st.sampled_from([1, 1, 1000]),
 )
 def test_distinct_blocks_are_those_of_each_batch(
-    compiled: ModuleType, batches: list[list[int]], first: int, spread: int
+    batches: list[list[int]], first: int, spread: int
 ) -> None:
     """The blocks of several batches are told apart, close together or not."""
     blocks = np.array([first + spread * block for batch in batches for block in batch], np.int64)
     ends = list(itertools.accumulate(map(len, batches)))
 
-    found = distinct_each(blocks, ends, kernels=compiled)
-    same = distinct_each(blocks, ends, kernels=None)
+    found = distinct_each(blocks, ends)
 
     wanted = [sorted({first + spread * block for block in batch}) for batch in batches]
     assert wanted == [own.tolist() for own in found]
-    assert wanted == [own.tolist() for own in same]
 
 
 @settings(deadline=None)

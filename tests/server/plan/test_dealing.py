@@ -24,7 +24,6 @@ from headrace.server.plan.dealing import dealt
 from headrace.storage import RowOptions, index_packing
 from headrace.v1 import shard_service_pb2 as pb
 from support.datasets import write_dataset
-from support.loops import compiled_loops
 from support.served import (
     TIMEOUT_S,
     ReadBatch,
@@ -255,7 +254,6 @@ def test_the_compiled_loop_deals_alike(
     even: bool,  # noqa: FBT001 - as Hypothesis gives it
 ) -> None:
     """The same owners, and the same loads to the last bit."""
-    compiled_loops()
     found, count = np.array(costs), len(costs)
     edges = np.array([0, *sorted(edge for edge in inner if edge < count), count])
     part_edges = np.arange(parts + 1) * count // parts

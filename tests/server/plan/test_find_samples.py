@@ -18,7 +18,6 @@ from headrace.server.plan.planned_batches import ranges_of
 from headrace.server.plan.prefetch_blocks import FORESEEN_WINDOWS
 from headrace.storage import OpenDataset, open_dataset
 from support.datasets import write_manifest
-from support.loops import compiled_loops
 
 _SHARDS, _BLOCKS = 40, 30
 # A server takes 90 calls for a batch of 64 samples (tests/server/stream/test_python_calls.py).
@@ -28,7 +27,6 @@ _MOST_CALLS = 10 * 90
 @pytest.fixture(scope="module")
 def dataset(tmp_path_factory: pytest.TempPathFactory) -> Iterator[OpenDataset]:
     """Some 600,000 samples, more than are permuted by sorting, in blocks of 1 to 1,000."""
-    compiled_loops()
     url = str(tmp_path_factory.mktemp("manifest"))
     random = np.random.default_rng(5)
     sample_counts = random.integers(1, 1001, (_SHARDS, _BLOCKS))

@@ -102,13 +102,19 @@ def test_a_first_batch_that_waits_for_much_has_the_store_for_itself(
 def test_later_batches_are_asked_for_beside_a_small_first_one(
     tmp_path: Path, cache: BlockCache
 ) -> None:
-    """A first batch of up to 32 MiB leaves the store time for what follows it."""
-    stream = _stream(tmp_path, cache, batch_blocks=32)
+    """While a small first batch waits, later ones are asked for up to 32 MiB in all, or just over.
+
+    With all that a budget allows, 224 MiB were read before a first batch of images came.
+    """
+    stream = _stream(tmp_path, cache, batch_blocks=12)
 
     stream.lookahead.take()
     stream.lookahead.advance()
+    beside = stream.planned
+    stream.lookahead.take()
+    stream.lookahead.advance()
 
-    assert _BATCHES == stream.planned
+    assert (3, _BATCHES) == (beside, stream.planned)
 
 
 def test_a_later_batch_does_not_wait_alone(tmp_path: Path, cache: BlockCache) -> None:

@@ -81,7 +81,7 @@ def test_skipped_samples_are_replaced_and_counted(url: str, channel: grpc.Channe
     substitutes = int(order.skipped(0, 0, 140).sum())
     assert substitutes == sum(batch.header.substitute_count for batch in seen.batches)
     assert substitutes == seen.ends[0].substitute_count
-    assert FEW.digest == decode_token(seen.tokens[0]).skips
+    assert FEW.digest == decode_token(seen.tokens[0]).stage("skips")
     assert seen.start is not None
     assert (FEW.digest, len(FEW)) == (seen.start.skips.digest, seen.start.skips.sample_count)
 
@@ -122,7 +122,7 @@ def test_a_longer_list_is_adopted_where_that_is_allowed(channel: grpc.Channel) -
     plain = _flat(read(channel, _request()))[40:]
     kept = zip(plain, _flat(adopted), strict=True)
     assert all(a == b for a, b in kept if a not in MORE.sample_ids)
-    assert MORE.digest == decode_token(adopted.tokens[0]).skips
+    assert MORE.digest == decode_token(adopted.tokens[0]).stage("skips")
     later = adopted.tokens[0]
     assert "TOKEN_SPEC_CHANGED" == _refused(
         channel, _request(resume_token=token, skips=_sent(MORE))

@@ -28,6 +28,8 @@ class _Step:
 class _Steps:
     """One lane of ten steps, each with 40 blocks of its own: 20 pairs of neighbours."""
 
+    block_samples = _STEP / _STEP_BLOCKS
+
     def lane_place(self, lane: int, position: int) -> int:
         """Return the position: there is one lane."""
         return position * (lane == 0)
@@ -42,8 +44,9 @@ class _Steps:
         number = place // _STEP
         return _Step(number * _STEP, (number + 1) * _STEP, blocks_of(number))
 
-    def whole_runs(self, blocks: NDArray[np.int64]) -> NDArray[np.int64]:
+    def whole_runs(self, epoch: int, blocks: NDArray[np.int64]) -> NDArray[np.int64]:
         """Return pairs of an even block and the one after it."""
+        del epoch
         firsts = np.unique(blocks // 2 * 2)
         return np.sort(np.concatenate([firsts, firsts + 1]))
 
@@ -64,9 +67,9 @@ class _Asked:
         return np.isin(blocks, np.array(self.blocks, np.int64))
 
     def ask_ahead(self, blocks: NDArray[np.int64], waiter: Waiter, *, part: Hashable) -> None:
-        """Note them."""
+        """Note those that are not there."""
         del waiter, part
-        self.calls.append(blocks)
+        self.calls.append(blocks[~self.is_known(blocks)])
 
 
 def blocks_of(number: int) -> NDArray[np.int64]:
@@ -151,6 +154,26 @@ def test_the_next_epoch_follows_unless_this_is_the_last() -> None:
 
     assert [*blocks_of(9).tolist(), *blocks_of(0).tolist()] == going_on.blocks
     assert blocks_of(9).tolist() == ending.blocks
+
+
+def test_nothing_follows_a_step_that_is_a_whole_epoch() -> None:
+    """Its blocks are those of the next epoch, however much room there is."""
+    asked = _Asked()
+    steps = _WholeStep()
+    ahead = StepsAhead(steps, range(1), last_epoch=None, spare_samples=lambda: 4 * _LENGTH)
+    for position in range(0, _LENGTH, 100):
+        _advance(ahead, asked, position=position)
+
+    assert [] == asked.calls
+
+
+class _WholeStep(_Steps):
+    """One step, which is the epoch."""
+
+    def step_blocks(self, epoch: int, lane: int, place: int) -> _Step | None:
+        """Return the step."""
+        del epoch, lane, place
+        return _Step(0, _LENGTH, blocks_of(0))
 
 
 @settings(max_examples=100)

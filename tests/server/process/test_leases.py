@@ -24,7 +24,9 @@ _LOOKS_S = 1.5
 def leases(tmp_path: Path) -> Leases:
     """The leases of a server in a folder of its own."""
     (tmp_path / "f").mkdir()
-    return Leases(tmp_path / "f" / "k.lease", tmp_path / "f" / "k.lock", address="unix:/a")
+    return Leases(
+        tmp_path / "f" / "k.lease", tmp_path / "f" / "k.lock", address="unix:/a", newest=dict
+    )
 
 
 @contextmanager

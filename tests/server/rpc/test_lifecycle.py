@@ -22,9 +22,9 @@ from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 
 from headrace.errors import ConfigurationError, NotADatasetError
 from headrace.server import Server, ServerConfig, start_server
-from headrace.server.access.callers import Access
 from headrace.server.cache.block_cache import BlockCache
-from headrace.server.datasets.catalog import Catalog
+from headrace.server.stream import open_streams
+from headrace.server.stream.batch_stream import BatchStream
 from headrace.server.telemetry.metrics import Metrics
 from headrace.v1 import shard_service_pb2 as pb
 from server.conftest import StartServer
@@ -91,10 +91,8 @@ def test_what_cannot_be_closed_keeps_nothing_else_open(rich_url: str) -> None:
     metrics = Metrics()
     server = Server(
         config,
-        catalog=Catalog(),
         cache=_StuckCache(1 << 20, fetch_threads=1, observer=metrics),
         metrics=metrics,
-        access=Access(None),
     )
     server.start()
     host, _, port = server.metrics_address.rpartition(":")
@@ -260,13 +258,36 @@ def test_a_stream_that_has_had_its_time_is_sent_away(start: StartServer) -> None
     assert _is_whole(seen)
 
 
+def test_a_stream_that_is_ended_in_a_long_batch_is_told_why(
+    start: StartServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was cut without a reason, though its client reads."""
+    plan = BatchStream.plan
+
+    def slow_plan(stream: BatchStream) -> object:
+        time.sleep(1.5)
+        return plan(stream)
+
+    monkeypatch.setattr(open_streams, "GRACE_S", 0.05)
+    monkeypatch.setattr(BatchStream, "plan", slow_plan)
+    running = start(max_stream_s=0.05)
+
+    seen, failure = read_until_failure(messages_of(running.channel, _ENDLESS))
+
+    code, info = failure_of(failure)
+    assert (grpc.StatusCode.UNAVAILABLE, "REBALANCE") == (code, info.reason)
+    assert 1 == len(seen)
+
+
 def test_a_drain_ends_streams_between_two_batches(start: StartServer) -> None:
     """Health first, then DRAINING after a whole batch, then nothing is left."""
-    running = start()
-    health = health_pb2_grpc.HealthStub(running.channel).Watch(
-        health_pb2.HealthCheckRequest(service="rich"), timeout=TIMEOUT_S
-    )
-    assert next(health).status == health_pb2.HealthCheckResponse.SERVING
+    running = start(health_listen="127.0.0.1:0")
+    with grpc.insecure_channel(running.server.health_address) as probe:
+        _drain_between_two_batches(running, probe)
+
+
+def _drain_between_two_batches(running: Running, probe: grpc.Channel) -> None:
+    assert _health(probe, "rich") == health_pb2.HealthCheckResponse.SERVING
     messages = messages_of(running.channel, _ENDLESS)
     seen = [next(messages)]
 
@@ -275,7 +296,8 @@ def test_a_drain_ends_streams_between_two_batches(start: StartServer) -> None:
         target=lambda: drained.append(running.server.drain()), name="test-drain"
     )
     thread.start()
-    assert next(health).status == health_pb2.HealthCheckResponse.NOT_SERVING
+    not_serving = health_pb2.HealthCheckResponse.NOT_SERVING
+    assert _eventually(lambda: _health(probe, "rich") == not_serving)
     rest, failure = read_until_failure(messages)
     thread.join(60)
 

@@ -28,7 +28,7 @@ datasets:
   trips:
     url: s3://lake/trips
     item_nulls: false
-    source: {source: parquet, table_version: 12, allow_pickle: true}
+    source: {source: parquet, table_version: 12, missing_as_null: true}
     store:
       endpoint: https://s3.example
       access_key: key
@@ -51,7 +51,7 @@ def test_a_file_says_everything(tmp_path: Path) -> None:
     trips = DatasetConfig(
         url="s3://lake/trips",
         item_nulls=False,
-        source=SourceOptions(source="parquet", table_version=12, allow_pickle=True),
+        source=SourceOptions(source="parquet", table_version=12, missing_as_null=True),
         store=StoreOptions(
             endpoint="https://s3.example",
             access_key="key",

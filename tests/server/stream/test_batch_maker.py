@@ -14,20 +14,15 @@ from hypothesis import strategies as st
 
 from headrace.errors import BadArgumentError, RebalanceError
 from headrace.server.batch.targets import WireOutlet
+from headrace.server.kernels.loader import LOOPS
 from headrace.server.stream.batch_maker import TOGETHER_BYTES, BatchMaker
 from headrace.server.stream.stream_setup import stream_contents
 from headrace.server.telemetry.metrics import Metrics
 from headrace.server.telemetry.stream_tally import StreamTally
 from headrace.v1 import shard_service_pb2 as pb
 from support.datasets import write_dataset
-from support.loops import compiled_loops
+from support.plain_writer import PlainWriter
 from support.streams import Streams, streams_of
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _loops() -> None:
-    """The compiled loops, without which nothing is made together."""
-    compiled_loops()
 
 
 @pytest.fixture(scope="module")
@@ -59,8 +54,8 @@ def _alone(streams: Streams, request: pb.ReadBatchesRequest) -> Iterator[bytes]:
         blocks=served.blocks(streams.cache),
         outlet=WireOutlet(contents.max_chunk_bytes),
         max_batch_bytes=1 << 27,
-        kernels=None,
     )
+    maker._writer = PlainWriter(contents.columns, maker.projection)
     for planned in contents.plans:
         for batch in planned if isinstance(planned, list) else []:
             made = maker.make([batch])
@@ -252,4 +247,4 @@ def test_compiled_hashes_are_those_of_the_library(size: int, seed: int) -> None:
     """XXH3 as a compiled loop is that of the library, for any length that it is used for."""
     content = np.random.default_rng(seed).integers(0, 256, size, dtype=np.uint8)
 
-    assert xxhash.xxh3_64_intdigest(content.data) == compiled_loops().xxh3(content)
+    assert xxhash.xxh3_64_intdigest(content.data) == LOOPS.xxh3(content)

@@ -18,7 +18,7 @@ from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 
 from headrace.server.access.callers import ANYBODY
 from headrace.server.front.calls import Call
-from headrace.server.front.methods import Streaming
+from headrace.server.stream.stream_setup import stream_contents
 from headrace.v1 import shard_service_pb2 as pb
 from server.conftest import StartServer
 from support.command import serving
@@ -90,18 +90,18 @@ class _GoneCall:
         self.at_end.append(callback)
         return True
 
-    def cancel(self) -> None:
+    def cut(self, _error: object) -> None:
         pass
 
 
 def test_a_client_that_leaves_at_once_leaves_nothing_behind(start: StartServer) -> None:
     """The cache keeps no part for a stream that was set up and whose messages nobody read."""
     server = start().server
-    reading = server._service.methods()["/headrace.v1.ShardService/ReadBatches"]
-    assert isinstance(reading, Streaming)
     call = _GoneCall()
 
-    assert [] == list(reading.messages(_endless(500), cast("Call", call)))
+    assert [] == list(
+        server._service._calls.messages(stream_contents, _endless(500), cast("Call", call))
+    )
     for callback in call.at_end:
         callback()
 

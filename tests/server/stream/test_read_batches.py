@@ -236,6 +236,7 @@ def test_start_fills_in_every_default(served: Running) -> None:
         shuffle_samples=spec.shuffle_samples,
         lanes=spec.lanes,
         unit=spec.unit,
+        ramp=spec.ramp,
     )
     assert expected == start.order
     assert (RICH_SAMPLES, 5) == (start.dataset.sample_count, start.dataset.shard_count)

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from support.loops import compiled_loops
 from support.reading_order import SERVER
 
-_MOST = 20  # modules from a request to its first batch
+# Modules from a request to its first batch. Three of them hold what once stood in other modules:
+# `stream.schedule` and `cache.needs` in the rooms of RPCs and of telemetry, which the trace leaves
+# out, and `plan.job_windows`, which mixtures share, in `datasets.served_dataset`.
+_MOST = 23
 
 
 def test_contributing_lists_the_modules_of_a_batch_in_reading_order() -> None:
     """The list is what a real call enters, in the order in which it does, with compiled loops."""
-    compiled_loops()
-
     found = SERVER.trace()
 
     assert SERVER.listed() == found, "run PYTHONPATH=tests python -m support.reading_order"

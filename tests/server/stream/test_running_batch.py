@@ -28,12 +28,13 @@ import pytest
 from PIL import Image
 
 from headrace.client import ColorJitter, DecodeImage, RandomResizedCrop
+from headrace.server.batch.stage import Running
 from headrace.server.batch.targets import Places, WireOutlet
 from headrace.server.shares import ShortError
 from headrace.server.stream.batch_maker import Made
-from headrace.server.stream.pipeline import Steps
 from headrace.server.stream.running_batch import RunningBatch
 from headrace.v1 import shard_service_pb2 as pb
+from headrace.v1.stages import packed
 from support.datasets import write_dataset
 from support.streams import Streams, streams_of
 
@@ -86,7 +87,7 @@ def _request(*, epoch_count: int = 1) -> pb.ReadBatchesRequest:
         world_size=1,
         epoch_count=epoch_count,
         epoch_start=pb.EpochStart(),
-        steps=[_STEP.to_message()],
+        stages=[packed(_STEP.to_message())],
     )
 
 
@@ -178,7 +179,7 @@ def test_a_failed_batch_is_let_go_at_once(*, is_asked: bool) -> None:
     """Whether its failure is raised, or it is dropped without."""
     made: list[weakref.ref[object]] = []
 
-    def work(_running: RunningBatch) -> Steps[Made]:
+    def work(_running: RunningBatch) -> Running[Made]:
         payload = np.zeros(8)
         made.append(weakref.ref(payload))
         yield None

@@ -21,13 +21,13 @@ class _Client:
         self.outs: SimpleQueue[Callable[[], None]] = SimpleQueue()
         self.is_active = True
 
-    def call(self, whose: str) -> _Call:
-        return _Call(whose, self)
+    def call(self, line: str) -> _Call:
+        return _Call(line, self)
 
 
 class _Call:
-    def __init__(self, whose: str, client: _Client) -> None:
-        self.whose = whose
+    def __init__(self, line: str, client: _Client) -> None:
+        self.line = line
         self._client = client
 
     @property
@@ -35,13 +35,13 @@ class _Call:
         return self._client.is_active
 
     def send(self, message: bytes) -> bool:
-        self._client.begun.put(f"{self.whose} at once, {len(message)}")
+        self._client.begun.put(f"{self.line} at once, {len(message)}")
         return True
 
     def send_soon(self, message: bytes, on_sent: Callable[[], None]) -> bool:
         if not self.is_active:
             return False
-        self._client.begun.put(f"{self.whose}, {len(message)}")
+        self._client.begun.put(f"{self.line}, {len(message)}")
         self._client.outs.put(on_sent)
         return True
 

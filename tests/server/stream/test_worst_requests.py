@@ -16,9 +16,11 @@ import grpc
 import numpy as np
 import pyarrow as pa
 import pytest
+from google.protobuf import any_pb2
 from PIL import Image
 
 from headrace.v1 import shard_service_pb2 as pb
+from headrace.v1.stages import packed
 from support.command import Serving, serving
 from support.datasets import write_dataset
 from support.served import stub_of
@@ -79,23 +81,23 @@ def url(tmp_path_factory: pytest.TempPathFactory) -> str:
     return found
 
 
-def _request(batch_size: int, columns: list[str], *steps: pb.BatchStep) -> pb.ReadBatchesRequest:
+def _request(batch_size: int, columns: list[str], *steps: any_pb2.Any) -> pb.ReadBatchesRequest:
     return pb.ReadBatchesRequest(
         dataset="worst",
         global_batch_size=batch_size,
         world_size=1,
         columns=columns,
-        steps=steps,
+        stages=steps,
         epoch_start=pb.EpochStart(),
     )
 
 
-def _pad(length: int) -> pb.BatchStep:
-    return pb.BatchStep(pad=pb.Pad(column="ragged", length=length, truncate=True))
+def _pad(length: int) -> any_pb2.Any:
+    return packed(pb.Pad(column="ragged", length=length, truncate=True))
 
 
-def _cast(column: str, to: pb.ElementType) -> pb.BatchStep:
-    return pb.BatchStep(cast=pb.Cast(column=column, element_type=to))
+def _cast(column: str, to: pb.ElementType) -> any_pb2.Any:
+    return packed(pb.Cast(column=column, element_type=to))
 
 
 def _padded_end() -> pb.ReadBatchesRequest:
@@ -128,8 +130,8 @@ def _requests() -> dict[str, pb.ReadBatchesRequest]:
         "pad beyond all": _request(_SAMPLES, ["ragged"], _pad(256 * _MIB)),
         "pad and cast": _request(3, ["ragged"], _pad(_MIB), _cast("ragged", wide)),
         "casts": _request(2000, ["vector"], *casts),
-        "stack": _request(_SAMPLES, ["even"], pb.BatchStep(stack=stack), _cast("even", wide)),
-        "images": _request(200, ["photo"], pb.BatchStep(decode_image=image)),
+        "stack": _request(_SAMPLES, ["even"], packed(stack), _cast("even", wide)),
+        "images": _request(200, ["photo"], packed(image)),
         "plain": _request(_SAMPLES, ["vector"]),
         "many columns": _request(_SAMPLES, columns, *[_cast(name, narrow) for name in columns]),
         "padded end": _padded_end(),

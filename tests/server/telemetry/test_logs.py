@@ -64,6 +64,28 @@ def test_a_traceback_is_one_line(formatter: logging.Formatter) -> None:
     assert "lines" in line
 
 
+@pytest.mark.parametrize("formatter", [ConsoleLines(), JsonLines()])
+@pytest.mark.parametrize("place", ["message", "field", "traceback"])
+def test_what_a_client_sends_cannot_command_a_terminal(
+    formatter: logging.Formatter, place: str
+) -> None:
+    """Escape sequences, bells, text that turns around and other line ends are never raw."""
+    hostile = (
+        "\x1b[2J \x07 \x00 \x08 \r \x7f \x85 \x9b31m \u200b \u200f \u2028 \u202e \u2066 "
+        "\ufeff \ud800 \U000e0001"
+    )
+    record = _record(**event(where=hostile if place == "field" else ""))
+    record.args = (hostile if place == "message" else "",)
+    if place == "traceback":
+        record.exc_info = (ValueError, ValueError(hostile), None)
+
+    line = formatter.format(record)
+
+    assert line.isprintable()
+    assert "2J" in line
+    assert "202e" in line
+
+
 _PROGRAM = """
 import logging, sys, threading, warnings
 from headrace.server import start_logging

@@ -115,10 +115,13 @@ def test_health_follows_the_store(start: StartServer, broken_url: str, tmp_path:
     """A dataset whose shards cannot be read turns NOT_SERVING, and SERVING when they can be."""
     running = start(broken_url, metrics_listen="127.0.0.1:0")
     shards, away = Path(broken_url) / "shards", tmp_path / "away"
-    watch = health_pb2_grpc.HealthStub(running.channel).Watch(
-        health_pb2.HealthCheckRequest(service="rich"), timeout=TIMEOUT_S
-    )
-    assert next(watch).status == health_pb2.HealthCheckResponse.SERVING
+
+    def is_serving() -> bool:
+        check = health_pb2_grpc.HealthStub(running.channel).Check
+        answer = check(health_pb2.HealthCheckRequest(service="rich"), timeout=TIMEOUT_S)
+        return bool(answer.status == health_pb2.HealthCheckResponse.SERVING)
+
+    assert is_serving()
     request = pb.ReadBatchesRequest(
         dataset="rich", global_batch_size=100, world_size=1, epoch_start=pb.EpochStart()
     )
@@ -126,7 +129,7 @@ def test_health_follows_the_store(start: StartServer, broken_url: str, tmp_path:
     shutil.move(shards, away)
     for _ in range(3):
         read_until_failure(messages_of(running.channel, request))
-    assert next(watch).status == health_pb2.HealthCheckResponse.NOT_SERVING
+    assert until(lambda: not is_serving())
     values = _values(running)
     assert values["headrace_store_fetch_errors_total", "rich", "OBJECT_NOT_FOUND"] >= 3
 
@@ -134,4 +137,4 @@ def test_health_follows_the_store(start: StartServer, broken_url: str, tmp_path:
     # The stream is held until then: one that ends after its first message may have read nothing.
     again = messages_of(running.channel, request)
     next(again)
-    assert next(watch).status == health_pb2.HealthCheckResponse.SERVING
+    assert until(is_serving)

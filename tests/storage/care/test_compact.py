@@ -214,7 +214,7 @@ def test_shards_that_gc_is_removing_are_not_taken(tmp_path: Path) -> None:
         """Its user is too slow: a gc runs before it notes anything."""
 
         def write(self, name: str, content: bytes) -> None:
-            if "compact-" in name and plans:
+            if "writing-" in name and plans:
                 collect_garbage(open_store(self.url), plans.pop())
             super().write(name, content)
 

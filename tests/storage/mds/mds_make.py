@@ -48,6 +48,19 @@ def change_index(folder: Path, changes: Mapping[Sequence[str | int], object]) ->
     (folder / "index.json").write_text(json.dumps(index))
 
 
+def take_descriptions_away(folder: Path) -> None:
+    """Write plain shards again without what their headers say about columns, as nobody reads it."""
+    changes: dict[Sequence[str | int], object] = {}
+    for at, shard in enumerate(index_of(folder)["shards"]):
+        path = folder / shard["raw_data"]["basename"]
+        content, head = path.read_bytes(), 4 * (shard["samples"] + 2)
+        words = np.frombuffer(content[4:head], "<u4")
+        moved = (words - words[0] + head).astype("<u4").tobytes()
+        path.write_bytes(content[:4] + moved + content[int(words[0]) :])
+        changes["shards", at, "raw_data", "bytes"] = path.stat().st_size
+    change_index(folder, changes)
+
+
 def change_words(path: Path, changes: Mapping[int, int]) -> None:
     """Set little-endian 32-bit words of a file, each by its byte offset."""
     content = bytearray(path.read_bytes())

@@ -35,7 +35,8 @@ def test_lines_and_binary_shards_are_one_dataset(tmp_path: Path) -> None:
     write_mds(tmp_path / "d", texts(5), folder="binary")
     store_index(str(tmp_path / "d"), str(tmp_path / "index"))
 
-    with open_dataset(str(tmp_path / "d")) as one, open_dataset(str(tmp_path / "index")) as other:
+    indexed = f"{tmp_path / 'index'} from {tmp_path / 'd'}"
+    with open_dataset(str(tmp_path / "d")) as one, open_dataset(indexed) as other:
         assert [2**62, -7, 0, 0, 1, 2, 3, 4] == table_of(one).column("number").to_pylist()
         assert table_of(one).equals(table_of(other))
         assert one.fingerprint == other.fingerprint

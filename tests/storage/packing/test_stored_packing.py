@@ -6,6 +6,7 @@ a ``packing.json`` that leads out of its folder; files that stay when their vers
 
 from __future__ import annotations
 
+import hashlib
 import json
 import time
 from pathlib import Path
@@ -119,7 +120,7 @@ def _pointer() -> dict[str, Any]:
     row = {"length": 8, "cut": 0, "bos": None, "eos": 2, "fill": 0, "row_count": 3, "counts": file}
     return {
         "format": "headrace-packing",
-        "version": 1,
+        "version": 2,
         "dataset": "a" * 32,
         "column": "tokens",
         "alike": ["mask"],
@@ -131,9 +132,15 @@ def _pointer() -> dict[str, Any]:
     }
 
 
+def _sealed(content: Any) -> Any:
+    text = json.dumps(content, separators=(",", ":")).encode()
+    digest = hashlib.blake2b(text, digest_size=16).hexdigest()
+    return {**content, "digest": digest} if isinstance(content, dict) else content
+
+
 def test_packing_json_is_what_docs_format_says() -> None:
     """What is decoded and encoded again is the same."""
-    content = (json.dumps(_pointer(), indent=2) + "\n").encode()
+    content = (json.dumps(_sealed(_pointer()), indent=2) + "\n").encode()
 
     pointer = decode_packing(content, fingerprint="a" * 32, place="here")
 
@@ -145,7 +152,8 @@ def test_packing_json_is_what_docs_format_says() -> None:
     [
         ((), None),
         ((), []),
-        (("version",), 2),
+        (("version",), 1),
+        (("digest",), "c" * 32),
         (("dataset",), "c" * 32),
         (("lengths", "name"), "../../etc/passwd"),
         (("lengths", "name"), f"packing/{'a' * 32}/../../x"),
@@ -178,7 +186,7 @@ def test_hostile_packing_json_is_refused(path: tuple[str | int, ...], value: obj
         content = value
 
     with pytest.raises(ManifestCorruptError, match=r"here: .*headrace index --pack-length"):
-        decode_packing(json.dumps(content).encode(), fingerprint="a" * 32, place="here")
+        decode_packing(json.dumps(_sealed(content)).encode(), fingerprint="a" * 32, place="here")
 
 
 def test_the_command_stores_lengths_and_says_what_to_read(tmp_path: Path) -> None:

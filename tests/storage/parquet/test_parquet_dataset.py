@@ -211,14 +211,16 @@ def test_fingerprint_outlives_a_copy(tmp_path: Path) -> None:
 
 
 def test_replaced_file_is_noticed(tmp_path: Path) -> None:
-    """A file that is replaced after opening is an error that says what was there and what is."""
+    """A file that is replaced after opening is an error that says so, but not what is there."""
     path = write_file(tmp_path / "one.parquet", table_of(range(200)))
     with open_parquet(str(path)) as dataset:
         dataset.read_block(0)
         write_file(path, table_of(range(300)))
         os.utime(path, ns=(5, 5))
 
-        with pytest.raises(ShardCorruptError, match=r"has changed: .* now") as caught:
+        with pytest.raises(
+            ShardCorruptError, match=r"has changed since .* another size;"
+        ) as caught:
             dataset.read_block(1)
 
     assert "one.parquet" == caught.value.metadata["shard"]

@@ -77,11 +77,15 @@ def test_later_files_are_left_out(tmp_path: Path) -> None:
 
 
 def test_changed_file_is_named(tmp_path: Path) -> None:
-    """A file of another size or time is an error with what was indexed and what is there."""
+    """A file of another time or size is an error that names it, and tells neither of the two."""
     index = _indexed(_partitioned(tmp_path))
-    os.utime(tmp_path / "k=b" / "1.parquet", ns=(1, 1))
+    changed = tmp_path / "k=b" / "1.parquet"
 
-    with pytest.raises(ShardCorruptError, match=r"k=b/1\.parquet.*when it was indexed.*time:1 now"):
+    os.utime(changed, ns=(1, 1))
+    with pytest.raises(ShardCorruptError, match=r"k=b/1\.parquet.*it has another version; reopen"):
+        open_parquet(str(tmp_path), index=index)
+    changed.write_bytes(changed.read_bytes() + b"more")
+    with pytest.raises(ShardCorruptError, match=r"k=b/1\.parquet.*it has another size; reopen"):
         open_parquet(str(tmp_path), index=index)
 
 

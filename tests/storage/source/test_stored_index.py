@@ -16,6 +16,7 @@ import pytest
 from headrace.errors import (
     BadArgumentError,
     CommitConflictError,
+    ConfigurationError,
     DatasetExistsError,
     HeadraceError,
     ManifestCorruptError,
@@ -24,7 +25,6 @@ from headrace.errors import (
     ShardCorruptError,
 )
 from headrace.storage import (
-    IndexPointer,
     SourceOptions,
     collect_garbage,
     open_dataset,
@@ -33,7 +33,6 @@ from headrace.storage import (
     repair_manifest,
     store_index,
 )
-from headrace.storage.dataset.pointer import TableFile, encode_pointer
 from headrace.storage.mds import MdsWriter, commit_mds
 from storage.webdataset.tar_files import tar_bytes
 from support.s3 import S3
@@ -99,29 +98,55 @@ def _samples(url: str) -> list[dict[str, object]]:
 
 
 def _index(source: Path, tmp_path: Path) -> str:
-    url = str(tmp_path / "index")
-    store_index(str(source), url)
-    return url
+    store_index(str(source), str(tmp_path / "index"))
+    return f"{tmp_path / 'index'} from {source}"
 
 
 def test_an_index_opens_what_its_source_opens(kind: str, source: Path, tmp_path: Path) -> None:
     """The same samples in the same order under the same fingerprint."""
     pointer = store_index(str(source), str(tmp_path / "index"))
 
-    with open_dataset(str(source)) as one, open_dataset(str(tmp_path / "index")) as other:
+    url = f"{tmp_path / 'index'} from {source}"
+    with open_dataset(str(source)) as one, open_dataset(url) as other:
         assert (one.fingerprint, one.schema) == (other.fingerprint, other.schema)
         assert (kind, one.fingerprint) == (pointer.source, pointer.fingerprint)
-    assert _TABLE.to_pylist() == _samples(str(tmp_path / "index"))
+    assert _TABLE.to_pylist() == _samples(url)
+    named = SourceOptions(index_of=str(source))
+    open_dataset(str(tmp_path / "index"), source_options=named).close()
 
 
 def test_in_a_bucket_too(kind: str, s3: S3) -> None:
-    """The same with source and index in S3; the index may lie beside what it is of."""
+    """The same with source and index in S3; an index beside what it is of finds it."""
     _WRITERS[kind](s3.url("source"))
-    for url in (s3.url("index"), s3.url("source")):
-        store_index(s3.url("source"), url)
+    for url, named in (("index", f" from {s3.url('source')}"), ("source", "")):
+        store_index(s3.url("source"), s3.url(url))
 
-        assert _TABLE.to_pylist() == _samples(url)
+        assert _TABLE.to_pylist() == _samples(s3.url(url) + named)
     store_index(s3.url("source"), s3.url("source"))  # once more, over itself
+
+
+def test_an_index_finds_what_lies_below_it(kind: str, tmp_path: Path, s3: S3) -> None:
+    """On a disk and in a bucket; also a single file, if it is there."""
+    for root in (str(tmp_path), s3.url("root")):
+        _WRITERS[kind](f"{root}/data/of/mine")
+        pointer = store_index(f"{root}/data/of/mine", root)
+
+        assert "data/of/mine" == pointer.path
+        assert _TABLE.to_pylist() == _samples(root)
+
+
+def test_an_index_hides_no_other_files(tmp_path: Path) -> None:
+    """Above its source there may be no files that would be hidden; a single file is no folder."""
+    _write_parquet(str(tmp_path / "data"))
+    pq.write_table(_TABLE, tmp_path / "other.parquet")
+    with pytest.raises(DatasetExistsError, match=r"Parquet files \(other\.parquet\)"):
+        store_index(str(tmp_path / "data"), str(tmp_path))
+    (tmp_path / "other.parquet").rename(tmp_path / "other.txt")
+    for part in (1, 2):
+        (tmp_path / f"data/part-{part}.parquet").unlink()
+
+    assert "data" == store_index(str(tmp_path / "data/part-0.parquet"), str(tmp_path)).path
+    assert _TABLE.to_pylist()[:100] == _samples(str(tmp_path))
 
 
 def test_one_parquet_file_has_an_index_too(tmp_path: Path) -> None:
@@ -147,7 +172,7 @@ def test_a_changed_file_is_named(kind: str, source: Path, tmp_path: Path) -> Non
 
     with pytest.raises(ShardCorruptError, match=rf"file {name} in .* has changed.*headrace index"):
         open_dataset(url)
-    store_index(str(source), url)
+    store_index(str(source), str(tmp_path / "index"))
     with open_dataset(url) as dataset:
         assert (300 if kind == "mds" else 290) == dataset.sample_count
 
@@ -202,12 +227,17 @@ def _forged(tmp_path: Path, changes: dict[str, object]) -> None:
 @pytest.mark.parametrize(
     ("changes", "found"),
     [
-        ({"version": 3}, "version 3 of source .* a newer headrace may be able to read it"),
+        ({"version": 4}, "version 4 of source .* a newer headrace may be able to read it"),
         ({"version": 1}, "version 1 of source"),
         ({"source": "lance"}, "source 'lance'"),
-        ({"url": ""}, "'' is not a valid url"),
-        ({"url": 7}, "url is 7"),
-        ({"url": "a\nb"}, "is not a valid url"),
+        (
+            {"version": 2},
+            "index of version 2, which contains the URL .* `headrace index SOURCE --to",
+        ),
+        ({"path": 7}, "path is 7"),
+        ({"path": ".."}, "path '..'"),
+        ({"path": "/etc"}, "path '/etc'"),
+        ({"path": "file:///etc"}, "path 'file:///etc'"),
         ({"fingerprint": "0" * 32}, "fingerprint .* found, 0000"),
         ({"fingerprint": "../x"}, "not 32 hexadecimal digits"),
         ({"index": {"name": "../x", "stored_bytes": 1, "digest": "0" * 32}}, "'../x'"),
@@ -227,47 +257,57 @@ def test_a_pointer_that_lies_is_refused(
         open_dataset(url)
 
 
-@pytest.mark.parametrize(
-    "target", ["/etc", "file:///etc", "local:///etc", "simplecache::file:///etc"]
-)
-def test_an_index_in_a_store_names_no_local_place(s3: S3, target: str) -> None:
-    """Whoever writes to a bucket does not choose what a server reads of its own disk."""
-    table = TableFile("manifests/x.index", 1)
-    pointer = IndexPointer("parquet", target, "0" * 32, "", 1, table, "0" * 32)
-    open_store(s3.url("index")).write("headrace.json", encode_pointer(pointer))
+def test_an_index_does_not_say_where_a_source_elsewhere_is(source: Path, tmp_path: Path) -> None:
+    """Whoever writes an index does not choose what is read: whoever opens it does."""
+    _index(source, tmp_path)
+    text = (tmp_path / "index" / "headrace.json").read_text()
 
-    with pytest.raises(ManifestCorruptError, match="local disk"):
-        open_dataset(s3.url("index"))
-    with pytest.raises(BadArgumentError, match="local disk"):
-        store_index(target, s3.url("other"))
+    assert str(source) not in text
+    with pytest.raises(ConfigurationError, match=r"name them: '.*/index from SOURCE'"):
+        open_dataset(str(tmp_path / "index"))
+    with pytest.raises(BadArgumentError, match="one index and one source"):
+        open_dataset("a from b", source_options=SourceOptions(index_of="c"))
 
 
-def test_a_password_is_not_stored(tmp_path: Path) -> None:
-    """A URL with a password is refused, and the error does not repeat it."""
-    with pytest.raises(BadArgumentError, match="password") as caught:
-        store_index("ftp://me:secret@host/x", str(tmp_path))
+def test_an_index_that_names_its_source_is_repaired(source: Path, tmp_path: Path) -> None:
+    """The command that the refusal gives stores it again, over the old one."""
+    url = _index(source, tmp_path)
+    _forged(tmp_path, {"version": 2, "url": str(source)})
+    with pytest.raises(ManifestCorruptError, match="headrace index SOURCE --to INDEX"):
+        open_dataset(url)
+    store_index(str(source), str(tmp_path / "index"))
 
-    assert "secret" not in str(caught.value)
+    assert _TABLE.to_pylist() == _samples(url)
+
+
+def test_a_source_is_named_of_indexes_only(source: Path, tmp_path: Path) -> None:
+    """A dataset of headrace's own shards, or of another layout, is not one of other files."""
+    write_shards_of(str(tmp_path / "shards"), [numbered_batch(0, 5)])
+
+    with pytest.raises(NotADatasetError, match="is not a stored index"):
+        open_dataset(f"{tmp_path / 'shards'} from {source}")
+    with pytest.raises(NotADatasetError, match=r"no headrace\.json"):
+        open_dataset(f"{source} from {source}")
 
 
 def test_the_two_kinds_do_not_replace_each_other(source: Path, tmp_path: Path) -> None:
     """Shards are not written over an index, nor an index over shards."""
-    url = _index(source, tmp_path)
+    _index(source, tmp_path)
     write_shards_of(str(tmp_path / "shards"), [numbered_batch(0, 5)])
 
-    with pytest.raises(DatasetExistsError, match="contains the stored index of"):
-        write_shards_of(url, [numbered_batch(0, 5)], mode="overwrite")
+    with pytest.raises(DatasetExistsError, match="contains a stored index"):
+        write_shards_of(str(tmp_path / "index"), [numbered_batch(0, 5)], mode="overwrite")
     with pytest.raises(DatasetExistsError, match="contains a dataset"):
         store_index(str(source), str(tmp_path / "shards"))
     with pytest.raises(NotADatasetError, match="stored index"):
-        repair_manifest(open_store(url))
+        repair_manifest(open_store(str(tmp_path / "index")))
 
 
 def test_old_indexes_are_collected(source: Path, tmp_path: Path) -> None:
     """The index that was replaced goes, the current one stays."""
     url = _index(source, tmp_path)
-    store_index(str(source), url)
-    store = open_store(url)
+    store_index(str(source), str(tmp_path / "index"))
+    store = open_store(str(tmp_path / "index"))
     plan = plan_gc(store, now_s=2**40)
     collect_garbage(store, plan)
 
@@ -308,7 +348,8 @@ def test_nothing_to_index(tmp_path: Path) -> None:
 def test_of_two_that_store_an_index_one_is_told(tmp_path: Path) -> None:
     """The one that comes second finds headrace.json changed, and leaves nothing."""
     _write_parquet(str(tmp_path / "source"))
-    url = _index(tmp_path / "source", tmp_path)
+    _index(tmp_path / "source", tmp_path)
+    url = str(tmp_path / "index")
 
     def other(done: int, total: int) -> None:
         if done == total:

@@ -25,8 +25,19 @@ class _PackageError(Exception):
         self.status = status
 
 
+class _Given(Exception):  # noqa: N818 - it is given, and not raised
+    """Content that a file system gives in place of its own."""
+
+    def __init__(self, content: bytes) -> None:
+        super().__init__()
+        self.content = content
+
+
 class _Faulty(MemoryFileSystem):  # type: ignore[misc] # fsspec has no types
-    """Fails each operation that is named in ``faults``, once, before or after it is done."""
+    """Fails each operation that is named in ``faults``, before or after it is done.
+
+    It fails once, or ``always``, before it is done.
+    """
 
     protocol = "faulty"
     store: dict[str, object] = {}  # noqa: RUF012 - as in the class above
@@ -34,8 +45,12 @@ class _Faulty(MemoryFileSystem):  # type: ignore[misc] # fsspec has no types
     faults: dict[str, tuple[str, Exception]] = {}  # noqa: RUF012 - set by tests
 
     def _do(self, name: str, *args: object, **kwargs: object) -> object:
-        when, error = self.faults.pop(name, ("", None))
-        if error is not None and when == "before":
+        when, error = self.faults.get(name, ("", None))
+        if when != "always":
+            self.faults.pop(name, None)
+        if isinstance(error, _Given):
+            return error.content
+        if error is not None and when != "after":
             raise error
         done = getattr(super(), name)(*args, **kwargs)
         if error is not None:
@@ -108,10 +123,36 @@ def test_errors_of_packages_are_told_by_kind(error: Exception, wanted: type[Exce
     """Whatever a package raises becomes one of the errors that a store promises."""
     store = _store(1)
     store.write("a", b"content")
-    _Faulty.faults["cat_file"] = ("before", error)
+    _Faulty.faults["cat_file"] = ("always", error)
 
     with pytest.raises(wanted, match="a in faulty://root"):
         store.read("a")
+
+
+@pytest.mark.parametrize("error", [_PackageError(403), _PackageError(401), PermissionError("no")])
+def test_a_refusal_reads_credentials_again_once(error: Exception) -> None:
+    """Files of credentials may have changed: the file system is opened again, and not each time."""
+    store = _store(1)
+    store.write("a", b"content")
+
+    _Faulty.faults["cat_file"] = ("before", error)
+    assert b"content" == store.read("a")
+    _Faulty.faults["cat_file"] = ("before", error)
+    with pytest.raises(StoreRefusedError):
+        store.read("a")
+
+
+def test_a_whole_object_for_a_part_is_refused() -> None:
+    """A file system that ignores ranges, or gives less than there is, is not believed."""
+    store = _store(1)
+    store.write("a", b"content")
+    assert b"ent" == store.read("a", offset=4, length=9)
+    assert b"" == store.read("a", offset=9, length=1)
+
+    for given in (b"content", b"c"):
+        _Faulty.faults["cat_file"] = ("always", _Given(given))
+        with pytest.raises(StoreUnavailableError, match="other bytes than requested"):
+            store.read("a", offset=2, length=3)
 
 
 def test_a_writer_that_gives_up_leaves_what_was_there() -> None:

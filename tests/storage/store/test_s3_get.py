@@ -92,7 +92,7 @@ def test_later_requests_are_like_the_first(
     """Path, host, region and who pays are as in boto3's own request, in all reads after it."""
     store = server.store(requester_pays=True, **options)
     for _ in range(3):
-        assert store.read("a b/ü~+%.bin", offset=1, length=5) == b"hello"
+        assert store.read("a b/ü~+%.bin", offset=1, length=5) == b"ello"
 
     first, *later = [_without_the_moment(request) for request in server.requests]
     assert [first, first] == later
@@ -165,7 +165,7 @@ import datetime, json, pathlib
 runs = pathlib.Path(__file__).with_name("runs")
 with runs.open("a") as file:
     file.write("x")
-until = datetime.datetime.now(datetime.UTC) + datetime.timedelta(seconds=60)
+until = datetime.datetime.now(datetime.UTC) + datetime.timedelta(seconds=8)
 key = f"AKIA{runs.stat().st_size}"
 print(json.dumps({"Version": 1, "AccessKeyId": key, "SecretAccessKey": "thorns",
                   "SessionToken": "petal", "Expiration": until.isoformat()}))
@@ -216,6 +216,20 @@ def test_credentials_that_cannot_be_renewed_are_asked_for_again(
     else:
         with pytest.raises(StoreUnavailableError, match="no credentials for s3://flowers/x/y"):
             store.read("y")
+
+
+@pytest.mark.parametrize(
+    "command",
+    ["/no/such/program", "echo none", "echo []", "echo '{}'", "printf '\\377'", "sh -c 'exit 3'"],
+)
+def test_a_helper_that_gives_no_credentials_is_the_worlds_fault(
+    server: RecordingStore, tmp_path: Path, command: str
+) -> None:
+    """It may be missing, fail, or print what nobody can read."""
+    (tmp_path / "config").write_text(f"[profile lost]\ncredential_process = {command}\n")
+
+    with pytest.raises(StoreUnavailableError, match="no credentials for s3://flowers/x/y"):
+        server.store(profile="lost").read("y")
 
 
 @pytest.mark.parametrize("first", ["", "y"], ids=["first", "later"])

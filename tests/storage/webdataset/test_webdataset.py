@@ -118,7 +118,7 @@ def test_what_is_no_sample_is_left_out(tmp_path: Path) -> None:
     """Folders, links, files without an ending, hidden ones and notes of the writer."""
     path = tmp_path / "a.tar"
     with tarfile.open(path, "w") as tar:
-        for name, kind in {"d": tarfile.DIRTYPE, "l.txt": tarfile.SYMTYPE}.items():
+        for name, kind in {"d": tarfile.DIRTYPE, "l": tarfile.SYMTYPE}.items():
             member = tarfile.TarInfo(name)
             member.type = kind
             member.linkname = "/etc/passwd"

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import multiprocessing
+import os
 import pickle
 from collections.abc import Callable, Iterator, Mapping
-from multiprocessing import forkserver
+from multiprocessing import forkserver, util
 from typing import Any, Literal, Self, cast
 
 from torch.utils.data import DataLoader
@@ -17,8 +18,9 @@ from headrace.client.batch.batch import Batch
 from headrace.client.batch.results import Carried
 from headrace.client.loader.worker_plan import MOST_WORKERS
 from headrace.client.loader.worker_share import expect_opened
+from headrace.client.servers.runtime_folder import MOST_SOCKET_BYTES
 from headrace.client.state.state import State
-from headrace.errors import BadArgumentError
+from headrace.errors import BadArgumentError, ConfigurationError
 
 
 class BatchLoader(DataLoader[Batch]):
@@ -65,6 +67,7 @@ class BatchLoader(DataLoader[Batch]):
 
         Raises:
             BadArgumentError: An argument has the wrong type, or is out of range.
+            ConfigurationError: The path of the folder for temporary files is too long for sockets.
         """
         wanted = "a RemoteDataset; other datasets are for torch's own DataLoader"
         instance("dataset", dataset, RemoteDataset, wanted=wanted)
@@ -84,6 +87,8 @@ class BatchLoader(DataLoader[Batch]):
                 "dataset's prefetch_bytes",
                 field="prefetch_factor",
             )
+        if num_workers:
+            _check_sockets()
         if num_workers and start_method != "fork":
             _check_travels(dataset.transform)
         if num_workers and start_method == "forkserver":
@@ -113,6 +118,14 @@ class BatchLoader(DataLoader[Batch]):
         Raises:
             BadArgumentError: Another loop has started since.
         """
+        if self.num_workers:
+            self._remote.leave_epoch()
+            yield from self._remote.announced(self._taken())
+        else:
+            # The dataset does the same itself.
+            yield from self._taken()
+
+    def _taken(self) -> Iterator[Batch]:
         loop = self._loop = object()
         for batch in cast("Iterator[object]", super().__iter__()):
             if isinstance(batch, Batch):
@@ -147,6 +160,18 @@ class BatchLoader(DataLoader[Batch]):
 
 def _as_it_is(result: object) -> object:
     return result
+
+
+def _check_sockets() -> None:
+    """Refuse workers whose sockets cannot be made: with some start methods they wait for ever."""
+    folder = util.get_temp_dir()
+    longest = MOST_SOCKET_BYTES - len("/listener-01234567")
+    if len(os.fsencode(folder)) > longest:
+        raise ConfigurationError(
+            f"multiprocessing makes the sockets of workers in {folder!r}, whose path has more than "
+            f"{longest} bytes; set TMPDIR to a folder with a shorter path, such as /tmp, or read "
+            "without workers"
+        )
 
 
 def _check_travels(transform: Callable[[Batch], Any] | None) -> None:

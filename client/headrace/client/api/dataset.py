@@ -2,23 +2,26 @@
 
 from __future__ import annotations
 
+import sys
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import replace
 from functools import partial
 from multiprocessing.context import get_spawning_popen
-from typing import TYPE_CHECKING, Any, Literal, NoReturn, Self, cast
+from typing import TYPE_CHECKING, Any, Literal, NoReturn, Self, TypeVar, cast
 
 import torch
+import torch.distributed as dist
 from torch.utils.data import IterableDataset
 
-from headrace.arguments import flag, instance_or_none, whole
+from headrace.arguments import whole
 from headrace.client.api.epoch_loops import EpochLoops
 from headrace.client.api.live_stream import LiveStream
 from headrace.client.api.missing_methods import raise_missing
+from headrace.client.api.new_loops import NewLoops
 from headrace.client.api.stats import ClientStats
-from headrace.client.api.stats_log import StatsLog, reporter_of
+from headrace.client.api.stats_log import Reporter, StatsLog
 from headrace.client.batch.batch import Batch
 from headrace.client.batch.classes import Classes
 from headrace.client.batch.handover import register_owner
@@ -29,33 +32,29 @@ from headrace.client.device.device_ring import ring_to
 from headrace.client.feeds.feed import Event
 from headrace.client.feeds.open_feed import RingFeeds
 from headrace.client.feeds.transport import Landing
+from headrace.client.frameworks.accelerate import known_to_accelerate, refuse_prepared
+from headrace.client.frameworks.callers import FRAMEWORKS
 from headrace.client.loader.parent_watch import end_with_main_process
 from headrace.client.loader.progress import LoopStart
-from headrace.client.loader.worker_plan import WorkerPart, refuse_prepared, share_of_worker
+from headrace.client.loader.worker_plan import WorkerPart, share_of_worker
 from headrace.client.loader.worker_share import ShareSource, WorkerSide, results_are_opened
 from headrace.client.options.access import Access, access_of, was_forked_after_use
 from headrace.client.options.addresses import addresses_of
 from headrace.client.options.arguments import (
-    batch_sizes,
+    batch_size_of,
     column_names,
     end_mode,
-    epoch_limit,
+    epochs_of,
     token_bytes,
 )
-from headrace.client.options.buckets import buckets_of
-from headrace.client.options.deal import Deal, deal_of
-from headrace.client.options.mixture import Mixture
+from headrace.client.options.deal import deal_of
+from headrace.client.options.mixture import Mixture, Source
 from headrace.client.options.order import Order, order_of
-from headrace.client.options.private import Fallback, PrivateServer, fallback_of, private_of
-from headrace.client.options.ranks import resolve_ranks
+from headrace.client.options.ranks import refuse_alone, resolve_ranks
 from headrace.client.options.read_request import ReadOptions
-from headrace.client.options.settings import (
-    Deadlines,
-    Hedge,
-    deadlines_of,
-)
+from headrace.client.options.sharding import Sharding, sharding_of
 from headrace.client.options.skips import SkipChoice
-from headrace.client.options.steps import Step, may_skip, steps_of
+from headrace.client.options.stages import Stage, may_skip, stages_of
 from headrace.client.options.transport import Transport, transport_of
 from headrace.client.reader.reader import BatchReader, Place
 from headrace.client.servers.replicas import Seat, seat_of
@@ -72,8 +71,10 @@ from headrace.client.state.state import (
 from headrace.client.state.subject import mixture_in, skips_in, subject_of, where_in
 from headrace.client.wire.assembler import BatchEvent
 from headrace.errors import BadArgumentError
-from headrace.order import NUMBER_LIMIT, EpochPlan, decode_token
+from headrace.order import NUMBER_LIMIT, EndMode, EpochPlan, decode_token
 from headrace.v1 import shard_service_pb2 as pb
+
+_Result = TypeVar("_Result")
 
 
 class RemoteDataset(IterableDataset[Batch]):
@@ -106,38 +107,23 @@ class RemoteDataset(IterableDataset[Batch]):
     def __init__(
         self,
         target: str | Sequence[str] | None,
-        dataset: str | Mixture | Sequence[tuple[str, float]],
+        dataset: Source,
         *,
         batch_size: int | None = None,
-        global_batch_size: int | None = None,
         seed: int = 0,
         shuffle: bool = True,
+        epochs: int | Literal["same"] | None = None,
+        end: Literal["drop_last", "uneven", "pad"] = "drop_last",
         columns: Sequence[str] = (),
+        stages: Sequence[Stage] = (),
+        transform: Callable[[Batch], Any] | None = None,
+        device: str | torch.device | None = None,
         rank: int | None = None,
         world_size: int | None = None,
-        replication: int = 1,
-        epochs: int | None = None,
-        end: Literal["drop_last", "uneven", "pad"] = "drop_last",
-        with_ids: bool = False,
-        skips: str | Sequence[int] | None = None,
-        allow_new_skips: bool = False,
-        where: str | None = None,
-        steps: Sequence[Step] = (),
-        allow_decoder_change: bool = False,
-        deal: Literal["balanced"] | Deal | None = None,
-        buckets: int | None = None,
-        transform: Callable[[Batch], Any] | None = None,
-        restart: bool = False,
-        token: bytes | None = None,
-        device: str | torch.device | None = None,
-        order: Order | None = None,
         access: Access | None = None,
+        order: Order | None = None,
+        sharding: Sharding | None = None,
         transport: Transport | None = None,
-        deadlines: Deadlines | None = None,
-        hedge: Hedge | None = None,
-        fallback: Fallback | None = None,
-        private: PrivateServer | None = None,
-        stats_log: StatsLog | Callable[[dict[str, float]], Any] | None = None,
     ) -> None:
         """Describe what to read. No server is contacted or started before the first batch.
 
@@ -145,125 +131,90 @@ class RemoteDataset(IterableDataset[Batch]):
             target: Address of a server as ``host:port``, ``dns:///name:port`` or ``unix:/path``, or
                 several addresses of servers with the same datasets. None starts a private server
                 on this machine for all processes of the job, which needs the ``[server]`` extra.
-            dataset: Name of the dataset on the server, or its URL for a private server. For a
-                mixture, pairs of name and proportion, or a `Mixture`.
+            dataset: Name of the dataset on the server, or its URL for a private server. A
+                `Selection` reads some of its samples. For a mixture, pairs of name and proportion,
+                or a `Mixture`.
             batch_size: Samples per batch of this rank, >= 1. The global batch has this number
-                for each rank with samples of its own.
-            global_batch_size: Samples per batch over all ranks instead, >= their number.
+                for each rank with samples of its own. None if ``sharding`` or a state has the size
+                of the global batch.
             seed: Seed of the order, >= 0.
             shuffle: False for storage order.
-            columns: Names of the columns to read; empty for all.
-            rank: This rank. None for the rank in torch.distributed, then the one in the launcher's
-                environment, then 0.
-            world_size: Number of ranks. None as for ``rank``, and finally 1.
-            replication: Number of consecutive ranks that get the same samples; divides
-                ``world_size``.
-            epochs: Number of epochs; None to continue without end.
+            epochs: Number of epochs; None to continue without end; ``same`` to repeat the same
+                epoch with each ``for``, as for validation.
             end: What to do with an incomplete last batch: leave it out (``drop_last``), send it
                 (``uneven``), or fill it up with repeats that `Batch.is_pad` marks (``pad``).
-            with_ids: Whether batches have `Batch.sample_ids`.
-            skips: Samples to leave out: at most 65,536 ids, or the digest of a list on the server.
-                Other samples take their positions. None for the token's list.
-            allow_new_skips: Whether a loaded state may have a shorter list, all of which is in
-                ``skips``.
-            where: An expression that says which samples to read, such as
-                ``"label < 10 and lang = 'en'"``: an epoch has only these (docs/client.md). None
-                for all, or for the expression of a loaded state.
-            steps: What the server does with each batch before it sends it, in this order: `Cast`,
+            columns: Names of the columns to read; empty for all.
+            stages: What the server does with each batch before it sends it, in this order: `Cast`,
                 `Pad`, `Stack`, `DecodeImage`, `OneHot`, `MixUp`, `CutMix`, `Transform`.
-            allow_decoder_change: Whether to accept a state of images that other versions of the
-                server's image libraries decoded; pixels may differ.
-            deal: ``balanced``, or a `Deal`, to deal the samples of each global batch so that every
-                rank has about the same work; None to deal them in order.
-            buckets: How many batches to sort by length together, such as 64, so that the samples
-                of a batch have similar lengths; their order stays shuffled. None for none, or for
-                the loaded state's. Needs the lengths that ``headrace index --pack-length`` stores.
             transform: Function of a batch; the loop gets its result. It runs in the prefetching
                 thread or in the worker. With ``device=`` it runs in the loop's thread and stream,
                 when the loop takes the batch.
-            restart: Repeat the same epoch with each ``for``, as for validation.
-            token: Where to start: `Batch.token` of a run.
             device: Where the tensors of a batch are when the loop gets them, ``"cuda"`` or
                 ``"cpu"``, through a ring of buffers that is pinned for CUDA. None leaves them in
                 the memory that they were received in. Not for DataLoader workers.
-            order: How far samples are shuffled, and in how many lanes; None for `Order()`.
+            rank: This rank. None for the rank in torch.distributed, then the one in the launcher's
+                environment, then 0.
+            world_size: Number of ranks. None as for ``rank``, and finally 1.
             access: TLS and a bearer token; None for plain text without a token.
-            transport: How batches travel, and how much memory they may use; None for
-                `Transport()`.
-            deadlines: How long to wait; None for `Deadlines()`.
-            hedge: When to ask a second server for a late batch; None for never. It has no effect
-                with a single server, or in DataLoader workers.
-            fallback: Where to read the same batches while no server answers; None to wait for a
-                server. Needs the ``[server]`` extra.
-            private: Settings of a private server, for ``target=None`` and for ``fallback``; None
-                for `PrivateServer()`.
-            stats_log: Function to call regularly with the numbers of `stats`, such as
-                ``wandb.log``; see `StatsLog`. Not for DataLoader workers.
+            order: How far samples are shuffled, in how many lanes, and which are batched together;
+                None for `Order()`.
+            sharding: How global batches are divided among ranks; None for `Sharding()`.
+            transport: How batches travel, how much memory they may use, how long to wait, and what
+                to do while no server answers; None for `Transport()`.
 
         Raises:
             BadArgumentError: An argument is out of range, or only one of rank and world size is
                 known.
             ConfigurationError: There is no folder for the sockets of a private server.
-            TokenMalformedError: ``token`` is damaged.
-            TokenSpecChangedError: ``token`` belongs to another order.
         """
         super().__init__()
-        batch_size, global_batch_size = batch_sizes(batch_size, global_batch_size)
+        options, shards = order_of(order), sharding_of(sharding)
         self._transport = transport_of(transport)
-        deadlines, fallback = deadlines_of(deadlines), fallback_of(fallback)
         addresses = addresses_of(target, dataset=dataset)
+        fallback = self._transport.fallback
         subject, sources = subject_of(
             dataset,
             is_private=addresses is None,
             url=None if fallback is None else fallback.url,
-            skips=skips,
-            where=where,
         )
+        self._is_told = rank is not None
         rank, world_size = resolve_ranks(rank, world_size)
-        options, replication = order_of(order), whole("replication", replication, low=1)
+        self._restart, end_epoch = epochs_of(epochs)
         # A state is loaded into what the user described, not into what an earlier one made of it.
         self._reading = self._given = Reading(
             subject=subject,
             order=options.spec(seed=seed, shuffle=shuffle),
             unit_is_free=options.unit is None,
-            batch_size=batch_size,
-            global_batch_size=global_batch_size,
+            batch_size=batch_size_of(batch_size, shards),
+            global_batch_size=shards.global_batch_size,
             rank=rank,
             world_size=world_size,
-            replication=replication,
+            replication=shards.replication,
             end=end_mode(end),
             columns=column_names(columns),
-            with_ids=flag("with_ids", with_ids),
-            steps=steps_of(steps),
-            deal=deal_of(deal),
-            buckets=buckets_of(buckets, is_mixture=subject.mixture is not None),
-            allow_new_skips=flag("allow_new_skips", allow_new_skips),
-            allow_decoder_change=flag("allow_decoder_change", allow_decoder_change),
-            end_epoch=epoch_limit(epochs),
+            with_ids=options.with_ids,
+            stages=stages_of(stages),
+            deal=deal_of(shards.deal),
+            buckets=options.buckets or 0,
+            end_epoch=end_epoch,
         )
         self._endpoints = choose_endpoints(
             addresses,
             sources,
             access_of(access),
-            fallback=fallback,
-            deadlines=deadlines,
-            private=private_of(private),
+            transport=self._transport,
             seat=_seat_of(self._reading),
         )
-        self._restart, self._deadlines = flag("restart", restart), deadlines
-        self._hedge = instance_or_none("hedge", hedge, Hedge, wanted="a Hedge(…), or None")
         self._on_batches = on_batches_of(transform, self._reading.group_count)
         self._device = None if device is None else checked_device(device)
         self._live = self._live_stream()
-        self._may_skip, self._reporter = may_skip(self._reading.steps), reporter_of(stats_log)
-        self._has_log = self._reporter is not None
+        self._may_skip, self._has_log = may_skip(self._reading.stages), False
+        self._reporter: Reporter | None = None
         self._loops = EpochLoops(self._live)
         self._progress, self._turns = self._loops.progress, self._loops.turns
+        self._new_loops = NewLoops(self._reading.subject.title)
         self._key = uuid.uuid4().hex
-        self._side = WorkerSide(self._key)
-        register_owner(self._key, self)
-        if (start := token_bytes(token)) is not None:
-            self._adopt(start)
+        self._side = _registered(self._key, self)
         if self._reading.has_size:
             self._options(self._progress.place)
 
@@ -273,7 +224,10 @@ class RemoteDataset(IterableDataset[Batch]):
         Raises:
             HeadraceError: No further batch can be read; the next ``for`` tries again from there.
         """
-        refuse_prepared()
+        if _has_framework():
+            refuse_prepared()
+        if not self._is_told and self._reading.world_size == 1 and _has_ranks():
+            refuse_alone()
         share = share_of_worker()
         # Workers agree on the place now, before any of them hands a batch over.
         if share is None:
@@ -283,14 +237,41 @@ class RemoteDataset(IterableDataset[Batch]):
     def _rest_of_epoch(self) -> Iterator[Batch]:
         if self._restart:
             self.seek(self._progress.first_epoch)
+        self.leave_epoch()
         note = None if self._reporter is None else self._note_in_log
-        yield from self._loops.rest_of_epoch(self._make_reader, self._result_of, note)
+        rest = self._loops.rest_of_epoch(self._make_reader, self._result_of, note)
+        yield from self.announced(rest)
+
+    def announced(self, results: Iterator[_Result]) -> Iterator[_Result]:
+        """Return what a loop gets; a loader with workers calls this for its loop.
+
+        Frameworks that gather a padded batch over ranks learn which of its rows to drop.
+        """
+        if self._reading.end is not EndMode.PAD or not _has_framework():
+            return results
+        base = self._progress.place.position
+
+        def remainder() -> int | None:
+            if self._progress.place.position:
+                return None
+            plan = self._plan(base)
+            return (plan.sample_count - base) % plan.global_batch_size
+
+        return known_to_accelerate(results, remainder)
+
+    def leave_epoch(self) -> None:
+        """Move to the next epoch if a framework begins one; a loader calls this for its workers."""
+        progress = self._progress
+        if self._restart or not (progress.is_left or _has_framework()):
+            return
+        if self._new_loops.leave_epoch(progress):
+            self.seek(progress.place.epoch + 1)
 
     def _result_of(self, event: BatchEvent) -> Any:
         """Return the batch as the loop gets it, or what the function makes of it."""
         result: object
         if self._on_batches is None:
-            result = Batch(event, group_count=self._reading.group_count)
+            result = Batch.received(event, group_count=self._reading.group_count)
         elif isinstance(event, TransformedEvent):
             result = event.result
         else:
@@ -338,9 +319,9 @@ class RemoteDataset(IterableDataset[Batch]):
             )
         if self._has_log:
             raise BadArgumentError(
-                "stats_log= in DataLoader workers, each of which has its own statistics; expected "
-                "no stats_log, or no workers",
-                field="stats_log",
+                "log_stats() was called, and DataLoader workers each have statistics of their own; "
+                "expected no log, or no workers",
+                field="log",
             )
 
     def _next_of_share(self, place: Place, share: WorkerPart) -> Event | None:
@@ -403,6 +384,35 @@ class RemoteDataset(IterableDataset[Batch]):
         if self._classes is None or self._classes.versions != known:
             self._classes = Classes(self._ask(wanted))
         return self._classes
+
+    def log_stats(self, log: StatsLog | Callable[[dict[str, float]], Any]) -> Self:
+        """Call a function regularly with the numbers of `stats`; return the dataset.
+
+        Args:
+            log: A function such as ``wandb.log``, which is called every 30 s, or a `StatsLog`. Not
+                for DataLoader workers.
+
+        Raises:
+            BadArgumentError: It is no function.
+        """
+        self._reporter = Reporter(log if isinstance(log, StatsLog) else StatsLog(log))
+        self._has_log = True
+        return self
+
+    def resume(self, token: bytes | None) -> Self:
+        """Continue after a batch with the next ``for``; return the dataset.
+
+        Args:
+            token: `Batch.token` of a run, with any rank and world size; None to stay.
+
+        Raises:
+            TokenMalformedError: ``token`` is damaged.
+            TokenSpecChangedError: ``token`` belongs to another order.
+        """
+        if token is not None:
+            self._adopt(token_bytes(token))
+            self._options(self._progress.place)
+        return self
 
     def seek(self, epoch: int, position: int = 0) -> None:
         """Move to a place in the order; the next ``for`` starts there.
@@ -467,7 +477,8 @@ class RemoteDataset(IterableDataset[Batch]):
             state["_key"] = uuid.uuid4().hex
             state["_side"] = None
         else:
-            refuse_prepared()
+            if _has_framework():
+                refuse_prepared()
             # The function that it calls belongs to this process.
             state["_reporter"] = None
         return state
@@ -475,8 +486,7 @@ class RemoteDataset(IterableDataset[Batch]):
     def __setstate__(self, state: dict[str, object]) -> None:
         self.__dict__.update(state)
         if state["_side"] is None:
-            self._side = WorkerSide(self._key)
-            register_owner(self._key, self)
+            self._side = _registered(self._key, self)
 
     def __copy__(self) -> Self:
         """Return a dataset with a place of its own, as a deep copy has."""
@@ -510,10 +520,11 @@ class RemoteDataset(IterableDataset[Batch]):
         )
 
     def _move(self, place: Place) -> None:
-        self._progress.place = place
-        if share_of_worker() is None:
-            self._progress.moves += 1
-            self._side.shared.publish(self._progress.start())
+        if share_of_worker() is not None:
+            self._progress.place = place
+            return
+        self._progress.move(place)
+        self._side.shared.publish(self._progress.start())
 
     def _plan(self, position: int) -> EpochPlan:
         self._reading.known_global_batch_size()
@@ -534,17 +545,18 @@ class RemoteDataset(IterableDataset[Batch]):
             options = replace(options, end_epoch=epoch + 1)
         if share is not None:
             options = replace(options, batch_stride=share.count, batch_offset=share.index)
-        if self._hedge is not None:
+        hedge, deadlines = self._transport.hedge, self._transport.deadlines
+        if hedge is not None:
             # Hedging watches each batch.
             landing = replace(landing, takes_runs=False)
         return BatchReader(
             self._endpoints,
             options,
             place=place,
-            deadlines=self._deadlines,
+            deadlines=deadlines,
             allocate=landing.allocate,
-            open_feed=RingFeeds(self._transport, landing, silence_s=self._deadlines.silence_s),
-            hedge=self._hedge,
+            open_feed=RingFeeds(self._transport, landing, silence_s=deadlines.silence_s),
+            hedge=hedge,
             max_batch_bytes=self._transport.max_batch_bytes,
         )
 
@@ -582,7 +594,20 @@ class RemoteDataset(IterableDataset[Batch]):
         self._reading = replace(self._reading, subject=self._reading.subject.described(fetch))
 
     def _ask(self, wanted: Sequence[pb.GetDatasetRequest]) -> list[pb.GetDatasetResponse]:
-        return fetch_from_any(self._endpoints, wanted, deadlines=self._deadlines)
+        return fetch_from_any(self._endpoints, wanted, deadlines=self._transport.deadlines)
+
+
+def _registered(key: str, owner: RemoteDataset) -> WorkerSide:
+    register_owner(key, owner)
+    return WorkerSide(key)
+
+
+def _has_ranks() -> bool:
+    return dist.is_available() and dist.is_initialized()
+
+
+def _has_framework() -> bool:
+    return not FRAMEWORKS.isdisjoint(sys.modules)
 
 
 def _seat_of(reading: Reading) -> Seat:

@@ -90,7 +90,8 @@ class LiveStream:
         if self._ready:
             return self._ready.popleft()
         if self._running is None:
-            self._transport = TransportState()
+            shortage = self._transport.cache_shortage
+            self._transport = TransportState(cache_shortage=shortage)
             # A server fills its ring ahead; transfers and transformations need this thread.
             is_plain = self._make_mover is None and self._transformation is None
             self._running = Prefetcher(
@@ -161,6 +162,7 @@ class LiveStream:
             transport.ring_batch_count,
             running.hedges.asked,
             running.hedges.won,
+            cache_shortage=transport.cache_shortage,
         )
 
 

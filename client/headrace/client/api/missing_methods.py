@@ -6,12 +6,12 @@ from typing import NoReturn
 
 _ADVICE = {
     "map": "give transform=function, which is called with each batch, or register it on the server "
-    "and give steps=[Transform(name)]",
-    "filter": 'give where="label < 10", or skip samples with skips=',
+    "and give stages=[Transform(name)]",
+    "filter": 'give Selection(name, where="label < 10") as dataset, or Selection(name, skips=[…])',
     "shuffle": "batches are already shuffled, by seed= and order=",
     "batch": "the dataset already gives batches of batch_size= samples",
     "shard": "give rank= and world_size=",
-    "repeat": "epochs=None reads without end, one epoch per `for`",
+    "repeat": "epochs=None reads without end, one epoch per `for`; epochs='same' repeats one",
     "skip": "move with seek(epoch, position)",
     "take": "use itertools.islice(dataset, count)",
     "prefetch": "it already reads ahead, up to Transport(prefetch_bytes=…)",

@@ -11,10 +11,11 @@ from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from headrace.arguments import flag, whole
+from headrace.arguments import whole
 from headrace.client.api.epoch_loops import EpochLoops
 from headrace.client.api.live_stream import LiveStream
 from headrace.client.api.missing_methods import raise_missing
+from headrace.client.api.new_loops import NewLoops
 from headrace.client.batch.classes import Classes
 from headrace.client.batch.transformed import TransformedEvent, transform_of
 from headrace.client.feeds.open_feed import RingFeeds
@@ -22,29 +23,24 @@ from headrace.client.feeds.transport import Landing, TransportState
 from headrace.client.options.access import Access, access_of
 from headrace.client.options.addresses import addresses_of
 from headrace.client.options.arguments import (
+    batch_size_of,
     column_names,
-    dataset_name,
     end_mode,
     epoch_limit,
     token_bytes,
-    where_of,
 )
-from headrace.client.options.buckets import buckets_of
-from headrace.client.options.deal import Deal, deal_of
+from headrace.client.options.deal import deal_of
 from headrace.client.options.order import Order, order_of
-from headrace.client.options.private import PrivateServer, private_of
-from headrace.client.options.read_request import ReadOptions
-from headrace.client.options.settings import (
-    Deadlines,
-    deadlines_of,
-)
-from headrace.client.options.steps import Step, steps_of
+from headrace.client.options.selection import Selection
+from headrace.client.options.sharding import Sharding, sharding_of
+from headrace.client.options.stages import Stage, stages_of
 from headrace.client.options.transport import Transport, transport_of
 from headrace.client.reader.reader import BatchReader, Place
-from headrace.client.servers.private_server import name_of_source
 from headrace.client.servers.replicas import seat_of
 from headrace.client.servers.targets import choose_endpoints
 from headrace.client.servers.unary import fetch_from_any
+from headrace.client.state.read_spec import Reading
+from headrace.client.state.subject import subject_of
 from headrace.client.wire.assembler import BatchEvent
 from headrace.client.wire.buffers import aligned
 from headrace.client.wire.payload_layout import ColumnView
@@ -80,93 +76,89 @@ class NumpyDataset:
     def __init__(
         self,
         target: str | Sequence[str] | None,
-        dataset: str,
+        dataset: str | Selection,
         *,
-        batch_size: int,
+        batch_size: int | None = None,
         seed: int = 0,
         shuffle: bool = True,
-        columns: Sequence[str] = (),
-        rank: int = 0,
-        world_size: int = 1,
         epochs: int | None = None,
         end: Literal["drop_last", "uneven", "pad"] = "drop_last",
-        where: str | None = None,
-        steps: Sequence[Step] = (),
-        allow_decoder_change: bool = False,
-        deal: Literal["balanced"] | Deal | None = None,
-        buckets: int | None = None,
+        columns: Sequence[str] = (),
+        stages: Sequence[Stage] = (),
         transform: Callable[[Arrays], Any] | None = None,
-        token: bytes | None = None,
-        order: Order | None = None,
+        rank: int = 0,
+        world_size: int = 1,
         access: Access | None = None,
+        order: Order | None = None,
+        sharding: Sharding | None = None,
         transport: Transport | None = None,
-        deadlines: Deadlines | None = None,
-        private: PrivateServer | None = None,
     ) -> None:
         """Describe what to read. No server is contacted or started before the first batch.
 
         Args:
             target: Address of a server, or several; None for a private one on this machine.
-            dataset: The dataset's name on the server; its URL for a private server.
-            batch_size: Samples per batch of this rank, >= 1.
+            dataset: The dataset's name on the server; its URL for a private server; a `Selection`
+                for some of its samples.
+            batch_size: Samples per batch of this rank, >= 1; None if ``sharding`` has the size of
+                the global batch.
             seed: Seed of the order, >= 0.
             shuffle: False for storage order.
-            columns: Names of the columns to read; empty for all.
-            rank: This rank, in ``[0, world_size)``.
-            world_size: Number of ranks.
             epochs: Number of epochs; None to continue without end.
             end: What happens to an incomplete last batch, as for `RemoteDataset`.
-            where: An expression that says which samples to read, as for `RemoteDataset`.
-            steps: What the server does with each batch, as for `RemoteDataset`.
-            allow_decoder_change: Whether to accept a token of images that other versions of the
-                server's image libraries decoded, as for `RemoteDataset`.
-            deal: How samples are dealt to ranks, as for `RemoteDataset`.
-            buckets: How many batches to sort by length together, as for `RemoteDataset`.
+            columns: Names of the columns to read; empty for all.
+            stages: What the server does with each batch, as for `RemoteDataset`.
             transform: Called with each batch's arrays, in the thread that reads ahead; the loop
                 gets its result.
-            token: Where to start: `token` of another dataset, or `Batch.token`.
-            order: How far samples are shuffled; None for `Order()`.
+            rank: This rank, in ``[0, world_size)``.
+            world_size: Number of ranks.
             access: TLS and a bearer token; None for plain text without a token.
-            transport: How batches travel, and how much memory they may use; None for
-                `Transport()`.
-            deadlines: How long to wait; None for `Deadlines()`.
-            private: Settings of a private server; None for `PrivateServer()`.
+            order: How far samples are shuffled, as for `RemoteDataset`. Arrays have no sample ids.
+            sharding: How global batches are divided among ranks; None for `Sharding()`.
+            transport: How batches travel, and how long to wait, as for `RemoteDataset`.
 
         Raises:
             BadArgumentError: An argument is out of range.
             ConfigurationError: There is no folder for the sockets of a private server.
-            TokenMalformedError: ``token`` is damaged.
         """
-        batch_size = whole("batch_size", batch_size, low=1, high=_COUNT_LIMIT)
         world_size = whole("world_size", world_size, low=1, high=_COUNT_LIMIT)
         rank = whole("rank", rank, low=0, high=world_size)
+        options, shards = order_of(order), sharding_of(sharding)
         self._transport = transport_of(transport)
-        addresses = addresses_of(target, dataset=dataset)
-        dataset = dataset_name(dataset, is_private=addresses is None)
-        name = name_of_source(dataset) if addresses is None else dataset
-        self._options = ReadOptions(
-            dataset=name,
-            order=order_of(order).spec(seed=seed, shuffle=shuffle, unit=batch_size * world_size),
-            global_batch_size=batch_size * world_size,
+        addresses, fallback = addresses_of(target, dataset=dataset), self._transport.fallback
+        subject, sources = subject_of(
+            dataset,
+            is_private=addresses is None,
+            url=None if fallback is None else fallback.url,
+        )
+        if subject.mixture is not None:
+            raise BadArgumentError(
+                "dataset is a mixture, which NumpyDataset does not read; expected the name of one "
+                "dataset, or use RemoteDataset",
+                field="dataset",
+            )
+        reading = Reading(
+            subject=subject,
+            order=options.spec(seed=seed, shuffle=shuffle),
+            unit_is_free=options.unit is None,
+            batch_size=batch_size_of(batch_size, shards),
+            global_batch_size=shards.global_batch_size,
             rank=rank,
             world_size=world_size,
+            replication=shards.replication,
             end=end_mode(end),
             columns=column_names(columns),
+            with_ids=False,
+            stages=stages_of(stages),
+            deal=deal_of(shards.deal),
+            buckets=options.buckets or 0,
             end_epoch=epoch_limit(epochs),
-            steps=steps_of(steps),
-            allow_decoder_change=flag("allow_decoder_change", allow_decoder_change),
-            deal=deal_of(deal),
-            where=where_of(where),
-            buckets=buckets_of(buckets),
         )
-        self._deadlines = deadlines_of(deadlines)
+        self._options = reading.options(None)
         self._endpoints = choose_endpoints(
             addresses,
-            {name: dataset},
+            sources,
             access_of(access),
-            fallback=None,
-            deadlines=self._deadlines,
-            private=private_of(private),
+            transport=self._transport,
             seat=seat_of(rank=rank, world_size=world_size, seed=self._options.order.seed),
         )
         self._transform = transform_of(transform)
@@ -176,9 +168,8 @@ class NumpyDataset:
         )
         self._loops = EpochLoops(self._live)
         self._progress = self._loops.progress
+        self._new_loops = NewLoops(subject.title)
         self._classes: Classes | None = None
-        if (start := token_bytes(token)) is not None:
-            self._progress.place = Place.after(start)
 
     def __copy__(self) -> Self:
         """Return a dataset with a place of its own, as a deep copy has."""
@@ -193,6 +184,21 @@ class NumpyDataset:
     def token(self) -> bytes | None:
         """The resume token after the last batch handed over; None before the first."""
         return self._progress.place.token
+
+    def resume(self, token: bytes | None) -> Self:
+        """Continue after a batch with the next ``for``; return the dataset.
+
+        Args:
+            token: `token` of another dataset, or `Batch.token`; None to stay.
+
+        Raises:
+            TokenMalformedError: ``token`` is damaged.
+        """
+        if token is not None:
+            place = Place.after(token_bytes(token))
+            self.close()
+            self._progress.move(place)
+        return self
 
     @property
     def transform(self) -> Callable[[Arrays], Any] | None:
@@ -226,7 +232,7 @@ class NumpyDataset:
         known = self._classes
         if known is None or (version and known.versions != [(name, version)]):
             wanted = pb.GetDatasetRequest(name=name, fingerprint=version)
-            answers = fetch_from_any(self._endpoints, [wanted], deadlines=self._deadlines)
+            answers = fetch_from_any(self._endpoints, [wanted], deadlines=self._transport.deadlines)
             known = self._classes = Classes(answers)
         return known
 
@@ -255,6 +261,8 @@ class NumpyDataset:
     def _rest_of_epoch(self, value_of: Callable[[BatchEvent], _T]) -> Generator[_T, None, None]:
         if self._has_ended():
             return
+        if self._progress.is_left and self._new_loops.leave_epoch(self._progress):
+            self.leave_epoch()
         yield from self._loops.rest_of_epoch(self._make_reader, value_of)
         if self._has_ended():
             self.close()
@@ -262,6 +270,13 @@ class NumpyDataset:
     def _has_ended(self) -> bool:
         end = self._options.end_epoch
         return end is not None and self._progress.place.epoch >= end
+
+    def leave_epoch(self) -> None:
+        """Move to the next epoch if some of this one was read, but not all."""
+        progress = self._progress
+        if progress.is_left:
+            self.close()
+            progress.move(progress.place.moved(progress.place.epoch + 1, 0))
 
     def close(self) -> None:
         """Drop the connection and the prefetched batches; the next ``for`` still continues."""
@@ -286,15 +301,16 @@ class NumpyDataset:
         return event.columns if isinstance(event, BatchEvent) else {}
 
     def _make_reader(self, landing: Landing, wanted: Transport | None = None) -> BatchReader:
+        deadlines = self._transport.deadlines
         return BatchReader(
             self._endpoints,
             self._options,
             place=self._progress.place,
-            deadlines=self._deadlines,
+            deadlines=deadlines,
             allocate=landing.allocate,
-            open_feed=RingFeeds(
-                wanted or self._transport, landing, silence_s=self._deadlines.silence_s
-            ),
+            open_feed=RingFeeds(wanted or self._transport, landing, silence_s=deadlines.silence_s),
+            hedge=self._transport.hedge,
+            max_batch_bytes=self._transport.max_batch_bytes,
         )
 
 

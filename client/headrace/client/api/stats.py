@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, fields
 from html import escape
 
+from headrace.client.feeds.shortage import CacheShortage
 from headrace.client.feeds.wait_times import HopSeconds
 
 
@@ -24,8 +25,10 @@ class ClientStats:
         transport_reason: Why there is no ring, or why it is smaller than requested; otherwise
             empty.
         ring_batch_count: Batches that came through a ring.
-        hedge_count: Late batches that a second server was asked for (``hedge=``).
+        hedge_count: Late batches that a second server was asked for (`Transport.hedge`).
         hedge_won_count: Late batches that came from the second server first.
+        cache_shortage: How the server's cache was too small when the latest stream began; None if
+            it was not.
         damaged_count: Samples whose image cannot be decoded and that were replaced by others
             (``on_error="skip"``); `Batch.damaged_ids` has their ids.
     """
@@ -39,6 +42,7 @@ class ClientStats:
     hedge_count: int = 0
     hedge_won_count: int = 0
     damaged_count: int = 0
+    cache_shortage: CacheShortage | None = None
 
     def __add__(self, other: ClientStats) -> ClientStats:
         latest = other if other.transport else self
@@ -52,6 +56,7 @@ class ClientStats:
             self.hedge_count + other.hedge_count,
             self.hedge_won_count + other.hedge_won_count,
             self.damaged_count + other.damaged_count,
+            latest.cache_shortage,
         )
 
     def __repr__(self) -> str:
@@ -73,6 +78,8 @@ class ClientStats:
             f"waited_on/{hop.name}_s": float(getattr(self.waited_on, hop.name))
             for hop in fields(HopSeconds)
         }
+        shortage = self.cache_shortage
+        missing_bytes = 0 if shortage is None else shortage.missing_bytes
         return {
             "waited_s": self.waited_s,
             **hops,
@@ -81,6 +88,7 @@ class ClientStats:
             "hedges": self.hedge_count,
             "hedges_won": self.hedge_won_count,
             "damaged": self.damaged_count,
+            "cache_missing_bytes": missing_bytes,
         }
 
     def _rows(self) -> list[tuple[str, str]]:
@@ -99,6 +107,7 @@ class ClientStats:
             ("batches by ring", f"{self.ring_batch_count:,}"),
             ("hedges", f"{self.hedge_count:,}, won {self.hedge_won_count:,}"),
             ("damaged samples", f"{self.damaged_count:,}"),
+            ("server's cache", str(self.cache_shortage or "large enough")),
         ]
 
 

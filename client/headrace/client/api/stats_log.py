@@ -57,25 +57,6 @@ class StatsLog:
         object.__setattr__(self, "every_s", seconds)
 
 
-def reporter_of(given: StatsLog | Callable[[dict[str, float]], Any] | None) -> Reporter | None:
-    """Return a reporter for the argument ``stats_log=``; a bare function is called every 30 s.
-
-    Raises:
-        BadArgumentError: The argument is neither.
-    """
-    if given is None:
-        return None
-    if isinstance(given, StatsLog):
-        return Reporter(given)
-    if callable(given):
-        return Reporter(StatsLog(given))
-    raise BadArgumentError(
-        f"stats_log is {shown(given)}, of type {type(given).__name__}; expected StatsLog(…), or a "
-        "function such as wandb.log",
-        field="stats_log",
-    )
-
-
 @dataclass(frozen=True, slots=True)
 class _Moment:
     """Where an interval starts."""
@@ -143,7 +124,7 @@ class Reporter:
             if not self._has_failed:
                 self._has_failed = True
                 _log.warning(
-                    "the function given as stats_log= failed (%s: %s); training continues, the "
+                    "the function given to log_stats() failed (%s: %s); training continues, the "
                     "function is called again, and further failures are not logged",
                     type(error).__name__,
                     error,

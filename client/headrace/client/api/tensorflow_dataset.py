@@ -63,6 +63,8 @@ def tf_dataset(dataset: NumpyDataset) -> tf.data.Dataset:
             signature[f"{name}.valid"] = tf.TensorSpec((None,), tf.bool)
 
     def batches() -> Iterator[dict[str, Any]]:
+        # An iteration that was left early has read ahead of its loop, so no other can continue it.
+        dataset.leave_epoch()
         for columns in dataset.views():
             yield _tensors(tf, columns)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, ItemsView, Iterator, MutableMapping, ValuesView
+from collections.abc import Callable, ItemsView, Iterator, Mapping, MutableMapping, ValuesView
 from copy import copy
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, NoReturn, Self
@@ -89,28 +89,45 @@ class Batch(MutableMapping[str, Value]):
     sample_ids: torch.Tensor | None
     substitute_count: int
     damaged_ids: tuple[int, ...] | tuple[tuple[int, int], ...]
+    _event: BatchEvent
+    _group_count: int
     _pad_count: int
     _device: torch.device | None = None
     _origin: Origin | None = None
     _values: dict[str, Value] | None = None
     _packed: _Packed | None = None
+    _is_rebuilt: bool = False
 
-    def __init__(
-        self, event: BatchEvent, *, group_count: int, origin: Origin | None = None
-    ) -> None:
-        """Wrap a batch that the assembler made.
+    def __init__(self, values: Mapping[str, Value]) -> None:
+        """Make a batch of columns alone, as frameworks do that rebuild each mapping they are given.
+
+        It has no place in the order, so ``step``, ``token`` and the like are missing.
+
+        Args:
+            values: The columns' values.
+        """
+        self._is_rebuilt = True
+        self._values = self._made = dict(values)
+        self.sample_ids = None
+
+    @classmethod
+    def received(cls, event: BatchEvent, *, group_count: int, origin: Origin | None = None) -> Self:
+        """Return a batch that the assembler made.
 
         Args:
             event: The batch; its memory passes to this object.
             group_count: World size divided by replication.
             origin: Where to report to in the main process, if this is a worker.
         """
+        batch = cls.__new__(cls)
+        there = batch.__dict__
+        there["_event"], there["_group_count"] = event, group_count
+        there["sample_count"] = event.sample_count
         if origin is not None:
-            self._origin = origin
-        self._event, self._group_count = event, group_count
-        self.sample_count = event.sample_count
+            there["_origin"] = origin
         if isinstance(event, MovedEvent):
-            self._take_moved(event)
+            there.update(_moved(event))
+        return batch
 
     def _read_header(self) -> None:
         # Few loops use most of this, so it is read on first access.
@@ -159,20 +176,6 @@ class Batch(MutableMapping[str, Value]):
         self.sample_ids = made.pop(SAMPLE_ID_COLUMN) if form.has_ids else None
         self._made = self._values = made
 
-    def _take_moved(self, event: MovedEvent) -> None:
-        event.copy.hand_over()
-        target = event.copy.target
-        spans = dict(event.spans)
-        ids = spans.pop(SAMPLE_ID_COLUMN, None)
-        self._device = target.device
-        self.sample_ids = None if ids is None else tensor_of(ids.values, target)
-        self._made = {}
-        for name, span in spans.items():
-            self._made[name] = _moved_value(span, event.columns[name], target)
-            if span.valid is not None:
-                self._made[f"{name}.valid"] = tensor_of(span.valid, target)
-        self._values = self._made
-
     def __copy__(self) -> Self:
         """Return a batch with the same values; changes to it do not affect this one."""
         clone = self.__class__.__new__(self.__class__)
@@ -180,8 +183,13 @@ class Batch(MutableMapping[str, Value]):
         clone.__dict__.update(self.__dict__)
         return clone
 
-    def __reduce__(self) -> tuple[Callable[..., Batch], tuple[_Packed]]:
+    def __reduce__(self) -> tuple[Callable[..., Batch], tuple[object]]:
         """Pickle as one tensor; the receiver makes the columns as views of it."""
+        if self._is_rebuilt:
+            return Batch, (dict(self),)
+        return _unpack, (self._pack(),)
+
+    def _pack(self) -> _Packed:
         self._open()
         if self._device is not None:
             raise BadArgumentError(
@@ -191,15 +199,12 @@ class Batch(MutableMapping[str, Value]):
             )
         apart = {"_columns", "_payload", "_made", "_values", "_event", "sample_ids"}
         values = self._look()
-        changed = {k: v for k, v in values.items() if self._made.get(k) is not v}
-        return _unpack, (
-            _Packed(
-                fields={k: v for k, v in self.__dict__.items() if k not in apart},
-                payload=torch.from_numpy(self._payload),
-                spans={k: span_of(view, self._payload) for k, view in self._columns.items()},
-                names=tuple(values),
-                changed=changed,
-            ),
+        return _Packed(
+            fields={k: v for k, v in self.__dict__.items() if k not in apart},
+            payload=torch.from_numpy(self._payload),
+            spans={k: span_of(view, self._payload) for k, view in self._columns.items()},
+            names=tuple(values),
+            changed={k: v for k, v in values.items() if self._made.get(k) is not v},
         )
 
     if not TYPE_CHECKING:
@@ -210,6 +215,12 @@ class Batch(MutableMapping[str, Value]):
             there = self.__dict__
             if "_packed" in there:
                 self._open()
+            elif self._is_rebuilt and not name.startswith("_"):
+                raise AttributeError(
+                    f"this batch has no {name!r}, since it was made of another batch's columns "
+                    f"({', '.join(self)}), as Trainer does with mappings; use {name!r} before "
+                    "that, in collate_fn= or transform=, and pass it on as a value of its own"
+                )
             elif "_event" not in there or (name not in _LATER and "epoch" in there):
                 raise AttributeError(f"{type(self).__name__!r} has no attribute {name!r}")
             elif name in ("_made", "sample_ids"):
@@ -237,7 +248,7 @@ class Batch(MutableMapping[str, Value]):
     def _open(self) -> None:
         packed = self._packed
         if packed is None:
-            if "epoch" not in self.__dict__:
+            if "epoch" not in self.__dict__ and not self._is_rebuilt:
                 self._read_header()
             if self._values is None:
                 self._look()
@@ -300,16 +311,12 @@ class Batch(MutableMapping[str, Value]):
             ) from error
 
     def _pinned(self) -> Self:
-        packed = self._packed
-        if packed is None:
-            _, (packed,) = self.__reduce__()
+        if self._is_rebuilt:
+            return self.__class__(_pinned_tensors(self))
+        packed = self._packed or self._pack()
         pinned = self.__class__.__new__(self.__class__)
-        changed = {
-            name: value.pin_memory() if isinstance(value, torch.Tensor) else value
-            for name, value in packed.changed.items()
-        }
         pinned.__dict__["_packed"] = replace(
-            packed, payload=packed.payload.pin_memory(), changed=changed
+            packed, payload=packed.payload.pin_memory(), changed=_pinned_tensors(packed.changed)
         )
         return pinned
 
@@ -363,6 +370,8 @@ class Batch(MutableMapping[str, Value]):
         return len(self._values or self._look())
 
     def __repr__(self) -> str:
+        if self._is_rebuilt:
+            return f"Batch(columns={list(self)})"
         return (
             f"Batch(epoch={self.epoch}, step={self.step}, position={self.position}, "
             f"samples={self.sample_count}, columns={list(self)})"
@@ -384,6 +393,32 @@ def _unpack(packed: _Packed) -> Batch:
     batch = Batch.__new__(Batch)
     batch.__dict__["_packed"] = packed
     return batch
+
+
+def _pinned_tensors(values: Mapping[str, Value]) -> dict[str, Value]:
+    return {
+        name: value.pin_memory() if isinstance(value, torch.Tensor) else value
+        for name, value in values.items()
+    }
+
+
+def _moved(event: MovedEvent) -> dict[str, object]:
+    """Hand over a batch on a device; return its attributes."""
+    event.copy.hand_over()
+    target = event.copy.target
+    spans = dict(event.spans)
+    ids = spans.pop(SAMPLE_ID_COLUMN, None)
+    made: dict[str, Value] = {}
+    for name, span in spans.items():
+        made[name] = _moved_value(span, event.columns[name], target)
+        if span.valid is not None:
+            made[f"{name}.valid"] = tensor_of(span.valid, target)
+    return {
+        "_device": target.device,
+        "sample_ids": None if ids is None else tensor_of(ids.values, target),
+        "_made": made,
+        "_values": made,
+    }
 
 
 def _moved_value(span: ColumnSpan, kept: ColumnView, target: torch.Tensor) -> Value:

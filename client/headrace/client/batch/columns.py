@@ -145,7 +145,7 @@ class BytesColumn(_Lazy[bytes]):
 
     _ADVICE = (
         "it is a sequence of bytes, not a tensor; the server decodes JPEG and PNG with "
-        "steps=[DecodeImage(column, height, width)]"
+        "stages=[DecodeImage(column, height, width)]"
     )
 
     def _decode(self, edges: list[int]) -> list[bytes]:

@@ -28,7 +28,7 @@ class OnBatches:
 
     def __call__(self, event: BatchEvent) -> object:
         """Return the function's result for a batch."""
-        return self.function(Batch(event, group_count=self.group_count))
+        return self.function(Batch.received(event, group_count=self.group_count))
 
 
 def on_batches_of(function: Callable[[Batch], Any] | None, group_count: int) -> OnBatches | None:

@@ -119,6 +119,6 @@ def transform_of(function: Callable[..., Any] | None) -> Callable[..., Any] | No
         return function
     raise BadArgumentError(
         f"transform is {shown(function)}, of type {type(function).__name__}; expected a function "
-        "of a batch, or None. Pass what the server should do with a batch as steps=[…]",
+        "of a batch, or None. Pass what the server should do with a batch as stages=[…]",
         field="transform",
     )

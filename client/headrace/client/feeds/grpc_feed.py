@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Literal
@@ -40,12 +40,14 @@ class WireFeeds:
         silence_s: Seconds without a message after which a stream counts as dead.
         keep: Makes a message memory of its batch; None to copy all payloads.
         max_batch_bytes: Most payload bytes of a batch, whatever a server says.
+        on_start: Takes the first message of each stream; None to ignore it.
     """
 
     allocate: Allocate
     silence_s: float
     keep: Keep | None = memory_of
     max_batch_bytes: int = DEFAULT_MAX_BATCH_BYTES
+    on_start: Callable[[pb.StreamStart], None] | None = None
 
     @contextmanager
     def __call__(
@@ -56,7 +58,9 @@ class WireFeeds:
         with endpoint.access.open_channel(endpoint.address) as channel:
             call = encoded_messages(channel, "ReadBatches", request, endpoint.access.metadata())
             bounds = Bounds.of(request, self.max_batch_bytes)
-            assembler = StreamAssembler(self.allocate, keep=self.keep, bounds=bounds)
+            assembler = StreamAssembler(
+                self.allocate, keep=self.keep, bounds=bounds, on_start=self.on_start
+            )
             feed = WireFeed(channel, call, assembler, clock, target=endpoint.address)
             with watched(feed, silence_s=self.silence_s):
                 yield feed

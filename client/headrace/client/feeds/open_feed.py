@@ -47,7 +47,13 @@ class RingFeeds:
         self._options = options
         self._landing = landing
         self._silence_s = silence_s
-        self._wire = WireFeeds(landing.allocate, silence_s, landing.keep, landing.max_batch_bytes)
+        self._wire = WireFeeds(
+            landing.allocate,
+            silence_s,
+            landing.keep,
+            landing.max_batch_bytes,
+            landing.transport.begin,
+        )
 
     @contextmanager
     def __call__(
@@ -78,7 +84,9 @@ class RingFeeds:
         )
         landing = self._landing
         bounds = Bounds.of(request, landing.max_batch_bytes)
-        assembler = StreamAssembler(landing.allocate, keep=landing.keep, bounds=bounds)
+        assembler = StreamAssembler(
+            landing.allocate, keep=landing.keep, bounds=bounds, on_start=landing.transport.begin
+        )
         with endpoint.access.open_channel(endpoint.address) as channel:
             call = encoded_messages(channel, "AttachRing", wanted, endpoint.access.metadata())
             wire = WireFeed(channel, call, assembler, clock, target=endpoint.address)

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
+from headrace.client.feeds.shortage import CacheShortage
 from headrace.client.options.settings import DEFAULT_MAX_BATCH_BYTES
 from headrace.client.wire.assembler import Allocate, Keep
 from headrace.client.wire.message_memory import memory_of
+from headrace.v1 import shard_service_pb2 as pb
+
+_log = logging.getLogger(__name__)
 
 Adopt = Callable[[NDArray[np.uint8]], None]
 """Takes the memory of each new ring, ``(ring_bytes,) uint8``."""
@@ -25,12 +30,23 @@ class TransportState:
         reason: Why there is no ring, or why it is smaller than requested; otherwise empty.
         ring_bytes: Size of the ring; 0 without one.
         ring_batch_count: Batches that came through rings, over all streams.
+        cache_shortage: How the server's cache was too small when the stream began; None if not.
     """
 
     name: str = ""
     reason: str = ""
     ring_bytes: int = 0
     ring_batch_count: int = 0
+    cache_shortage: CacheShortage | None = None
+
+    def begin(self, start: pb.StreamStart) -> None:
+        """Take the first message of a stream, and log a shortage that is new."""
+        before, self.cache_shortage = self.cache_shortage, None
+        if start.HasField("cache_shortage"):
+            told = start.cache_shortage
+            self.cache_shortage = CacheShortage(told.job_bytes, told.part_bytes)
+            if self.cache_shortage != before:
+                _log.warning("%s", self.cache_shortage)
 
     def has_ring(self) -> bool:
         """Return whether the server writes batches ahead into memory that this process sees."""

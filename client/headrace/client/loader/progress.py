@@ -15,7 +15,7 @@ class LoopStart:
     Attributes:
         place: Where the first batch starts; with workers, the first batch of worker 0.
         moves: How often the dataset was moved by hand before.
-        first_epoch: The epoch that ``restart=True`` goes back to.
+        first_epoch: The epoch that ``epochs="same"`` goes back to.
     """
 
     place: Place
@@ -32,7 +32,7 @@ class LoopProgress:
     """The place after the last batch handed to the loop, in one process.
 
     Attributes:
-        first_epoch: The epoch that ``restart=True`` goes back to.
+        first_epoch: The epoch that ``epochs="same"`` goes back to.
         moves: How often the place was moved by hand.
         unread: The mark of the last batch handed over since the place was set; None without one.
     """
@@ -41,7 +41,8 @@ class LoopProgress:
         """Start with the first batch of the first epoch."""
         self.first_epoch = 0
         self.moves = 0
-        self._known = Place()
+        self._known = self._moved_to = Place()
+        self._was_read = False
         self._read: tuple[Mark, Place] | None = None
         # Set by a single store, which nothing may separate from the `yield` that follows.
         self.unread: Mark | None = None
@@ -61,6 +62,28 @@ class LoopProgress:
     def place(self, place: Place) -> None:
         self._known = place
         self.unread = self._read = None
+
+    @property
+    def has_begun(self) -> bool:
+        """Whether the loop got a batch since the place was moved by hand."""
+        place, moved_to = self.place, self._moved_to
+        return (place.epoch, place.position) != (moved_to.epoch, moved_to.position)
+
+    @property
+    def is_left(self) -> bool:
+        """Whether the loop got batches, but not all of the epoch, since then."""
+        return self.has_begun and self.place.position > 0
+
+    @property
+    def was_read(self) -> bool:
+        """Whether a loop of this process has ever got a batch."""
+        return self._was_read or self.has_begun
+
+    def move(self, place: Place) -> None:
+        """Move the place by hand."""
+        self._was_read = self.was_read
+        self.place = self._moved_to = place
+        self.moves += 1
 
     def start(self) -> LoopStart:
         """Return where an iteration would start now."""

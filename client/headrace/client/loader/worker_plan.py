@@ -17,9 +17,7 @@ If the code differs, the code is wrong.
 
 from __future__ import annotations
 
-import inspect
 import json
-import sys
 import time
 from dataclasses import dataclass
 
@@ -30,10 +28,10 @@ from torch.utils.data import get_worker_info
 
 from headrace.client.loader.progress import LoopStart
 from headrace.client.reader.reader import Place
-from headrace.errors import BadArgumentError, InternalError
+from headrace.errors import InternalError
 
 _SLOT_BYTES = 2048
-"""A token takes at most 300 bytes, twice that in hexadecimal digits; the rest is arbitrary."""
+"""A token takes at most 400 bytes, twice that in hexadecimal digits; the rest is arbitrary."""
 _HEAD_BYTES = 16
 _PLACE, _LOADED, _FIRST_START = range(3)
 _STARTS = 8
@@ -43,7 +41,6 @@ _FLAGS = (_FIRST_START + _STARTS) * _SLOT_BYTES
 MOST_WORKERS = 4096
 _WAIT_S = 60.0
 """Worker 0 starts before all others; spawned, it imports torch first. Arbitrary beyond that."""
-_ACCELERATE = "accelerate.data_loader"
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,33 +64,6 @@ def share_of_worker() -> WorkerPart | None:
     if worker is None:
         return None
     return WorkerPart(worker.id, worker.num_workers, worker.seed - worker.id)
-
-
-def refuse_prepared() -> None:
-    """Refuse to be read by a loader that Hugging Face Accelerate prepared: its samples are wrong.
-
-    By default, such a loader reads in the first process only and splits its batches among all. It
-    also reads one batch ahead of the loop, so a state would be one batch too late.
-
-    Raises:
-        BadArgumentError: The caller is a prepared loader.
-    """
-    if _ACCELERATE not in sys.modules:
-        return
-    frame = inspect.currentframe()
-    while frame is not None:
-        if frame.f_code.co_name == "__iter__" and frame.f_globals.get("__name__") == _ACCELERATE:
-            raise BadArgumentError(
-                "a RemoteDataset is read through a DataLoader that accelerate prepared, which "
-                "would split one rank's batches among all ranks and read one batch ahead of the "
-                "loop; expected accelerator.prepare(model, optimizer), and a loop over the "
-                "dataset itself or a headrace.client.BatchLoader, which prepare() keeps as it "
-                "is, with rank=accelerator.process_index and "
-                "world_size=accelerator.num_processes. In a Trainer override "
-                "get_train_dataloader, as examples/recipes/with_hf_trainer.py does",
-                field="dataset",
-            )
-        frame = frame.f_back
 
 
 class SharedPlace:

@@ -128,7 +128,7 @@ class WorkerSide:
                 if isinstance(event, TransformedEvent):
                     yield Carried(event.result, event.header.resume_token, origin)
                 else:
-                    yield Batch(event, group_count=source.group_count, origin=origin)
+                    yield Batch.received(event, group_count=source.group_count, origin=origin)
             elif event.epoch >= epoch:
                 self.place = replace(Place.after(event.resume_token), offset=share.index)
                 # If the rest of an epoch is empty, the main process gets no batch to note, and

@@ -7,8 +7,10 @@ Each function returns the argument in the form that the rest of the client uses,
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from typing import cast
 
 from headrace.arguments import instance, one_of, text, texts, whole, whole_or_none
+from headrace.client.options.sharding import Sharding
 from headrace.errors import BadArgumentError
 from headrace.order import EndMode
 
@@ -26,22 +28,27 @@ def end_mode(name: str) -> EndMode:
     return EndMode(name)
 
 
-def batch_sizes(
-    batch_size: int | None, global_batch_size: int | None
-) -> tuple[int | None, int | None]:
-    """Return the samples per batch, for this rank and over all ranks.
+def batch_size_of(batch_size: int | None, sharding: Sharding) -> int | None:
+    """Return the samples per batch of this rank; None if they are not known.
 
     Raises:
-        BadArgumentError: A size is out of range, or both are given.
+        BadArgumentError: The size is out of range, or the sharding has the global batch's too.
     """
     own = whole_or_none("batch_size", batch_size, low=1, high=_MOST_COUNT)
-    whole_batch = whole_or_none("global_batch_size", global_batch_size, low=1, high=_MOST_COUNT)
-    if own is not None and whole_batch is not None:
+    if own is not None and sharding.global_batch_size is not None:
         raise BadArgumentError(
-            f"batch_size={own} and global_batch_size={whole_batch}: give only one of them",
+            f"batch_size={own} and Sharding(global_batch_size={sharding.global_batch_size}): give "
+            "only one of them",
             field="batch_size",
         )
-    return own, whole_batch
+    return own
+
+
+def epochs_of(epochs: int | str | None) -> tuple[bool, int | None]:
+    """Return whether each loop reads the same epoch, and the number of epochs; None for no end."""
+    if isinstance(epochs, str) and epochs == "same":
+        return True, None
+    return False, epoch_limit(cast("int | None", epochs))
 
 
 def epoch_limit(epochs: int | None) -> int | None:
@@ -64,17 +71,6 @@ def column_names(columns: Iterable[str]) -> tuple[str, ...]:
     return names
 
 
-def dataset_name(dataset: str, *, is_private: bool) -> str:
-    """Return the name of a dataset, or its URL.
-
-    Raises:
-        BadArgumentError: The argument is empty, or not a string.
-    """
-    if is_private:
-        return text("dataset", dataset, wanted="the URL of a dataset, or a folder")
-    return text("dataset", dataset, wanted="the dataset's name on the server")
-
-
 def where_of(where: str | None, *, field: str = "where") -> str:
     """Return the expression that an argument means; empty for None.
 
@@ -84,10 +80,8 @@ def where_of(where: str | None, *, field: str = "where") -> str:
     return "" if where is None else text(field, where, wanted=_EXPRESSION)
 
 
-def token_bytes(token: bytes | None) -> bytes | None:
-    """Return a token, or None."""
-    if token is None:
-        return None
+def token_bytes(token: bytes) -> bytes:
+    """Return a token."""
     return instance("token", token, bytes, wanted="the bytes of a Batch.token, or None")
 
 

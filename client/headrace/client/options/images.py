@@ -307,7 +307,7 @@ def image_transforms_of(transforms: object) -> tuple[ImageTransform, ...]:
     wanted = "a list of transforms, such as [RandomResizedCrop(224)]"
     if isinstance(transforms, ImageTransform | str) or not isinstance(transforms, Iterable):
         raise BadArgumentError(
-            f"DecodeImage.transforms is {shown(transforms)}; expected {wanted}", field="steps"
+            f"DecodeImage.transforms is {shown(transforms)}; expected {wanted}", field="stages"
         )
     found = tuple(transforms)
     for at, each in enumerate(found):
@@ -315,7 +315,7 @@ def image_transforms_of(transforms: object) -> tuple[ImageTransform, ...]:
             raise BadArgumentError(
                 f"DecodeImage.transforms[{at}] is {shown(each)}, of type {type(each).__name__}; "
                 f"expected {wanted}, of headrace.client",
-                field="steps",
+                field="stages",
             )
     return found
 
@@ -330,7 +330,7 @@ def names_of(field: str, given: object) -> tuple[str, ...]:
         return (text(field, given, wanted="the name of a column"),)
     if not isinstance(given, Iterable):
         raise BadArgumentError(
-            f"{field} is {shown(given)}; expected names of columns", field="steps"
+            f"{field} is {shown(given)}; expected names of columns", field="stages"
         )
     return tuple(
         text(f"{field}[{at}]", each, wanted="the name of a column") for at, each in enumerate(given)
@@ -351,7 +351,7 @@ def boxes_of(given: object) -> tuple[Boxes, ...]:
             raise BadArgumentError(
                 f"DecodeImage.boxes is {shown(given)}; expected Boxes('boxes', format='XYXY'), or "
                 "several of them",
-                field="steps",
+                field="stages",
             )
     return found
 
@@ -369,7 +369,7 @@ def _size(field: str, given: object) -> int | tuple[int, ...]:
     )
     if len(found) not in {1, 2}:
         raise BadArgumentError(
-            f"{field} is {shown(given)}; expected one number, or height and width", field="steps"
+            f"{field} is {shown(given)}; expected one number, or height and width", field="stages"
         )
     return found
 
@@ -397,7 +397,7 @@ def _range(field: str, given: object, low: float, high: float) -> tuple[float, f
     if len(found) != 2 or found[0] > found[1]:  # noqa: PLR2004 - the ends of a range
         raise BadArgumentError(
             f"{field} is {shown(given)}; expected two numbers, the smaller one first",
-            field="steps",
+            field="stages",
         )
     return found[0], found[1]
 

@@ -1,4 +1,4 @@
-"""Steps for labels, and for images and their labels together."""
+"""Stages for labels, and for images and their labels together."""
 
 from __future__ import annotations
 
@@ -30,18 +30,16 @@ class OneHot:
         text("OneHot.column", self.column, wanted=_COLUMN)
         _check_classes("OneHot", self.num_classes)
 
-    def to_message(self) -> pb.BatchStep:
-        """Write the step down for the wire."""
-        return pb.BatchStep(
-            one_hot=pb.OneHot(column=self.column, class_count=self.num_classes or 0)
-        )
+    def to_message(self) -> pb.OneHot:
+        """Write the stage down for the wire."""
+        return pb.OneHot(column=self.column, class_count=self.num_classes or 0)
 
 
 @dataclass(frozen=True, slots=True)
 class MixUp:
     """Mix each image with the next one of the global batch, and their labels likewise.
 
-    It must be the last step, directly after the `DecodeImage` that makes the images, whose
+    It must be the last stage, directly after the `DecodeImage` that makes the images, whose
     transforms must end in floating point (`Normalize`). One share is drawn per global batch, so
     images and labels are the same for every world size.
 
@@ -63,9 +61,9 @@ class MixUp:
         """Refuse values that no server accepts."""
         _check_mixing(self)
 
-    def to_message(self) -> pb.BatchStep:
-        """Write the step down for the wire."""
-        return pb.BatchStep(mix_up=pb.MixUp(**_fields(self)))
+    def to_message(self) -> pb.MixUp:
+        """Write the stage down for the wire."""
+        return pb.MixUp(**_fields(self))
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,26 +88,26 @@ class CutMix:
         """Refuse values that no server accepts."""
         _check_mixing(self)
 
-    def to_message(self) -> pb.BatchStep:
-        """Write the step down for the wire."""
-        return pb.BatchStep(cut_mix=pb.CutMix(**_fields(self)))
+    def to_message(self) -> pb.CutMix:
+        """Write the stage down for the wire."""
+        return pb.CutMix(**_fields(self))
 
 
-def _check_mixing(step: MixUp | CutMix) -> None:
-    name = type(step).__name__
-    text(f"{name}.column", step.column, wanted=_COLUMN)
-    text(f"{name}.labels", step.labels, wanted=_COLUMN)
-    alpha = number(f"{name}.alpha", step.alpha, least=_LEAST_ALPHA, most=_GREATEST_ALPHA)
-    object.__setattr__(step, "alpha", alpha)
-    _check_classes(name, step.num_classes)
+def _check_mixing(stage: MixUp | CutMix) -> None:
+    name = type(stage).__name__
+    text(f"{name}.column", stage.column, wanted=_COLUMN)
+    text(f"{name}.labels", stage.labels, wanted=_COLUMN)
+    alpha = number(f"{name}.alpha", stage.alpha, least=_LEAST_ALPHA, most=_GREATEST_ALPHA)
+    object.__setattr__(stage, "alpha", alpha)
+    _check_classes(name, stage.num_classes)
 
 
-def _fields(step: MixUp | CutMix) -> dict[str, Any]:
+def _fields(stage: MixUp | CutMix) -> dict[str, Any]:
     return {
-        "column": step.column,
-        "labels": step.labels,
-        "alpha": step.alpha,
-        "class_count": step.num_classes or 0,
+        "column": stage.column,
+        "labels": stage.labels,
+        "alpha": stage.alpha,
+        "class_count": stage.num_classes or 0,
     }
 
 

@@ -11,6 +11,7 @@ from typing import Any, Literal, TypeVar
 import numpy as np
 
 from headrace.arguments import (
+    flag,
     instance,
     instance_or_none,
     number,
@@ -20,6 +21,7 @@ from headrace.arguments import (
     whole_or_none,
 )
 from headrace.client.options.arguments import where_of
+from headrace.client.options.selection import Selection
 from headrace.client.options.skips import SkipArgument, skip_choice
 from headrace.errors import BadArgumentError
 from headrace.order import (
@@ -103,6 +105,8 @@ class Mixture:
         epoch_size: Samples per epoch, with proportions or a schedule; 0 for the sum over all
             datasets.
         schedule: Weights over the run, in samples since its start, instead of proportions.
+        allow_new_skips: Whether a loaded state may have shorter lists of skips, all of which are in
+            the entries' ``skips``.
 
     Examples:
         >>> web, own = MixtureEntry("web", proportion=3), MixtureEntry("numbers", proportion=1)
@@ -114,6 +118,7 @@ class Mixture:
     batching: Literal["random", "stratified", "per_dataset"] = "random"
     epoch_size: int = 0
     schedule: Schedule | None = None
+    allow_new_skips: bool = False
 
     def __post_init__(self) -> None:
         """Refuse a mixture that no server can draw from."""
@@ -122,6 +127,7 @@ class Mixture:
         object.__setattr__(self, "epoch_size", epoch_size)
         one_of("batching", self.batching, [batching.value for batching in Batching])
         instance_or_none("schedule", self.schedule, Schedule, wanted="a Schedule, or None")
+        flag("allow_new_skips", self.allow_new_skips)
         self.spec(OrderSpec())
 
     @property
@@ -200,22 +206,24 @@ class Mixture:
 _TITLE_NAMES = 4
 _PAIR = 2
 _DATASET = (
-    "the dataset's name, a Mixture, or a list of pairs of name and weight such as "
+    "the dataset's name, a Selection, a Mixture, or a list of pairs of name and weight such as "
     '[("web", 0.7), ("books", 0.3)]'
 )
 
 
-def mixture_of(dataset: str | Mixture | Sequence[tuple[str, float]]) -> Mixture | None:
-    """Return the mixture that an argument means; None for one dataset.
+Source = str | Selection | Mixture | Sequence[tuple[str, float]]
+"""What a dataset object reads: a name, some of its samples, or several of which it draws."""
 
-    Pairs are names and proportions.
+
+def source_of(dataset: Source) -> Selection | Mixture:
+    """Return what an argument means: pairs are names and proportions.
 
     Raises:
         BadArgumentError: The argument is not a mixture that can be drawn from.
     """
     if isinstance(dataset, str):
-        return None
-    if isinstance(dataset, Mixture):
+        return Selection(text("dataset", dataset, wanted=_DATASET))
+    if isinstance(dataset, Selection | Mixture):
         return dataset
     if isinstance(dataset, bytes | Mapping | AbstractSet) or not isinstance(dataset, Iterable):
         raise BadArgumentError(

@@ -1,11 +1,17 @@
-"""How far samples are shuffled, and in how many lanes."""
+"""How far samples are shuffled, in how many lanes, and which are batched together."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
 from headrace.arguments import flag, instance_or_none, whole, whole_or_none
-from headrace.order import DEFAULT_RUN_BYTES, DEFAULT_SHUFFLE_BYTES, OrderSpec
+from headrace.order import (
+    DEFAULT_RUN_BYTES,
+    DEFAULT_SHUFFLE_BYTES,
+    LEAST_BUCKETS,
+    MOST_BUCKETS,
+    OrderSpec,
+)
 
 _MOST_BYTES = 1 << 62
 _MOST_COUNT = 1 << 42
@@ -20,13 +26,20 @@ class Order:
             whole blocks, at least one. Smaller runs shuffle better and take more reads.
         shuffle_bytes: Size of the samples that are shuffled together, which a server holds in
             memory, in each lane; 0 shuffles the whole epoch at once. Data that fits is shuffled
-            uniformly.
+            uniformly, except at the start of epoch 0.
         shuffle_samples: The same limit in samples, in [0, 2**42); 0 for none.
         lanes: Number of parts of the data that are shuffled separately, in [1, 64]. One replica can
             serve one lane: with several lanes, each rank first asks the replica that its lane
             prefers. The best number is that of the replicas.
         unit: Number of consecutive samples that the lanes share, at least the number of lanes; None
             for the global batch size, or the token's. It matters only with several lanes.
+        ramp: Whether epoch 0 starts with small steps, so that the first batch of a run comes early;
+            without it, epoch 0 is shuffled as evenly from the start as any other.
+        buckets: How many batches to sort by length together, such as 64, so that the samples of a
+            batch have similar lengths; their order stays shuffled. None for none, or for the
+            loaded state's. Needs the lengths that ``headrace index --pack-length`` stores; not for
+            mixtures.
+        with_ids: Whether batches say which samples they hold: `Batch.sample_ids`, 8 bytes a sample.
 
     Raises:
         BadArgumentError: A value is out of range.
@@ -37,6 +50,9 @@ class Order:
     shuffle_samples: int = 0
     lanes: int = 1
     unit: int | None = None
+    ramp: bool = True
+    buckets: int | None = None
+    with_ids: bool = False
 
     def __post_init__(self) -> None:
         """Refuse values that are out of range."""
@@ -50,6 +66,12 @@ class Order:
             object.__setattr__(self, field, value)
         unit = whole_or_none("order.unit", self.unit, low=1, high=_MOST_COUNT)
         object.__setattr__(self, "unit", unit)
+        object.__setattr__(self, "ramp", flag("order.ramp", self.ramp))
+        buckets = whole_or_none(
+            "order.buckets", self.buckets, low=LEAST_BUCKETS, high=MOST_BUCKETS + 1
+        )
+        object.__setattr__(self, "buckets", buckets)
+        object.__setattr__(self, "with_ids", flag("order.with_ids", self.with_ids))
 
     def spec(self, *, seed: int, shuffle: bool, unit: int | None = None) -> OrderSpec:
         """Return the order that a dataset's arguments name.
@@ -70,6 +92,7 @@ class Order:
             shuffle_samples=self.shuffle_samples,
             lanes=self.lanes,
             unit=self.unit or unit or self.lanes,
+            ramp=self.ramp,
         )
 
 

@@ -8,7 +8,6 @@ from pathlib import Path
 
 from headrace.arguments import (
     flag,
-    instance_or_none,
     mapping_or_none,
     shown,
     text,
@@ -22,7 +21,7 @@ class PrivateServer:
     """The settings of a private server, which needs the ``[server]`` extra.
 
     Attributes:
-        cache_bytes: Size of its cache, >= 1; None for the server's default of 2 GiB.
+        cache_bytes: Size of its cache, >= 1; None for the server's default of 3 GiB.
         store: How it reaches the store, with the names of `headrace.storage.StoreOptions`, such as
             ``{"endpoint": "https://…"}``. Secrets in it are passed through a pipe; no
             representation and no message contains them. None for the environment's settings.
@@ -83,15 +82,3 @@ class Fallback:
             mapping_or_none("fallback.url", self.url, wanted=wanted)
         else:
             text("fallback.url", self.url, wanted=wanted)
-
-
-def private_of(private: PrivateServer | None) -> PrivateServer:
-    """Return the settings that an argument means; None for the defaults."""
-    wanted = "PrivateServer(cache_bytes=…, store={…}), or None"
-    return instance_or_none("private", private, PrivateServer, wanted=wanted) or PrivateServer()
-
-
-def fallback_of(fallback: Fallback | None) -> Fallback | None:
-    """Return the fallback that an argument means."""
-    wanted = "Fallback('s3://bucket/path'), or None"
-    return instance_or_none("fallback", fallback, Fallback, wanted=wanted)

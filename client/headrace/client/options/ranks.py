@@ -35,6 +35,30 @@ _LAUNCHERS = (
     _Launcher("srun", "SLURM_PROCID", "SLURM_STEP_NUM_TASKS", is_always_whole=False),
 )
 
+# What Lightning's launcher gives the processes that it starts, which learn their rank later.
+_LIGHTNING_MARKS = {"LOCAL_RANK", "NODE_RANK", "WORLD_SIZE"}
+_LIGHTNINGS = (
+    "Lightning has started it: make the dataset in a hook such as train_dataloader(), and give "
+    "rank=trainer.global_rank and world_size=trainer.world_size there; elsewhere "
+)
+
+
+def refuse_alone() -> None:
+    """Refuse to read as the only rank of a job if torch.distributed knows of several by now.
+
+    Raises:
+        BadArgumentError: It does.
+    """
+    found = _from_distributed()
+    if found is not None and found[1] > 1:
+        raise BadArgumentError(
+            "the dataset was made before torch.distributed was, and so for rank 0 of 1, but this "
+            f"job has {found[1]} ranks, each of which would read all samples: make it after "
+            "init_process_group, in Lightning in a hook such as train_dataloader(), or give rank= "
+            "and world_size= (0 and 1 if each rank shall read everything)",
+            field="rank",
+        )
+
 
 def resolve_ranks(
     rank: int | None, world_size: int | None, *, environment: Mapping[str, str] | None = None
@@ -94,10 +118,12 @@ def _from_launcher(launcher: _Launcher, environment: Mapping[str, str]) -> tuple
         there, missing = launcher.rank, launcher.world_size
         if rank is None:
             there, missing = missing, there
+        advice = _LIGHTNINGS if environment.keys() >= _LIGHTNING_MARKS else ""
         raise BadArgumentError(
             f"the environment has {there}={environment[there]!r} but no {missing}, so this "
-            f"process's share is unknown; start it with {launcher.name}, set both, unset {there}, "
-            "or give rank= and world_size=",
+            "process's share is unknown; "
+            + (advice or f"start it with {launcher.name}, set both, unset {there}, or ")
+            + "give rank= and world_size=",
             field="rank",
         )
     try:

@@ -7,10 +7,11 @@ from dataclasses import dataclass
 from headrace.client.options.deal import Deal
 from headrace.client.options.mixture import Mixture
 from headrace.client.options.skips import SkipChoice
-from headrace.client.options.steps import Step
+from headrace.client.options.stages import Stage
 from headrace.errors import BadArgumentError, PositionPastEndError
 from headrace.order import EndMode, OrderSpec
 from headrace.v1 import shard_service_pb2 as pb
+from headrace.v1.stages import packed
 
 _END_MODES = {
     EndMode.DROP_LAST: pb.END_MODE_DROP_LAST,
@@ -40,8 +41,7 @@ class ReadOptions:
         skips: Samples of ``dataset`` to leave out; None for the token's list.
         token_skips: The list that the token was made with, for a server that does not have it.
         allow_new_skips: Whether ``skips`` may be a longer list that contains the token's.
-        steps: What the server does with each batch before it sends it.
-        allow_decoder_change: Whether image libraries may have other versions than the token's.
+        stages: What the server does with each batch before it sends it.
         deal: How samples are dealt to ranks; None to deal them in order.
         where: Which samples of ``dataset`` to read; empty for all.
         buckets: Batches that are sorted by length together; 0 for the token's, or none.
@@ -63,8 +63,7 @@ class ReadOptions:
     skips: SkipChoice | None = None
     token_skips: SkipChoice | None = None
     allow_new_skips: bool = False
-    steps: tuple[Step, ...] = ()
-    allow_decoder_change: bool = False
+    stages: tuple[Stage, ...] = ()
     deal: Deal | None = None
     where: str = ""
     buckets: int = 0
@@ -124,8 +123,7 @@ class ReadOptions:
             batch_stride=self.batch_stride,
             batch_offset=self.batch_offset,
             allow_new_skips=self.allow_new_skips,
-            steps=[step.to_message() for step in self.steps],
-            allow_decoder_change=self.allow_decoder_change,
+            stages=[packed(stage.to_message()) for stage in self.stages],
             where=self.where,
             buckets=self.buckets,
         )
@@ -158,6 +156,7 @@ def order_message(spec: OrderSpec) -> pb.OrderSpec:
         shuffle_samples=spec.shuffle_samples,
         lanes=spec.lanes,
         unit=spec.unit,
+        ramp=spec.ramp,
     )
 
 
@@ -165,7 +164,7 @@ def _remaining(epoch: int, end_epoch: int) -> int:
     if epoch >= end_epoch:
         raise PositionPastEndError(
             f"epoch {epoch} was requested, but the run ends before epoch {end_epoch}: give "
-            "more epochs"
+            "more epochs, or epochs='same' to read the same epoch in each loop"
         )
     return end_epoch - epoch
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from math import nextafter
 
-from headrace.arguments import instance_or_none, number
+from headrace.arguments import number
 
 DEFAULT_PREFETCH_BYTES = 64 << 20
 """Arbitrary: tens of batches of 1 to 3 MiB, little compared with a trainer's memory."""
@@ -44,12 +44,6 @@ class Deadlines:
         for field in ("connect_s", "silence_s", "give_up_s", "fallback_s"):
             value = number(f"deadlines.{field}", getattr(self, field), above=0, most=_LONGEST_S)
             object.__setattr__(self, field, value)
-
-
-def deadlines_of(deadlines: Deadlines | None) -> Deadlines:
-    """Return the deadlines that an argument means; None for the defaults."""
-    wanted = "Deadlines(connect_s=…), or None"
-    return instance_or_none("deadlines", deadlines, Deadlines, wanted=wanted) or Deadlines()
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,12 +1,18 @@
-"""How batches travel to a trainer, and how much memory they may use."""
+"""How batches get to a trainer: the way, the memory, the patience, and other servers."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
-from headrace.arguments import flag, instance_or_none, one_of, whole, whole_or_none
-from headrace.client.options.settings import DEFAULT_MAX_BATCH_BYTES, DEFAULT_PREFETCH_BYTES
+from headrace.arguments import flag, instance, instance_or_none, one_of, whole, whole_or_none
+from headrace.client.options.private import Fallback, PrivateServer
+from headrace.client.options.settings import (
+    DEFAULT_MAX_BATCH_BYTES,
+    DEFAULT_PREFETCH_BYTES,
+    Deadlines,
+    Hedge,
+)
 
 TransportKind = Literal["auto", "ring", "grpc"]
 
@@ -17,7 +23,7 @@ _MOST_BYTES = 1 << 62
 
 @dataclass(frozen=True, slots=True)
 class Transport:
-    """How batches travel, and how much memory they may use in this process.
+    """How batches get to this process, how much memory they may use, and how long to wait.
 
     Attributes:
         kind: ``"auto"`` uses shared memory if the address is the unix socket of a server on this
@@ -33,6 +39,12 @@ class Transport:
             takes 128 MiB or room for three batches.
         check_ring: Whether the server hashes payloads in shared memory and the client verifies
             them, as over gRPC; costs a pass over them on both sides.
+        deadlines: How long to wait.
+        hedge: When to ask a second server for a late batch; None for never. It has no effect with
+            a single server, or in DataLoader workers.
+        fallback: Where to read the same batches while no server answers; None to wait for a
+            server. Needs the ``[server]`` extra.
+        private: Settings of a private server, for ``target=None`` and for ``fallback``.
 
     Raises:
         BadArgumentError: A value is out of range.
@@ -43,16 +55,26 @@ class Transport:
     max_batch_bytes: int = DEFAULT_MAX_BATCH_BYTES
     ring_bytes: int | None = None
     check_ring: bool = False
+    deadlines: Deadlines = field(default_factory=Deadlines)
+    hedge: Hedge | None = None
+    fallback: Fallback | None = None
+    private: PrivateServer = field(default_factory=PrivateServer)
 
     def __post_init__(self) -> None:
         """Refuse values that are out of range."""
         one_of("transport.kind", self.kind, ("auto", "ring", "grpc"))
-        for field, least in (("prefetch_bytes", 0), ("max_batch_bytes", 1)):
-            value = whole(f"transport.{field}", getattr(self, field), low=least, high=_MOST_BYTES)
-            object.__setattr__(self, field, value)
+        for name, least in (("prefetch_bytes", 0), ("max_batch_bytes", 1)):
+            value = whole(f"transport.{name}", getattr(self, name), low=least, high=_MOST_BYTES)
+            object.__setattr__(self, name, value)
         ring = whole_or_none("transport.ring_bytes", self.ring_bytes, low=0, high=_MOST_BYTES)
         object.__setattr__(self, "ring_bytes", ring)
         flag("transport.check_ring", self.check_ring)
+        instance("transport.deadlines", self.deadlines, Deadlines, wanted="Deadlines(connect_s=…)")
+        instance_or_none("transport.hedge", self.hedge, Hedge, wanted="a Hedge(…), or None")
+        wanted = "Fallback('s3://bucket/path'), or None"
+        instance_or_none("transport.fallback", self.fallback, Fallback, wanted=wanted)
+        wanted = "PrivateServer(cache_bytes=…, store={…})"
+        instance("transport.private", self.private, PrivateServer, wanted=wanted)
 
     @property
     def wanted_ring_bytes(self) -> int:

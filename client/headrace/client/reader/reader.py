@@ -242,6 +242,9 @@ class BatchReader:
     @contextmanager
     def _open(self, endpoint: Endpoint) -> Iterator[Feed]:
         request, lateness = self._request(), self._lateness
+        if endpoint.versions and self._place.token is None and request.dataset:
+            # Mixtures name their versions themselves.
+            request.fingerprint = endpoint.version_of(request.dataset)
 
         def ask(other: Endpoint, token: bytes) -> SingleBatch:
             return SingleBatch(

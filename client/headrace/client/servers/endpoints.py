@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 from typing import Protocol
 
 from headrace.client.options.access import Access
@@ -18,11 +18,17 @@ class Endpoint:
         address: Its gRPC address.
         access: How to authenticate.
         is_private: Whether it is a private server.
+        versions: Fingerprints by name, of the versions to read from it where a request names none.
     """
 
     address: str
     access: Access
     is_private: bool = False
+    versions: Mapping[str, str] = field(default_factory=dict, hash=False)
+
+    def version_of(self, name: str) -> str:
+        """Return the version to read of a dataset, or of one whose rows ``NAME:LENGTH`` names."""
+        return self.versions.get(name) or self.versions.get(name.rpartition(":")[0], "")
 
 
 class Endpoints(Protocol):

@@ -143,10 +143,11 @@ class FallbackEndpoints:
         """Return the fingerprint of each dataset by its name."""
         versions = {}
         for name, _ in self._private.server.sources:
-            found = fetch_dataset(
-                endpoint.address, name, deadlines=Deadlines(), access=endpoint.access
+            versions[name] = endpoint.version_of(name) or (
+                fetch_dataset(
+                    endpoint.address, name, deadlines=Deadlines(), access=endpoint.access
+                ).fingerprint
             )
-            versions[name] = found.fingerprint
         return versions
 
 

@@ -6,11 +6,13 @@ Contract of `JobServer.address`:
    that the server runs for. The server ends when no process of the job is left, however they ended,
    or when nobody has read for ``LINGER_S``; the next call starts another.
 2. One process of a job starts the server; the others wait for it, or for its end.
-3. If the server fails to start, its own error is raised in the process that started it and, one
+3. A new run reads the newest versions, and all its processes the same, whatever is appended in
+   between; a run that continues on another server reads what it read before.
+4. If the server fails to start, its own error is raised in the process that started it and, one
    after another, in those that waited.
-4. Store settings, including secrets, are passed to the server through a pipe: they are in no
+5. Store settings, including secrets, are passed to the server through a pipe: they are in no
    command line and no environment.
-5. The wait is bounded by ``_START_S``, and ends when ``stop`` is set; a server that is still
+6. The wait is bounded by ``_START_S``, and ends when ``stop`` is set; a server that is still
    starting is killed.
 
 If the code differs, the code is wrong.
@@ -19,6 +21,7 @@ If the code differs, the code is wrong.
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
 import multiprocessing
 import os
@@ -29,14 +32,19 @@ import subprocess
 import sys
 import threading
 import time
+import uuid
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from headrace.arguments import split_source, with_source
 from headrace.client.options.access import Access
 from headrace.client.servers.endpoints import Endpoint
+from headrace.client.servers.job_versions import agreed_versions
 from headrace.client.servers.runtime_folder import (
     Rendezvous,
+    launched_job,
     make_folder,
     rendezvous_of,
     sweep,
@@ -58,6 +66,7 @@ _START_S = 60.0
 """Most seconds until a private server answers: imports and opening take one or two, but a store or
 a disk may be slow. Otherwise arbitrary."""
 
+_NO_PROGRAM = (errno.EACCES, errno.ENOENT, errno.ENOEXEC, errno.ENOTDIR, errno.EPERM)
 _POLL_S = 0.05
 _SAID_BYTES = 4000
 
@@ -86,15 +95,18 @@ class JobServer:
     tokenizers: tuple[tuple[str, str], ...] = ()
     item_nulls: bool = False
 
-    def address(self, stop: threading.Event) -> str:
+    def address(self, stop: threading.Event, *, run: str, versions: dict[str, str]) -> str:
         """Return the address of the server; start it if it is not running.
 
         Args:
             stop: Ends the wait with an error, which nobody sees.
+            run: Names the run that will read.
+            versions: The fingerprints that the run reads, by name; filled in when it begins.
 
         Raises:
             ConfigurationError: The ``[server]`` extra is missing, or no folder for sockets exists.
-            HeadraceError: The server could not start; this is the server's error.
+            HeadraceError: The server could not start, or cannot find out which versions are the
+                newest; this is the server's error.
         """
         wait = _Wait(time.monotonic() + _START_S, stop)
         # Another thread may be starting a server, this one or another.
@@ -105,6 +117,10 @@ class JobServer:
             lease = _GUARD.leases.get(self.place.key)
             if lease is None or not lease.renew():
                 lease = _GUARD.leases[self.place.key] = self._obtain(wait)
+            if run not in lease.runs:
+                found = lease.join(run, versions, wait)
+                versions.update(agreed_versions(f"{self.sources}/{run}", found))
+                lease.runs.add(run)
         except OSError as error:  # such as no memory, no descriptor, no room on the disk
             raise ServerUnreachableError(
                 f"a private server cannot be started or reached: {error}"
@@ -132,14 +148,7 @@ class JobServer:
     def _start(self, wait: _Wait) -> _Lease:
         sweep(self.place)
         listen = self.place.new_socket()
-        server = subprocess.Popen(  # noqa: S603 - our own program
-            self._command(listen),
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            # Ctrl-C is meant for the trainer, which may need data a little longer.
-            start_new_session=True,
-        )
+        server = _started(self._command(listen))
         # Reaps the process, so that no zombie stays; a daemon, as the server may outlive us.
         threading.Thread(target=server.wait, name="headrace-private-server", daemon=True).start()
         try:
@@ -176,9 +185,17 @@ class JobServer:
 
 @dataclass(frozen=True, slots=True)
 class PrivateEndpoints:
-    """The private server of this job, which is started on demand."""
+    """The private server of this job, which is started on demand.
+
+    Attributes:
+        server: The server.
+        run: Names what reads: one dataset object, with its copies and workers, on all ranks.
+        versions: What it reads, once it has begun; its copies in other processes read the same.
+    """
 
     server: JobServer
+    run: str
+    versions: dict[str, str] = field(default_factory=dict)
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -190,7 +207,8 @@ class PrivateEndpoints:
         """Return the server; start it if it is not running."""
         del attempt
         # Its socket is in a folder that only this user may enter.
-        return Endpoint(self.server.address(stop), Access(), is_private=True)
+        address = self.server.address(stop, run=self.run, versions=self.versions)
+        return Endpoint(address, Access(), is_private=True, versions=dict(self.versions))
 
     def each(self, stop: threading.Event, *, failing_s: float) -> Iterator[Endpoint]:
         """Yield the server."""
@@ -227,7 +245,8 @@ def private_server(
     """Describe the private server of this process's job; nothing is started.
 
     Args:
-        sources: URL by name. Local paths may be relative to the working folder.
+        sources: URL by name, or ``INDEX from SOURCE``. Local paths may be relative to the working
+            folder.
         cache_bytes: Size of its cache; None for the server's default.
         store: How it reaches their store, with the names of a dataset's ``store`` in a server's
             file; None for the environment's settings.
@@ -251,9 +270,21 @@ def private_server(
     return JobServer(place, named, cache_bytes, reached, known, item_nulls)
 
 
+def new_run(place: Rendezvous) -> str:
+    """Return the name of a new run, which is the same on all ranks of a launcher's job.
+
+    Ranks run the same program, so the n-th dataset of a place is the same on each of them.
+    """
+    if not launched_job(os.environ):
+        return uuid.uuid4().hex
+    with _GUARD.lock:
+        _GUARD.run_counts[place.key] += 1
+        return str(_GUARD.run_counts[place.key])
+
+
 def name_of_source(url: str) -> str:
     """Return the name under which a private server serves a URL: its last part."""
-    path = url.partition("#")[0].rstrip("/")
+    path = split_source(url)[0].partition("#")[0].rstrip("/")
     name = re.sub(r"[^A-Za-z0-9._-]", "-", path.rpartition("/")[2]).lstrip("._-")[:128]
     return name or "dataset"
 
@@ -264,6 +295,32 @@ class _Lease:
 
     connection: socket.socket
     address: str
+    runs: set[str] = field(default_factory=set)
+
+    def join(self, run: str, versions: Mapping[str, str], wait: _Wait) -> dict[str, str]:
+        """Return what a run reads; ``versions`` if it has read these before.
+
+        Raises:
+            HeadraceError: The server cannot find out, or does not answer.
+        """
+        self.connection.settimeout(_POLL_S)
+        try:
+            said = {"watch": _pids(), "run": run, "versions": dict(versions)}
+            self.connection.sendall(json.dumps(said).encode() + b"\n")
+            line = _read_line(self.connection, wait)
+        finally:
+            self.connection.setblocking(False)
+        if not line.endswith(b"\n"):
+            self.connection.close()
+            raise ServerUnreachableError(
+                "a private server ended, or did not answer, while it looked for the newest version"
+            )
+        answer = json.loads(line)
+        if "failure" in answer:
+            failure = answer["failure"]
+            raise error_of_reason(failure["reason"], failure["message"], failure["metadata"])
+        found: dict[str, str] = answer["versions"]
+        return found
 
     def renew(self) -> bool:
         """Announce that this process will read; return whether the server still listens."""
@@ -286,6 +343,7 @@ class _Guard:
     def __init__(self) -> None:
         self.lock = threading.Lock()
         self.leases: dict[str, _Lease] = {}
+        self.run_counts: Counter[str] = Counter()
 
     def after_fork(self) -> None:
         """Forget the leases of the parent."""
@@ -360,6 +418,26 @@ def _json_of(store: Mapping[str, object] | None) -> str:
     return text
 
 
+def _started(command: Sequence[str]) -> subprocess.Popen[bytes]:
+    try:
+        return subprocess.Popen(  # noqa: S603 - our own program
+            command,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            # Ctrl-C is meant for the trainer, which may need data a little longer.
+            start_new_session=True,
+        )
+    except OSError as error:
+        if error.errno not in _NO_PROGRAM:
+            raise
+        raise ConfigurationError(
+            f"a private server cannot start: {command[0]} cannot be run here ({error.strerror}); "
+            "it is this process's sys.executable, so let it be an interpreter that this user may "
+            "run, or start a server with `headrace serve NAME=URL` and give its address"
+        ) from error
+
+
 def _hand_over(store: str, server: subprocess.Popen[bytes]) -> None:
     assert server.stdin is not None
     with contextlib.suppress(BrokenPipeError), server.stdin as pipe:
@@ -414,4 +492,10 @@ def _late(place: Rendezvous) -> HeadraceError:
 
 
 def _absolute(url: str) -> str:
-    return url if "://" in url else str(Path(url).absolute())
+    index, source = split_source(url)
+    return with_source(_absolute_path(index), None if source is None else _absolute_path(source))
+
+
+def _absolute_path(url: str) -> str:
+    # Also dbfs:/..., and what the server refuses, such as s3:/...
+    return url if re.match(r"(\w[\w+.-]+:/|.*://)", url) else str(Path(url).absolute())

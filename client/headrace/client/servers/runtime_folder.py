@@ -22,7 +22,7 @@ from pathlib import Path
 
 from headrace.errors import ConfigurationError
 
-_MOST_PATH_BYTES = 107 if sys.platform == "linux" else 103
+MOST_SOCKET_BYTES = 107 if sys.platform == "linux" else 103
 """Most bytes of the path of a unix socket: Linux has 108 with the terminator, others 104."""
 
 _LAUNCHERS = (
@@ -81,10 +81,10 @@ def rendezvous_of(settings: Sequence[str], environment: Mapping[str, str]) -> Re
     text = json.dumps([_job(environment), sys.executable, list(settings), stores])
     found = Rendezvous(_folder(environment), blake2b(text.encode(), digest_size=8).hexdigest())
     path = str(found.new_socket())
-    if len(os.fsencode(path)) > _MOST_PATH_BYTES:
+    if len(os.fsencode(path)) > MOST_SOCKET_BYTES:
         raise ConfigurationError(
             f"a private server's socket would be {path!r}, but a socket's path can have at most "
-            f"{_MOST_PATH_BYTES} bytes; set XDG_RUNTIME_DIR to a folder with a shorter path"
+            f"{MOST_SOCKET_BYTES} bytes; set XDG_RUNTIME_DIR to a folder with a shorter path"
         )
     return found
 

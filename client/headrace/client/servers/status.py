@@ -42,11 +42,6 @@ _CONNECTION_CODES = frozenset(
     }
 )
 
-# If a server's queue of calls is full, gRPC itself answers, in these words.
-_QUEUE_IS_FULL = "Concurrent RPC limit exceeded"
-# Thousands of clients came at once; earlier ones are answered within seconds. Arbitrary.
-_QUEUE_WAIT_S = 1.0
-
 
 def error_from_call(failure: grpc.RpcError, *, target: str) -> HeadraceError:
     """Return our error for a failed call.
@@ -66,10 +61,6 @@ def error_from_call(failure: grpc.RpcError, *, target: str) -> HeadraceError:
         return error
     if code in _CONNECTION_CODES:
         return _unreachable(code, _last_cause(text), target)
-    if code is grpc.StatusCode.RESOURCE_EXHAUSTED and _QUEUE_IS_FULL in text:
-        return StreamLimitError(
-            f"{target} cannot queue more calls; wait", retry_after_s=_QUEUE_WAIT_S
-        )
     if code is grpc.StatusCode.UNIMPLEMENTED:
         return CallerError(
             f"{target} speaks gRPC but is not a headrace server of this version ({text}); correct "

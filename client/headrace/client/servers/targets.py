@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from headrace.client.options.access import Access
-from headrace.client.options.private import Fallback, PrivateServer
-from headrace.client.options.settings import Deadlines
+from headrace.client.options.private import PrivateServer
+from headrace.client.options.transport import Transport
 from headrace.client.servers.endpoints import Endpoints
 from headrace.client.servers.fallback import FallbackEndpoints
-from headrace.client.servers.private_server import PrivateEndpoints, private_server
+from headrace.client.servers.private_server import PrivateEndpoints, new_run, private_server
 from headrace.client.servers.replicas import Seat, fixed_endpoints
 from headrace.errors import BadArgumentError
 
@@ -19,9 +19,7 @@ def choose_endpoints(
     urls: Mapping[str, str | None],
     access: Access,
     *,
-    fallback: Fallback | None,
-    deadlines: Deadlines,
-    private: PrivateServer,
+    transport: Transport,
     seat: Seat,
 ) -> Endpoints:
     """Return the servers to ask; none is contacted or started.
@@ -30,9 +28,8 @@ def choose_endpoints(
         addresses: The addresses of servers, at least one; None for a private server.
         urls: URL of each dataset by its name on the servers, if known.
         access: How to authenticate at the addresses.
-        fallback: What to read from while none of them answers.
-        deadlines: How long to wait before that.
-        private: Settings of a private server.
+        transport: What to read from while none of them answers, how long to wait before that, and
+            the settings of a private server.
         seat: Decides which address is asked first.
 
     Raises:
@@ -40,12 +37,13 @@ def choose_endpoints(
         ConfigurationError: There is no folder for the sockets of a private server.
     """
     if addresses is None:
-        return _private(urls, private)
+        return _private(urls, transport.private)
     servers = fixed_endpoints(addresses, access, seat=seat)
-    if fallback is None:
+    if transport.fallback is None:
         return servers
+    deadlines = transport.deadlines
     after_s = min(deadlines.fallback_s, deadlines.connect_s / 2, deadlines.give_up_s / 2)
-    return FallbackEndpoints(servers, _private(urls, private), after_s=after_s)
+    return FallbackEndpoints(servers, _private(urls, transport.private), after_s=after_s)
 
 
 def lane_of(rank: int, *, world_size: int, replication: int, lanes: int) -> int | None:
@@ -72,7 +70,7 @@ def _private(urls: Mapping[str, str | None], private: PrivateServer) -> PrivateE
         tokenizers=private.tokenizers,
         item_nulls=private.item_nulls,
     )
-    return PrivateEndpoints(server)
+    return PrivateEndpoints(server, new_run(server.place))
 
 
 def _known(urls: Mapping[str, str | None]) -> dict[str, str]:
@@ -81,7 +79,7 @@ def _known(urls: Mapping[str, str | None]) -> dict[str, str]:
     if missing:
         raise BadArgumentError(
             f"fallback.url has no URL for {missing[0]!r}; give one for each dataset, such as "
-            "fallback=Fallback({'flights': 's3://bucket/flights'})",
+            "Fallback({'flights': 's3://bucket/flights'})",
             field="fallback",
         )
     return known

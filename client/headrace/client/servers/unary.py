@@ -144,7 +144,7 @@ def _fetch(
             return [
                 _checked(
                     stub.GetDataset(
-                        request,
+                        _in_version(request, endpoint),
                         timeout=max(_LEAST_CALL_S, until - time.monotonic()),
                         metadata=access.metadata(),
                     ),
@@ -154,6 +154,14 @@ def _fetch(
             ]
         except grpc.RpcError as failure:
             raise error_from_call(failure, target=endpoint.address) from failure
+
+
+def _in_version(request: pb.GetDatasetRequest, endpoint: Endpoint) -> pb.GetDatasetRequest:
+    if request.fingerprint or not endpoint.versions:
+        return request
+    return pb.GetDatasetRequest(
+        name=request.name, where=request.where, fingerprint=endpoint.version_of(request.name)
+    )
 
 
 def _checked(answer: pb.GetDatasetResponse, *, target: str) -> pb.GetDatasetResponse:

@@ -35,7 +35,7 @@ _CAUSES = (
     ),
     (
         ("WRONG_VERSION_NUMBER",),
-        "does not speak TLS; leave tls= out of Access(…), or the --tls options on the command line",
+        "does not speak TLS; leave out tls=, or name a server that does",
     ),
     (
         ("Hostname Verification Check failed", "is not in peer certificate"),

@@ -8,7 +8,7 @@ from headrace.client.options.deal import Deal
 from headrace.client.options.mixture import Mixture
 from headrace.client.options.read_request import ReadOptions
 from headrace.client.options.skips import SkipChoice
-from headrace.client.options.steps import Step, transforms_text
+from headrace.client.options.stages import Stage, transforms_text
 from headrace.client.state.state import adopt_batch_size, adopt_order
 from headrace.client.state.subject import Subject
 from headrace.errors import BadArgumentError, TokenSpecChangedError
@@ -17,8 +17,11 @@ from headrace.order import (
     EpochPlan,
     OrderSpec,
     Token,
+    buckets_text,
     decode_token,
     encode_token,
+    split_buckets,
+    stages_of,
 )
 
 
@@ -38,11 +41,9 @@ class Reading:
         end: How an incomplete last batch is treated.
         columns: Names of the columns to read; empty for all.
         with_ids: Whether batches have sample ids.
-        steps: What the server does with each batch.
+        stages: What the server does with each batch.
         deal: How samples are dealt to ranks; None to deal them in order.
         buckets: Batches that are sorted by length together; 0 for none.
-        allow_new_skips: Whether a token may have a shorter list of skips.
-        allow_decoder_change: Whether to accept a token of images that other versions decoded.
         end_epoch: First epoch not to read, or None.
     """
 
@@ -57,12 +58,19 @@ class Reading:
     end: EndMode
     columns: tuple[str, ...]
     with_ids: bool
-    steps: tuple[Step, ...]
+    stages: tuple[Stage, ...]
     deal: Deal | None
     buckets: int
-    allow_new_skips: bool
-    allow_decoder_change: bool
     end_epoch: int | None
+
+    def __post_init__(self) -> None:
+        """Refuse buckets for several datasets."""
+        if self.buckets and self.subject.mixture is not None:
+            raise BadArgumentError(
+                f"order.buckets is {self.buckets} for a mixture, but buckets sort the samples of a "
+                "single dataset; leave buckets out, or read one dataset",
+                field="order",
+            )
 
     @property
     def group_count(self) -> int:
@@ -84,8 +92,8 @@ class Reading:
             return self.global_batch_size
         if self.batch_size is None:
             raise BadArgumentError(
-                "neither batch_size nor global_batch_size is given, and no state was loaded; pass "
-                "batch_size=, the samples per batch of this rank",
+                "neither batch_size nor Sharding(global_batch_size=…) is given, and no state was "
+                "loaded; pass batch_size=, the samples per batch of this rank",
                 field="batch_size",
             )
         return self.batch_size * self.group_count
@@ -110,9 +118,8 @@ class Reading:
             skips=self.subject.skips,
             token_skips=self.subject.token_skips,
             where=self.subject.where,
-            allow_new_skips=self.allow_new_skips,
-            allow_decoder_change=self.allow_decoder_change,
-            steps=self.steps,
+            allow_new_skips=self.subject.allow_new_skips,
+            stages=self.stages,
             deal=self.deal,
             buckets=self.buckets,
             order=order,
@@ -144,15 +151,16 @@ class Reading:
         Raises:
             TokenSpecChangedError: The token belongs to other options; the message names them.
         """
-        if self.buckets and self.buckets != token.buckets:
+        buckets, _ = split_buckets(token.stage("buckets"))
+        if self.buckets and self.buckets != buckets:
             raise TokenSpecChangedError(
-                f"buckets is {self.buckets}, but the state has {token.buckets or 'none'}; give the "
+                f"buckets is {self.buckets}, but the state has {buckets or 'none'}; give the "
                 "buckets of its run, or start a new run without the state",
                 field="buckets",
             )
         return replace(
             self,
-            buckets=token.buckets,
+            buckets=buckets,
             order=adopt_order(self.order, token, unit_is_free=self.unit_is_free),
             global_batch_size=adopt_batch_size(
                 token,
@@ -180,11 +188,13 @@ class Reading:
         return encode_token(
             Token(
                 fingerprint=fingerprint,
-                mixture=mixture,
-                skips=skips,
-                kept=self.subject.kept,
-                buckets=self.buckets,
-                transforms=transforms_text(self.steps),
+                stages=stages_of(
+                    mixture=mixture,
+                    filter=self.subject.kept,
+                    skips=skips,
+                    buckets=buckets_text(self.buckets, ""),
+                    transforms=transforms_text(self.stages),
+                ),
                 spec=options.order,
                 epoch=epoch,
                 position=position,

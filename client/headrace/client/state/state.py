@@ -82,7 +82,7 @@ def check_end(state: Mapping[str, object], end: EndMode) -> None:
     raise TokenSpecChangedError(
         f"end: {end.value!r} requested, but the state has {shown(found)}, so epochs would have "
         f"other samples or batches from here on: give end={shown(found)}; to change it on purpose, "
-        "pass the state's token to the dataset, as token=base64.b64decode(state['token'])",
+        "pass the state's token to the dataset, as resume(base64.b64decode(state['token']))",
         field="end",
     )
 
@@ -151,5 +151,5 @@ def adopt_batch_size(
 
 def _remedy(found: int, group_count: int) -> str:
     size, rest = divmod(found, group_count)
-    keep = f"global_batch_size={found}" if rest else f"batch_size={size}"
-    return f"{keep} to keep it, or another global_batch_size= to change it on purpose"
+    keep = f"Sharding(global_batch_size={found})" if rest else f"batch_size={size}"
+    return f"{keep} to keep it, or another Sharding(global_batch_size=…) to change it on purpose"

@@ -7,10 +7,11 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from headrace.arguments import shown
-from headrace.client.options.arguments import dataset_name, where_of
-from headrace.client.options.mixture import Mixture, mixture_from, mixture_of
-from headrace.client.options.skips import SkipArgument, SkipChoice, skip_choice
+from headrace.arguments import shown, split_source, with_source
+from headrace.client.options.arguments import where_of
+from headrace.client.options.mixture import Mixture, Source, mixture_from, source_of
+from headrace.client.options.selection import Selection
+from headrace.client.options.skips import SkipChoice, skip_choice
 from headrace.client.servers.private_server import name_of_source
 from headrace.client.wire.bounds import check_filters
 from headrace.errors import BadArgumentError, TokenMalformedError, TokenSpecChangedError
@@ -40,6 +41,7 @@ class Subject:
         sample_counts: Number of kept samples of each dataset; empty if unknown.
         stored_counts: Number of all samples of each dataset; for packed rows, of documents.
         kept: Digest of the samples that the filters keep; empty without one.
+        allow_new_skips: Whether a token may have a shorter list of skips.
         skips: Samples of one dataset that are left out; None for the token's.
         token_skips: Samples that were left out when the token was made, if known.
         where: Which samples of one dataset are read; empty for all.
@@ -54,6 +56,7 @@ class Subject:
     where: str = ""
     stored_counts: tuple[int, ...] = ()
     kept: str = ""
+    allow_new_skips: bool = False
 
     @property
     def title(self) -> str:
@@ -144,7 +147,7 @@ class Subject:
             TokenSpecChangedError: The token belongs to another mixture, or to none.
         """
         if self.mixture is None:
-            if token.mixture:
+            if token.stage("mixture"):
                 raise TokenSpecChangedError(
                     f"the state belongs to a mixture, but the single dataset {self.name!r} is "
                     "requested: make the dataset with the mixture of its run"
@@ -159,20 +162,21 @@ class Subject:
             )
         mixture = self.mixture if found is None else _continued(self.mixture, found)
         spec = mixture.spec(token.spec)
-        if spec.digest != token.mixture:
+        if spec.digest != token.stage("mixture"):
             differences = () if found is None else mixture_differences(spec, found.spec(token.spec))
             raise TokenSpecChangedError(
                 "the state belongs to another mixture"
                 + (": " + "; ".join(differences) if differences else "")
                 + ". Make the dataset with the mixture of its run, or start a new run without it"
             )
-        return Subject("", mixture)
+        return Subject("", mixture, allow_new_skips=self.allow_new_skips)
 
 
 def split_rows(dataset: str) -> tuple[str, str]:
     """Return the name or URL of a dataset, and ``:LENGTH`` if its packed rows are meant, or ''."""
-    found = _ROWS.fullmatch(dataset)
-    return (dataset, "") if found is None else (found["source"], found["rows"])
+    index, source = split_source(dataset)
+    found = _ROWS.fullmatch(index)
+    return (dataset, "") if found is None else (with_source(found["source"], source), found["rows"])
 
 
 # Names hold no colon, and a dataset's URL ends in a folder, not in a port.
@@ -180,49 +184,36 @@ _ROWS = re.compile(r"(?P<source>.*[^:])(?P<rows>:[0-9]{1,7})", re.DOTALL)
 
 
 def subject_of(
-    dataset: str | Mixture | Sequence[tuple[str, float]],
-    *,
-    is_private: bool,
-    url: str | Mapping[str, str] | None = None,
-    skips: SkipArgument = None,
-    where: str | None = None,
+    dataset: Source, *, is_private: bool, url: str | Mapping[str, str] | None = None
 ) -> tuple[Subject, dict[str, str | None]]:
     """Return what is read, and the URL of each name, if known.
 
     Args:
-        dataset: Name, mixture, or pairs of name and proportion; with URLs as names if private.
+        dataset: Name, selection, mixture, or pairs of name and proportion; with URLs as names if
+            private.
         is_private: Whether a private server reads it.
         url: Its URL, if names are not URLs; for a mixture, URLs by name.
-        skips: Samples of one dataset to leave out.
-        where: Which samples of one dataset to read.
 
     Raises:
         BadArgumentError: It is an impossible mixture.
     """
-    mixture = mixture_of(dataset)
-    if mixture is None:
-        assert isinstance(dataset, str)
-        dataset = dataset_name(dataset, is_private=is_private)
-        source, rows = split_rows(dataset)
+    found = source_of(dataset)
+    if isinstance(found, Selection):
+        source, rows = split_rows(found.name)
         name = name_of_source(source) if is_private else source
         known = url if url is None or isinstance(url, str) else url.get(name)
-        subject = Subject(name + rows, skips=skip_choice(skips), where=where_of(where))
+        subject = Subject(
+            name + rows,
+            skips=skip_choice(found.skips),
+            where=where_of(found.where),
+            allow_new_skips=found.allow_new_skips,
+        )
         return subject, {name: source if is_private else known}
-    if skips is not None:
-        raise BadArgumentError(
-            "skips= is given with a mixture; expected MixtureEntry(..., skips=...) for each "
-            "dataset that has skips",
-            field="skips",
-        )
-    if where is not None:
-        raise BadArgumentError(
-            "where= is given with a mixture; expected MixtureEntry(..., where=...) for each "
-            "dataset to filter",
-            field="where",
-        )
+    mixture = found
+    subject = Subject("", mixture, allow_new_skips=mixture.allow_new_skips)
     if not is_private:
         places = url if isinstance(url, Mapping) else {}
-        return Subject("", mixture), {
+        return subject, {
             name: places.get(name)
             for name in (split_rows(entry.name)[0] for entry in mixture.datasets)
         }
@@ -238,7 +229,7 @@ def subject_of(
         replace(entry, name=name_of_source(source) + rows)
         for entry, (source, rows) in zip(mixture.datasets, sources, strict=True)
     )
-    return Subject("", replace(mixture, datasets=tuple(entries))), urls
+    return replace(subject, mixture=replace(mixture, datasets=tuple(entries))), urls
 
 
 def _skippable(dataset: pb.Dataset) -> int:

@@ -137,6 +137,7 @@ class StreamAssembler:
         *,
         keep: Keep | None = memory_of,
         bounds: Bounds | None = None,
+        on_start: Callable[[pb.StreamStart], None] | None = None,
     ) -> None:
         """Start before the first message.
 
@@ -144,11 +145,12 @@ class StreamAssembler:
             allocate: Where the payloads go.
             keep: Makes a message memory of its batch; None to copy all payloads.
             bounds: Upper bounds of a batch; None for `Bounds()`.
+            on_start: Takes the first message; None to ignore it.
         """
         self._bounds = bounds or Bounds()
         self._most_bytes = self._bounds.payload_bytes
         self._most_samples = self._bounds.sample_count
-        self._allocate, self._keep = allocate, keep
+        self._allocate, self._keep, self._on_start = allocate, keep, on_start
         self._start: pb.StreamStart | None = None
         self._layout = PayloadReader(())
         self._header: pb.BatchHeader | None = None
@@ -256,6 +258,8 @@ class StreamAssembler:
             _log.warning("%r has no samples: loops over it end at once", start.dataset.name)
         self._start = start
         self._layout = PayloadReader(start.columns)
+        if self._on_start is not None:
+            self._on_start(start)
 
     def _begin_batch(self, frame: MessageFrame) -> BatchEvent | None:
         message, _, start, end, at, stop = frame

@@ -17,23 +17,23 @@ from headrace.storage import StoreOptions
 if TYPE_CHECKING:
     import tensorflow as tf
 
-    from headrace.client import NumpyDataset, RemoteDataset
-
-End = Literal["drop_last", "uneven", "pad"]
+    from headrace.client import NumpyDataset, Order, RemoteDataset, Sharding, Transport
 
 
 class Reading(TypedDict, total=False):
-    """Arguments of `NumpyDataset` that a conversion passes on."""
+    """Arguments of `RemoteDataset` and `NumpyDataset` that a conversion passes on."""
 
+    batch_size: int
     seed: int
     shuffle: bool
+    end: Literal["drop_last", "uneven", "pad"]
     columns: Sequence[str]
-    epochs: int | None
-    end: End
+    stages: Sequence[Any]
+    transform: Callable[[Any], Any] | None
     rank: int
     world_size: int
-    steps: Sequence[Any]
-    transform: Callable[[Any], Any] | None
+    order: Order | None
+    sharding: Sharding | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,21 +65,11 @@ class Conversion:
     def dataset(
         self,
         *,
-        batch_size: int | None = None,
-        global_batch_size: int | None = None,
-        seed: int = 0,
-        shuffle: bool = True,
-        columns: Sequence[str] = (),
-        epochs: int | None = None,
-        end: End = "drop_last",
-        rank: int | None = None,
-        world_size: int | None = None,
-        dtypes: Mapping[str, str] | None = None,
-        where: str | None = None,
-        steps: Sequence[Any] = (),
-        transform: Callable[[Any], Any] | None = None,
-        restart: bool = False,
+        epochs: int | Literal["same"] | None = None,
         device: str | None = None,
+        where: str | None = None,
+        dtypes: Mapping[str, str] | None = None,
+        **reading: Unpack[Reading],
     ) -> RemoteDataset:
         """Return its batches as torch tensors, from a private server on this machine.
 
@@ -90,76 +80,56 @@ class Conversion:
         of `url`.
 
         Args:
-            batch_size: See `RemoteDataset`.
-            global_batch_size: See `RemoteDataset`.
-            seed: See `RemoteDataset`.
-            shuffle: See `RemoteDataset`.
-            columns: See `RemoteDataset`.
             epochs: See `RemoteDataset`.
-            end: See `RemoteDataset`.
-            rank: See `RemoteDataset`.
-            world_size: See `RemoteDataset`.
-            dtypes: Types of columns of numbers in batches, such as ``{"features": "float32"}``: a
-                `headrace.client.Cast` for each, after ``steps``.
-            where: See `RemoteDataset`.
-            steps: See `RemoteDataset`.
-            transform: See `RemoteDataset`.
-            restart: See `RemoteDataset`.
             device: See `RemoteDataset`.
+            where: See `headrace.client.Selection`.
+            dtypes: Types of columns of numbers in batches, such as ``{"features": "float32"}``: a
+                `headrace.client.Cast` for each, after ``stages``.
+            reading: See `RemoteDataset`.
         """
-        from headrace.client import PrivateServer, RemoteDataset  # noqa: PLC0415 - see above
+        from headrace.client import RemoteDataset, Selection  # noqa: PLC0415 - see above
 
+        reading["stages"] = _with_casts(reading.get("stages", ()), dtypes)
+        source = Selection(self.url, where=where)
         return RemoteDataset(
-            None,
-            self.url,
-            batch_size=batch_size,
-            global_batch_size=global_batch_size,
-            seed=seed,
-            shuffle=shuffle,
-            columns=columns,
-            epochs=epochs,
-            end=end,
-            rank=rank,
-            world_size=world_size,
-            where=where,
-            steps=_with_casts(steps, dtypes),
-            transform=transform,
-            restart=restart,
-            device=device,
-            private=PrivateServer(store=self._store()),
+            None, source, epochs=epochs, device=device, transport=self._transport(), **reading
         )
 
     def numpy_dataset(
         self,
         *,
-        batch_size: int,
+        epochs: int | None = None,
+        where: str | None = None,
         dtypes: Mapping[str, str] | None = None,
         **reading: Unpack[Reading],
     ) -> NumpyDataset:
         """Return the same batches as NumPy arrays, without torch.
 
         Args:
-            batch_size: See `headrace.client.NumpyDataset`.
+            epochs: See `headrace.client.NumpyDataset`.
+            where: See `headrace.client.Selection`.
             dtypes: See `dataset`.
             reading: See `headrace.client.NumpyDataset`.
         """
-        from headrace.client import NumpyDataset, PrivateServer  # noqa: PLC0415 - see above
+        from headrace.client import NumpyDataset, Selection  # noqa: PLC0415 - see above
 
-        private = PrivateServer(store=self._store())
-        reading["steps"] = _with_casts(reading.get("steps", ()), dtypes)
-        return NumpyDataset(None, self.url, batch_size=batch_size, private=private, **reading)
+        reading["stages"] = _with_casts(reading.get("stages", ()), dtypes)
+        source = Selection(self.url, where=where)
+        return NumpyDataset(None, source, epochs=epochs, transport=self._transport(), **reading)
 
     def tf_dataset(
         self,
         *,
-        batch_size: int,
+        epochs: int | None = None,
+        where: str | None = None,
         dtypes: Mapping[str, str] | None = None,
         **reading: Unpack[Reading],
     ) -> tf.data.Dataset:
         """Return the same batches as a ``tf.data.Dataset``; each iteration is one epoch.
 
         Args:
-            batch_size: See `numpy_dataset`.
+            epochs: See `numpy_dataset`.
+            where: See `numpy_dataset`.
             dtypes: See `numpy_dataset`.
             reading: See `numpy_dataset`.
 
@@ -168,7 +138,7 @@ class Conversion:
         """
         from headrace.client import tf_dataset  # noqa: PLC0415 - see above
 
-        return tf_dataset(self.numpy_dataset(batch_size=batch_size, dtypes=dtypes, **reading))
+        return tf_dataset(self.numpy_dataset(epochs=epochs, where=where, dtypes=dtypes, **reading))
 
     def delete(self) -> None:
         """Remove the conversion from the cache, for all its users.
@@ -181,15 +151,18 @@ class Conversion:
         """
         ConversionCache(self.cache_dir, options=self.options).remove(self.key)
 
-    def _store(self) -> dict[str, object] | None:
+    def _transport(self) -> Transport:
+        from headrace.client import PrivateServer, Transport  # noqa: PLC0415 - see above
+
         # Without options, all readers of this URL share one server.
-        return None if self.options == StoreOptions() else asdict(self.options)
+        store = None if self.options == StoreOptions() else asdict(self.options)
+        return Transport(private=PrivateServer(store=store))
 
 
-def _with_casts(steps: Sequence[Any], dtypes: Mapping[str, str] | None) -> Sequence[Any]:
+def _with_casts(stages: Sequence[Any], dtypes: Mapping[str, str] | None) -> Sequence[Any]:
     from headrace.client import Cast  # noqa: PLC0415 - see above
 
     mapping_or_none("dtypes", dtypes, wanted='types by column, such as {"features": "float32"}')
     if not dtypes:
-        return steps
-    return (*steps, *(Cast(column, dtype) for column, dtype in dtypes.items()))
+        return stages
+    return (*stages, *(Cast(column, dtype) for column, dtype in dtypes.items()))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 from typing import TYPE_CHECKING, Literal
 
 from headrace.arguments import shown as argument_shown
@@ -238,8 +239,8 @@ def _check_spark(
         )
     if spark is not None and (source_format != "images" or how.on_error != "refuse"):
         raise BadArgumentError(
-            f"spark is given for {source_format} with on_error={how.on_error!r}; expected images "
-            "and 'refuse', or no spark (on the command line: no --master)",
+            f"spark is given for {source_format} with on_error={how.on_error!r}, but it reads "
+            "only images, and on_error='refuse'; leave spark= out",
             field="spark",
         )
 
@@ -252,11 +253,7 @@ def _parts(
     opened: ExitStack,
 ) -> dict[str, SourcePieces]:
     if source_format != "huggingface":
-        kind = SourceOptions(
-            source=_SOURCES[source_format],
-            allow_pickle=how.allow_pickle,
-            table_version=how.table_version,
-        )
+        kind = replace(how, source=_SOURCES[source_format])
         pieces = dataset_pieces(source, options=reach, source_options=kind)
         return {"": opened.enter_context(pieces)}
     found = find_splits(source, options=reach)

@@ -197,9 +197,16 @@ def write_rows(
     """
     rows, plan = plan_rows(df, wanted)
     context = context_of(df)
-    counters = make_counters(context) if progress else None
+    counters = make_counters(context)
     handover = (bounded_handover if context else plain_handover)(rows)
-    task = make_task(plan, url, options=wanted.options, names=handover.names, count=counters)
+    task = make_task(
+        plan,
+        url,
+        options=wanted.options,
+        names=handover.names,
+        count=counters if progress else None,
+        tell=counters.failure.add if counters else None,
+    )
     # A function is called once per partition, and fractions draw by the number of a partition.
     groups = bool(context) and plan.function is None and plan.splitter is None
 
@@ -222,7 +229,7 @@ def write_rows(
 
         def merge(groups: tuple[ShardGroup, ...]) -> Sequence[Row]:
             numbers = df.sparkSession.range(0, len(groups), 1, len(groups))
-            merging = MergeTask(replace(task, count=None), groups)
+            merging = MergeTask(replace(task, count=None, tell=None), groups)
             return run_job(numbers.mapInArrow(merging, ROW_SCHEMA), progress=stages.next())
 
         return write_task(task, run, merge=merge, mode=wanted.mode)

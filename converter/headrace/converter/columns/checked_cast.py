@@ -38,10 +38,10 @@ def checked_cast(column: Array, kind: pa.DataType, *, name: str, first_sample: i
     try:
         cast = _cast(column, kind)
     except (pa.ArrowInvalid, OverflowError) as error:
-        at = _first_unfit(column, kind)
+        at, reason = _first_unfit(column, kind) or (0, error)  # Arrow's may be about another one
         raise BadArgumentError(
             f"column {name!r}: sample {first_sample + at} of its task is {_short(column[at])}, "
-            f"which {kind} cannot represent ({error}); choose another type, or correct the value",
+            f"which {kind} cannot represent ({reason}); choose another type, or correct the value",
             field=name,
         ) from error
     return cast
@@ -105,14 +105,14 @@ def _infinite(column: Array) -> int:
     return int(np.isinf(column.to_numpy(zero_copy_only=False)).sum())
 
 
-def _first_unfit(column: Array, kind: pa.DataType) -> int:
-    """Return the first sample that does not fit; slow, and only called if there is one."""
+def _first_unfit(column: Array, kind: pa.DataType) -> tuple[int, Exception] | None:
+    """Return the first sample that does not fit, and why; slow, and only called if there is one."""
     for at in range(len(column)):
         try:
             _cast(column.take([at]), kind)  # a slice would keep its neighbours' items
-        except (pa.ArrowInvalid, OverflowError):
-            return at
-    return 0
+        except (pa.ArrowInvalid, OverflowError) as error:
+            return at, error
+    return None
 
 
 def _short(value: pa.Scalar[Any]) -> str:

@@ -102,7 +102,7 @@ class _Sorted:
         if not self.skip:
             raise BadArgumentError(
                 f"below {self.place}: {FilesLeftOut('file', reason, found)}; {advice}, or leave "
-                "such files out with on_error='skip' (--on-error skip)",
+                "such files out with on_error='skip'",
                 field="SRC",
             )
         self.leave_out("file", reason, found)
@@ -258,8 +258,8 @@ def _doubt(place: str, split: str, folders: Mapping[str, Sequence[str]]) -> str:
     )
     return (
         f"images below {where} are at several depths, or more than one folder deep, so their class "
-        f"is ambiguous: {found}; give label='first', 'last' or 'none' (--label first: the folder "
-        "right below it, last: the folder that contains the image, none: no labels)"
+        f"is ambiguous: {found}; give label='first' (the folder right below it), label='last' (the "
+        "folder that contains the image) or label='none'"
     )
 
 
@@ -273,7 +273,7 @@ def _refuse_look_alikes(names: Iterable[str], place: str) -> None:
         shown = "; ".join(" and ".join(map(repr, group)) for group in doubles[:_SHOWN])
         raise BadArgumentError(
             f"classes of {place} may be the same, but would be two: {shown}; rename one of the "
-            "folders, or give label='first' (--label first) to keep both",
+            "folders, or give label='first' to keep both",
             field="label",
         )
 

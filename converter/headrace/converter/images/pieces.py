@@ -8,6 +8,7 @@ from collections import deque
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TypeAlias
 
 import pyarrow as pa
@@ -16,6 +17,7 @@ from headrace.converter.images.intact import problem_of
 from headrace.converter.images.layout import FilesLeftOut, FolderPlan, format_by_name
 from headrace.errors import BadArgumentError
 from headrace.storage import DEFAULT_BLOCK_BYTES, Store, StoreOptions, open_store, with_classes
+from headrace.storage.store.os_errors import translated
 
 SPLIT_COLUMN = "split"
 """The column with each image's split, if the folder has splits; it is not stored."""
@@ -106,7 +108,7 @@ class ImagePieces:
         if self.skipped is None:
             raise BadArgumentError(
                 f"{name} in {self.url} is not a complete image: {problem}; restore or remove it, "
-                "or leave out all such images with on_error='skip' (--on-error skip)",
+                "or leave out all such images with on_error='skip'",
                 field="SRC",
             )
         self.skipped.add(name, problem)
@@ -115,7 +117,7 @@ class ImagePieces:
     def _contents(self, store: Store, piece: int) -> Iterator[bytes]:
         names = [name for name, _, _ in self.files[piece]]
         if "://" not in store.url:  # for a disk, threads cost more than they hide
-            yield from map(store.read, names)
+            yield from (_read_file(store.url, name) for name in names)
             return
         with ThreadPoolExecutor(_READERS, thread_name_prefix="headrace-images") as pool:
             coming: deque[Future[bytes]] = deque()
@@ -189,3 +191,9 @@ def _cut(parts: dict[str, Sequence[tuple[str, int, int | None]]]) -> tuple[tuple
             pieces[-1].append((name, split, label))
             size += stored_bytes
     return tuple(map(tuple, pieces))
+
+
+def _read_file(folder: str, name: str) -> bytes:
+    """Read a file of this machine, also behind a link that leads out: the user named the folder."""
+    with translated(name, folder, advice="check owner and mode"):
+        return Path(folder, name).read_bytes()

@@ -6,7 +6,8 @@ client reports progress and accepts cancellation while it waits.
 Contract of `run_job`:
 
 1. Success: the rows of all partitions, each partition once.
-2. Failure: the error that a task raised, unchanged if it is one of ours.
+2. Failure: the error that a task raised, unchanged if it is one of ours, or that it told through
+   the job's counters, which ends the other tasks.
 3. Cancel: an interrupt of the caller cancels the job and continues.
 4. After 2 and 3 no task of the job runs any more, as far as Spark can tell within a minute: for its
    driver, a failed or cancelled job is over while its tasks are still writing.
@@ -26,11 +27,12 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped] # py4j has no stubs
+from pyspark.accumulators import AccumulatorParam
 from pyspark.errors import PySparkException
 
 from headrace.converter.progress.progress import Progress
-from headrace.converter.tasks.failure import error_in
-from headrace.errors import ConfigurationError, HeadraceError
+from headrace.converter.tasks.failure import error_in, says_all
+from headrace.errors import ConfigurationError
 
 if TYPE_CHECKING:
     from pyspark import Accumulator, SparkContext, SparkStageInfo
@@ -46,17 +48,35 @@ _MISSING = re.compile(r"^ModuleNotFoundError: No module named '([\w.]+)'", re.MU
 
 @dataclass(frozen=True, slots=True)
 class Counters:
-    """Counters of tasks for the driver. Picklable: a task can only add."""
+    """What tasks tell the driver. Picklable: a task can only add.
+
+    Attributes:
+        shards: Finished shards.
+        samples: Their samples.
+        raw_bytes: Their raw bytes.
+        failure: The first error that a task told, packed; empty for none.
+    """
 
     shards: Accumulator[int]
     samples: Accumulator[int]
     raw_bytes: Accumulator[int]
+    failure: Accumulator[str]
 
     def __call__(self, samples: int, raw_bytes: int) -> None:
         """Count a finished shard."""
         self.shards.add(1)
         self.samples.add(samples)
         self.raw_bytes.add(raw_bytes)
+
+
+class _First(AccumulatorParam[str]):
+    """Keeps the first text."""
+
+    def zero(self, value: str) -> str:  # noqa: ARG002 - as Spark calls it
+        return ""
+
+    def addInPlace(self, value1: str, value2: str) -> str:  # noqa: N802 - as Spark calls it
+        return value1 or value2
 
 
 def context_of(df: DataFrame) -> SparkContext | None:
@@ -71,7 +91,8 @@ def make_counters(context: SparkContext | None) -> Counters | None:
     """Return counters if there is a context for them."""
     if context is None:
         return None
-    return Counters(*(context.accumulator(0) for _ in range(3)))
+    shards, samples, raw_bytes = (context.accumulator(0) for _ in range(3))
+    return Counters(shards, samples, raw_bytes, context.accumulator("", _First()))
 
 
 def run_job(
@@ -90,7 +111,7 @@ def run_job(
             part of the job for it.
         properties: Spark settings for this job only, unless the session has set them; not for
             Connect, which has none.
-        counters: The counters of the job's tasks.
+        counters: What the job's tasks tell.
         progress: Called in the caller's thread a few times a second.
 
     Raises:
@@ -103,8 +124,10 @@ def run_job(
     job.start()
     try:
         while not job.wait(_POLL_S):
+            _raise_told(counters)
             if progress is not None:
                 progress(_progress_of(context, job.group, counters))
+        _raise_told(counters)
         rows = job.result()
     except BaseException:
         job.end()
@@ -141,7 +164,8 @@ class _Job:
     def end(self) -> None:
         """Cancel running tasks, and wait until they have ended."""
         deadline = time.monotonic() + _CANCEL_S
-        self._context.cancelJobGroup(self.group)
+        if self._thread.is_alive():
+            self._context.cancelJobGroup(self.group)
         self._thread.join(_CANCEL_S)
         time.sleep(_FLUSH_S)
         while _running_tasks(self._context, self.group) and time.monotonic() < deadline:
@@ -167,11 +191,21 @@ def _same(df: DataFrame) -> DataFrame:
     return df
 
 
+def _raise_told(counters: Counters | None) -> None:
+    told = error_in(counters.failure.value) if counters else None
+    if told is not None:
+        raise told
+
+
 def _collect(make: Callable[[], DataFrame]) -> list[Row]:
     try:
         return make().collect()
     except (PySparkException, Py4JJavaError) as error:
-        raise _ours(str(error)) from error
+        found = error_in(str(error))
+        if found is not None and says_all(found):
+            # Not from Spark's, with its calls of the JVM.
+            raise found from None
+        raise found or ConfigurationError(_explained(str(error))) from error
 
 
 def _run_connected(
@@ -212,11 +246,6 @@ def _run_connected(
         tasks = max(tasks_known, len({row["partition"] for row in rows}))
         progress(Progress(tasks, tasks, len(rows), 0, 0))
     return rows
-
-
-def _ours(text: str) -> HeadraceError:
-    """Find the error that a task raised in Spark's message."""
-    return error_in(text) or ConfigurationError(_explained(text))
 
 
 def _explained(text: str) -> str:

@@ -50,26 +50,18 @@ def prepare(session: SparkSession, task: ShardTask) -> None:
     Raises:
         ConfigurationError: An executor lacks a package, cannot unpickle the function, or writes
             to a path that the driver does not see.
-        StoreRefusedError: The store does not let the driver or an executor write.
-        StoreUnavailableError: The driver or an executor cannot reach the store.
+        StoreRefusedError: The store does not let an executor write.
+        StoreUnavailableError: An executor cannot reach the store.
     """
+    silent = replace(task, count=None, tell=None)
     store = open_store(task.url, options=task.options)
     try:
-        _try_writing(store, f"headrace-probe-{task.job}")
         if _is_local(session):
-            _ask_once(session, replace(task, count=None))
+            _ask_once(session, silent)
         else:
-            _ask(session, replace(task, count=None), store)
+            _ask(session, silent, store)
     finally:
         store.close()
-
-
-def _try_writing(store: Store, name: str) -> None:
-    store.write(name, b"")
-    with contextlib.suppress(
-        HeadraceError
-    ):  # permission to write without permission to delete is enough
-        store.delete(name)
 
 
 def _is_local(session: SparkSession) -> bool:

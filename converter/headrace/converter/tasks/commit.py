@@ -1,6 +1,6 @@
 """Commit the shards of a job's tasks as datasets, one per split.
 
-Contract of `commit_splits`:
+Contract of `check_splits` and `commit_splits`:
 
 1. Errors are found before the first commit if possible: a split without samples, one whose dataset
    already exists, and shards that have disappeared.
@@ -11,6 +11,7 @@ Contract of `commit_splits`:
 
 from __future__ import annotations
 
+import contextlib
 import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -21,6 +22,7 @@ import pyarrow as pa
 from headrace.converter.tasks.sinks import Entry, Format, stored_name
 from headrace.errors import (
     BadArgumentError,
+    CommitConflictError,
     HeadraceError,
     ObjectNotFoundError,
     StoreRefusedError,
@@ -69,6 +71,39 @@ def check_target(store: Store, mode: Mode, file_format: Format) -> None:
     check(store, mode)
 
 
+def try_committing(store: Store, job: str) -> None:
+    """Write a small object as a commit does, and remove it, to find out before a long job.
+
+    Raises:
+        StoreRefusedError: The store does not let this process write, or has no conditional writes.
+        StoreUnavailableError: The store cannot be reached.
+    """
+    name = f"headrace-probe-{job}"
+    with contextlib.suppress(CommitConflictError):  # stores without tags may meet another commit
+        store.write_if_absent(name, b"")
+    with contextlib.suppress(HeadraceError):  # permission to write alone is enough
+        store.delete(name)
+
+
+def check_splits(
+    stores: Mapping[str, Store],
+    shards: Mapping[str, Sequence[Entry]],
+    *,
+    mode: Mode,
+    file_format: Format,
+) -> None:
+    """Find what would make a commit fail; the arguments are those of `commit_splits`.
+
+    Raises:
+        ObjectNotFoundError: Shards have disappeared.
+        HeadraceError: A split is empty; or see `check_target`.
+    """
+    _refuse_empty(stores, shards)
+    for split, store in stores.items():
+        check_target(store, mode, file_format)
+        _refuse_lost(store, shards[split])
+
+
 def commit_splits(
     commits: Commits,
     stores: Mapping[str, Store],
@@ -93,13 +128,8 @@ def commit_splits(
         lengths: The column whose lengths are in the shards' entries, or None.
 
     Raises:
-        ObjectNotFoundError: Shards have disappeared.
         HeadraceError: See `commit_dataset` and `commit_mds`.
     """
-    _refuse_empty(stores, shards)
-    for split, store in stores.items():
-        check_target(store, mode, file_format)
-        _refuse_lost(store, shards[split])
     for split, store in stores.items():
         lost: list[StoreUnavailableError] = []
         try:

@@ -7,22 +7,45 @@ import contextlib
 import json
 import re
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import headrace.errors
-from headrace.errors import HeadraceError, InternalError
+from headrace.errors import (
+    BadArgumentError,
+    HeadraceError,
+    InternalError,
+    UnsupportedColumnError,
+)
 
 _PACKED = re.compile(r"\[headrace ([A-Za-z0-9+/=]+)\]")
 _MAX_CHARACTERS = 6000  # of a message; Spark Connect cuts much longer ones
 
 
 @contextlib.contextmanager
-def packed_for_driver() -> Iterator[None]:
-    """Raise our errors so that `error_in` finds them complete in Spark's message."""
+def packed_for_driver(tell: Callable[[str], None] | None = None) -> Iterator[None]:
+    """Raise our errors so that `error_in` finds them complete in Spark's message.
+
+    Args:
+        tell: Takes the text of an error of which `says_all` is true, which then ends the task
+            without failing it: Spark would log a failure with some 80 lines of Java, and try the
+            task again with the same values.
+    """
     try:
         yield
     except HeadraceError as error:
-        raise type(error)(f"{error.message}\n{_packed(error)}") from error
+        packed = _packed(error)
+        if tell is None or not says_all(error):
+            raise type(error)(f"{error.message}\n{packed}") from error
+        tell(packed)
+
+
+def says_all(error: HeadraceError) -> bool:
+    """Return whether a message is all that there is to know: values that cannot be stored.
+
+    Of what a caller's function raised, the traceback says more.
+    """
+    about_values = isinstance(error, BadArgumentError | UnsupportedColumnError)
+    return about_values and error.metadata.get("field") != "function"
 
 
 def error_in(text: str) -> HeadraceError | None:

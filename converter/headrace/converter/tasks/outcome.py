@@ -6,7 +6,7 @@ Contract of `write_task`:
 2. Failure, conflict or interrupt before the commit: no dataset has changed, and the shards of this
    job are removed as far as they can be found.
 3. Killed driver: as 2, but the shards stay until `headrace gc` removes them; no manifest names
-   them.
+   them. As long as the driver lives, gc of any age leaves them, because of its notes.
 4. A commit whose answer was lost, or that was interrupted, keeps its shards, because it may have
    happened.
 5. Splits are committed separately, one after another, when all have been written.
@@ -25,12 +25,20 @@ from typing import TYPE_CHECKING, Any
 
 from headrace.converter.samples.splits import ByFraction
 from headrace.converter.tasks.binary_formats import schema_with_formats
-from headrace.converter.tasks.commit import Commits, Written, check_target, commit_splits
+from headrace.converter.tasks.commit import (
+    Commits,
+    Written,
+    check_splits,
+    check_target,
+    commit_splits,
+    try_committing,
+)
 from headrace.converter.tasks.merge import ShardGroup, jobs_of, plan_merges, put_merged
 from headrace.converter.tasks.shard_task import SamplePlan, ShardTask, entry_of, split_url
 from headrace.converter.tasks.sinks import Entry, remove_objects, stored_name
 from headrace.errors import HeadraceError
 from headrace.storage import SHARD_FOLDER, Mode, Store, StoreOptions, open_store
+from headrace.storage.dataset.writer_notes import WriterNotes
 from headrace.storage.packing.lengths import document_column
 
 if TYPE_CHECKING:
@@ -47,6 +55,7 @@ def make_task(
     options: StoreOptions,
     names: tuple[str, ...] = (),
     count: Callable[[int, int], None] | None,
+    tell: Callable[[str], None] | None = None,
 ) -> ShardTask:
     """Return the task of a new job.
 
@@ -56,10 +65,11 @@ def make_task(
         options: How tasks reach the store.
         names: See `ShardTask`.
         count: See `ShardTask`.
+        tell: See `ShardTask`.
     """
     with contextlib.closing(open_store(url, options=options)) as store:
         place = store.url
-    return ShardTask(uuid.uuid4().hex[:8], place, options, plan, names, count)
+    return ShardTask(uuid.uuid4().hex[:8], place, options, plan, names, count, tell)
 
 
 def write_task(
@@ -84,18 +94,27 @@ def write_task(
         if task.plan.writing.lengths is not None:
             document_column(task.plan.schema, task.plan.writing.lengths)
         commits = Commits()
+        notes = stack.enter_context(WriterNotes(task.job))
         shards: dict[str, list[Entry]] = {split: [] for split in stores.known}
         for split in stores.known:
             check_target(stores.at(split), mode, task.plan.writing.format)
+        try_committing(stores.root, task.job)
+        for split in stores.known:
+            notes.leave(stores.at(split))
         try:
             rows = run()
             _sort_in(rows, shards)
+            for split in shards:
+                notes.leave(stores.at(split))
             groups = plan_merges(shards, shard_bytes=task.plan.writing.shard_bytes)
             for job in reversed(jobs_of(groups)):  # so that earlier indices stay valid
                 put_merged(shards, job, merge(job))
+            targets = {split: stores.at(split) for split in shards}
+            check_splits(targets, shards, mode=mode, file_format=task.plan.writing.format)
+            notes.check()
             commit_splits(
                 commits,
-                {split: stores.at(split) for split in shards},
+                targets,
                 shards,
                 schema=schema_with_formats(
                     task.plan.schema, [json.loads(row["formats"]) for row in rows]

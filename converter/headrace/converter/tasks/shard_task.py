@@ -29,6 +29,7 @@ from headrace.converter.tasks.failure import packed_for_driver
 from headrace.converter.tasks.sinks import Entry, Sink, Writing, open_sink, raw_bytes_of
 from headrace.errors import BadArgumentError, InternalError
 from headrace.storage import Store, StoreOptions, open_store
+from headrace.storage.dataset.writer_notes import TASK_LIFE_S, leave_note
 
 ROW_SCHEMA = "split string, partition int, sequence int, entry binary, formats string"
 """Spark's schema of the rows that a task yields, one for each shard."""
@@ -79,6 +80,7 @@ class ShardTask:
         plan: How rows become shards.
         names: The names of the columns that Spark passes on.
         count: Called with the samples and the raw bytes of each finished shard.
+        tell: See `packed_for_driver`.
     """
 
     job: str
@@ -87,6 +89,7 @@ class ShardTask:
     plan: SamplePlan
     names: tuple[str, ...] = ()
     count: Callable[[int, int], None] | None = None
+    tell: Callable[[str], None] | None = None
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Write the shards of one partition and yield a row for each."""
@@ -100,7 +103,7 @@ class ShardTask:
         partition, attempt = context.partitionId(), context.taskAttemptId()
         stem = f"{partition:05d}-{self.job}{attempt:04x}"
         rows = taken_over(batches, self.names)
-        with packed_for_driver():
+        with packed_for_driver(self.tell):
             yield from self.rows(rows, partition=partition, stem=stem)
 
     def rows(
@@ -204,6 +207,9 @@ class _Shards:
             )
         store = open_store(split_url(self._task.url, split), options=self._task.options)
         self._stores.append(store)
+        if isinstance(self._task.plan.splitter, ByColumn):
+            # The driver learns of this split, and leaves a note of its own, when the task is done.
+            leave_note(store, self._task.job, life_s=TASK_LIFE_S)
         sink = open_sink(store, self._schema, self._task.plan.writing, stem=self._stem)
         self._sinks[split] = sink
         self._formats[split] = Formats(self._schema)

@@ -18,8 +18,9 @@ import pyarrow as pa
 
 from headrace.converter.samples.splits import SPLIT_NAMES
 from headrace.converter.text.options import TextKind
-from headrace.errors import BadArgumentError, ObjectNotFoundError
+from headrace.errors import BadArgumentError
 from headrace.storage import Store, StoreOptions, open_store
+from headrace.storage.source.other_kinds import has_object
 
 if TYPE_CHECKING:
     from collections.abc import Buffer  # type: ignore[attr-defined,unused-ignore] # since 3.12
@@ -187,11 +188,7 @@ def _single(source: str, kind: TextKind, options: StoreOptions) -> tuple[str, st
         return None
     # Spark writes folders with names like those of files.
     with contextlib.closing(open_store(folder, options=options)) as store:
-        try:
-            store.read(name, offset=0, length=1)
-        except ObjectNotFoundError:
-            return None
-    return folder, name, 0
+        return (folder, name, 0) if has_object(store, name) else None
 
 
 def _is_hidden(name: str) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import cached_property
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -25,10 +26,13 @@ from headrace.order.dataset.step import Step
 from headrace.order.dealing.cohorts import DealtSteps, LaneDeal
 from headrace.order.dealing.dealing import Dealings
 from headrace.order.dealing.lanes import LaneSplit
-from headrace.order.samples.runs import make_pieces, make_runs
+from headrace.order.dealing.ramp import first_samples
+from headrace.order.samples.runs import RunPieces, make_pieces, make_runs
 from headrace.order.samples.shard_table import ShardTable
 from headrace.order.samples.skips import Skipper, Skips, skipper_of
 from headrace.order.samples.spec import OrderSpec
+from headrace.order.spread.halves import Halves, halve
+from headrace.order.spread.lane_layout import LaneLayout
 from headrace.order.spread.spread import Spread, StoredLayout
 
 _Array = NDArray[np.int64]
@@ -41,6 +45,7 @@ _CHUNK_BYTES: Final = 16 << 20
 # Bounds the memory for lanes, of which there may be a million.
 _MOST_NOTED: Final = 1 << 10
 _LAYOUT_BYTES: Final = 96 << 20
+_HALVES_BYTES: Final = 8 << 20
 _NETWORK_BYTES: Final = 4 << 20
 _DEALT_BYTES: Final = 24 << 20
 
@@ -95,13 +100,11 @@ class Order:
         self._walk = walk
         self._split = LaneSplit(self.sample_count, spec.lanes, spec.unit)
         self.stretches: Final = self._split.stretches
-        self.runs_of: Final = self._runs.around
-        alone = spec.lanes == 1 and self.memory_samples >= self.sample_count
-        self._is_stored = alone or not spec.shuffle
-        self._pieces = None if self._is_stored else make_pieces(self._runs)
+        self._is_whole = spec.lanes == 1 and self.memory_samples >= self.sample_count
         self._root_key = derive(0, spec.seed)
-        self._dealings: dict[int, Dealings] = {}
+        self._dealings: dict[tuple[int, bool], Dealings] = {}
         self._layouts: BoundedCache[int, Spread | StoredLayout] = BoundedCache(_LAYOUT_BYTES)
+        self._halves: BoundedCache[tuple[int, int], Halves] = BoundedCache(_HALVES_BYTES)
         self._chunks: BoundedCache[tuple[int, ...], _Array] = BoundedCache(_CHUNK_BYTES)
         # By lane: finding the step of a place takes ten times as long as reading the place.
         self._latest: dict[int, _Chunk] = {}
@@ -172,14 +175,13 @@ class Order:
         """
         if self._skipper is not None or not self.spec.shuffle:
             return None
-        dealing = self._dealing(lane)
+        dealing = self._dealing(epoch, lane)
         number, start, count = dealing.step_at(0, place)
         if count > NETWORK_LIMIT:
             return None
         entries = dealing.entries(0, number)
         low, high = dealing.stretch(0, number, entries)
-        base = self._split.start(lane)
-        runs = self._layout(epoch).stretch(base + low, base + high)
+        runs = self._lane_layout(epoch, lane).stretch(low, high)
         if runs is None:
             return None
         key = derive(self._root_key, epoch, Stream.STEP, lane, number)
@@ -198,6 +200,30 @@ class Order:
             first_ids=runs[0],
             lengths=runs[1],
         )
+
+    def runs_of(self, epoch: int, sample_ids: _Array) -> tuple[_Array, _Array]:
+        """Return the first id of what is read with each sample, and the one after its last.
+
+        That is the sample's run, or its half of the run where halves come one after the other.
+
+        Args:
+            epoch: In [0, 2**62).
+            sample_ids: (n,) int64, each in [0, `sample_count`).
+        """
+        first, stop = self._runs.around(sample_ids)
+        if not self.spec.shuffle or not self._dealing(epoch, 0).opening_samples[0]:
+            return first, stop
+        offsets = self._layout(epoch).offsets(sample_ids)
+        lanes = self._lanes_of(offsets)
+        inside = np.zeros(len(sample_ids), np.bool_)
+        for lane in np.unique(lanes).tolist():
+            low, high = self._lane_layout(epoch, lane).opening
+            own = offsets - self._split.start(lane)
+            inside |= (lanes == lane) & (own >= low) & (own < high)
+        middle = self._runs.half_ends(sample_ids)
+        is_second = sample_ids >= middle
+        first = np.where(inside & is_second, middle, first)
+        return first, np.where(inside & ~is_second, middle, stop)
 
     def lane_place(self, lane: int, position: int) -> int:
         """Return how many positions before `position`, in [0, `sample_count`], a lane fills."""
@@ -249,12 +275,11 @@ class Order:
                 field="sample_ids",
             )
         offsets = self._layout(epoch).offsets(sample_ids)
-        starts = np.array([self._split.start(lane) for lane in range(1, self.spec.lanes)])
-        lanes = np.searchsorted(starts, offsets, side="right")
+        lanes = self._lanes_of(offsets)
         positions = np.empty_like(sample_ids)
         for lane in np.unique(lanes).tolist():
             (members,) = np.nonzero(lanes == lane)
-            places = self._places(epoch, lane, offsets[members] - self._split.start(lane))
+            places = self._places(epoch, lane, offsets[members])
             positions[members] = self._split.positions(lane, places)
         return positions
 
@@ -298,6 +323,10 @@ class Order:
             position[:0] if is_skipped else np.sort(np.append(position, more))
             for position, more, is_skipped in zip(own, others, skipped.tolist(), strict=True)
         ]
+
+    def _lanes_of(self, offsets: _Array) -> _Array:
+        starts = np.array([self._split.start(lane) for lane in range(1, self.spec.lanes)])
+        return np.searchsorted(starts, offsets, side="right")
 
     def _stored_ids(self, epoch: int, start: int, stop: int) -> _Array:
         # The ids before substitution, so skipped samples are among them.
@@ -358,15 +387,15 @@ class Order:
             chunk = self._chunks.find((epoch, lane, *latest.key))
             if chunk is not None:
                 return latest.start, chunk
-        dealing = self._dealing(lane)
+        dealing = self._dealing(epoch, lane)
         step, start, length = dealing.step_at(0, place)
         if length > SORT_LIMIT:
             first = (place - start) // _CHUNK_SAMPLES * _CHUNK_SAMPLES
             part = (first, min(first + _CHUNK_SAMPLES, length))
             self._note(lane, _Chunk(epoch, start + part[0], start + part[1], (step, part[1])))
-            return start + first, self._part(epoch, lane, step, length, part)
+            return start + first, self._part(epoch, lane, (step, start, length), part)
         together = max(_CHUNK_SAMPLES // int(dealing.step_samples[0]), 1)
-        last = int(dealing.cohorts[0])
+        last = int(dealing.last_steps[0])
         first = step if step == last else step - step % together
         stop = min(first + together, max(last, first + 1))
         # Large steps among them are permuted otherwise.
@@ -399,10 +428,17 @@ class Order:
             self._latest.clear()
         self._latest[lane] = chunk
 
-    def _part(self, epoch: int, lane: int, step: int, length: int, part: tuple[int, int]) -> _Array:
-        # A part of a step that is too large to be sorted.
+    def _part(
+        self, epoch: int, lane: int, found: tuple[int, int, int], part: tuple[int, int]
+    ) -> _Array:
+        # A part of a step, as `Dealings.step_at` returns it, that is too large to be sorted.
+        step, start, length = found
+
         def make() -> _Array:
             slots = self._permuter(epoch, lane, step, length)(np.arange(*part))
+            if not self._dealing(epoch, lane).is_dealt(0, step):
+                slots += start
+                return self._lane_layout(epoch, lane).sample_ids(slots)
             whole = self._whole(epoch, lane, step, step + 1)
             if whole is not None:
                 return whole.take(slots).astype(np.int64, copy=False)
@@ -424,33 +460,32 @@ class Order:
 
     def _deal(self, epoch: int, lane: int, steps: _Array, slots: _Array) -> _Array:
         keys = self._deal_keys(epoch, lane)
-        offsets = self._dealing(lane).offsets(*keys, 0, steps, slots)
-        offsets += self._split.start(lane)
-        return self._layout(epoch).sample_ids(offsets)
+        offsets = self._dealing(epoch, lane).offsets(*keys, 0, steps, slots)
+        return self._lane_layout(epoch, lane).sample_ids(offsets)
 
     def _whole(
         self, epoch: int, lane: int, first: int, stop: int
     ) -> NDArray[np.int32] | NDArray[np.int64] | None:
         # The samples of steps by slot, if whole cohorts are worked out for them.
-        dealing = self._dealing(lane)
+        dealing = self._dealing(epoch, lane)
         first_full, stop_full = dealing.full_steps(0)
         held = self.memory_samples * self.spec.lanes
         if not (first_full <= first and stop <= stop_full and self._dealt.has_room_for(held)):
             return None
-        start, layout = self._split.start(lane), self._layout(epoch)
         deal = LaneDeal(
             (epoch, lane),
             dealing.full_cohorts(0),
             *self._deal_keys(epoch, lane),
-            lambda low, high: layout.between(start + low, start + high),
+            self._lane_layout(epoch, lane).between,
         )
         return self._dealt.read(deal, first, stop)
 
     def _places(self, epoch: int, lane: int, offsets: _Array) -> _Array:
-        # Turn offsets in a lane's layout into places in the lane.
+        # Turn offsets in the layout into places in the lane that has them.
         if not self.spec.shuffle:
-            return offsets
-        dealing = self._dealing(lane)
+            return offsets - self._split.start(lane)
+        offsets = self._lane_layout(epoch, lane).offsets(offsets)
+        dealing = self._dealing(epoch, lane)
         steps, slots = dealing.slots(*self._deal_keys(epoch, lane), 0, offsets)
         places = np.empty_like(slots)
         numbers, owners = np.unique(steps, return_inverse=True)
@@ -498,19 +533,44 @@ class Order:
         keys = np.array([derive(self._root_key, epoch, Stream.DEAL, lane)], np.uint64)
         return keys, second_keys_of(keys)
 
-    def _dealing(self, lane: int) -> Dealings:
-        length = self._split.length(lane)
-        if length not in self._dealings:
+    def _dealing(self, epoch: int, lane: int) -> Dealings:
+        length, has_ramp = self._split.length(lane), self.spec.ramp and epoch == 0
+        found = self._dealings.get((length, has_ramp))
+        if found is None:
             # Lengths of lanes differ only by the rounding of a unit, so there are few.
-            self._dealings[length] = Dealings(np.array([length]), np.array([self.memory_samples]))
-        return self._dealings[length]
+            counts = np.array([[self.sample_count], [self._runs.count]], np.int64)
+            found = Dealings(
+                np.array([length], np.int64),
+                np.array([self.memory_samples], np.int64),
+                first_samples(*counts) * has_ramp,
+            )
+            self._dealings[length, has_ramp] = found
+        return found
+
+    def _lane_layout(self, epoch: int, lane: int) -> LaneLayout:
+        layout, start = self._layout(epoch), self._split.start(lane)
+        dealing = self._dealing(epoch, lane)
+        first = int(dealing.opening[0])
+        stop = first + 2 * int(dealing.opening_samples[0])
+
+        def make() -> Halves:
+            return halve(layout, self._runs, start + first, start + stop)
+
+        return LaneLayout(
+            layout, start, (first, stop), lambda: self._halves.get((epoch, lane), make)
+        )
 
     def _layout(self, epoch: int) -> Spread | StoredLayout:
-        pieces = self._pieces
-        if pieces is None:
-            return self._layouts.get(0, StoredLayout)
+        # A whole epoch that is permuted at once needs no layout.
+        is_stored = self._is_whole and not self._dealing(epoch, 0).opening[0]
+        if is_stored or not self.spec.shuffle:
+            return self._layouts.get(-1, StoredLayout)
         key = derive(self._root_key, epoch)
-        return self._layouts.get(epoch, lambda: Spread(self._runs, pieces, key))
+        return self._layouts.get(epoch, lambda: Spread(self._runs, self._pieces, key))
+
+    @cached_property
+    def _pieces(self) -> RunPieces:
+        return make_pieces(self._runs)
 
 
 def _memory(spec: OrderSpec, table: ShardTable) -> int:

@@ -93,14 +93,16 @@ class KeptOrder:
         numbers = self.kept.numbers(np.array(damaged, np.int64)).tolist()
         return int(self.kept.sample_ids(np.array([self._order.substitute(epoch, numbers)]))[0])
 
-    def runs_of(self, sample_ids: _Array) -> tuple[_Array, _Array]:
+    def runs_of(self, epoch: int, sample_ids: _Array) -> tuple[_Array, _Array]:
         """Return the first kept sample of each sample's run, and the one after its last."""
-        firsts, stops = self._order.runs_of(self.kept.numbers(sample_ids))
+        firsts, stops = self._order.runs_of(epoch, self.kept.numbers(sample_ids))
         return self.kept.sample_ids(firsts), self.kept.sample_ids(stops - 1) + 1
 
-    def run_members(self, sample_ids: _Array) -> _Array:
+    def run_members(self, epoch: int, sample_ids: _Array) -> _Array:
         """Return all kept samples of the runs that hold the given samples, rising."""
-        return _members(self._order.runs_of(self.kept.numbers(sample_ids)), self.kept.sample_ids)
+        return _members(
+            self._order.runs_of(epoch, self.kept.numbers(sample_ids)), self.kept.sample_ids
+        )
 
 
 class KeptMixtureOrder:
@@ -139,6 +141,7 @@ class KeptMixtureOrder:
         self.skips: Final = join_skips(skips, self.first_ids)
         self.sample_count: Final = self._order.sample_count
         self.memory_samples: Final = self._order.memory_samples
+        self.shares: Final = self._order.shares
         self.check_global_batch_size = self._order.check_global_batch_size
         self.skipped = self._order.skipped
 
@@ -164,14 +167,14 @@ class KeptMixtureOrder:
         numbers = self._numbers(np.array(damaged, np.int64)).tolist()
         return int(self._whole(np.array([self._order.substitute(epoch, numbers)]))[0])
 
-    def runs_of(self, sample_ids: _Array) -> tuple[_Array, _Array]:
+    def runs_of(self, epoch: int, sample_ids: _Array) -> tuple[_Array, _Array]:
         """Return the first kept sample of each sample's run, and the one after its last."""
-        firsts, stops = self._order.runs_of(self._numbers(sample_ids))
+        firsts, stops = self._order.runs_of(epoch, self._numbers(sample_ids))
         return self._whole(firsts), self._whole(stops - 1) + 1
 
-    def run_members(self, sample_ids: _Array) -> _Array:
+    def run_members(self, epoch: int, sample_ids: _Array) -> _Array:
         """Return all kept samples of the runs that hold the given samples, rising."""
-        return _members(self._order.runs_of(self._numbers(sample_ids)), self._whole)
+        return _members(self._order.runs_of(epoch, self._numbers(sample_ids)), self._whole)
 
     def _whole(self, numbers: _Array) -> _Array:
         inner, outer = self._order.first_ids, self.first_ids

@@ -99,6 +99,18 @@ def memories(
     )
 
 
+def draw_shares(draws: _Array, schedule: Schedule | None) -> NDArray[np.float64]:
+    """Return each dataset's share of the draws: (datasets,) float64 with the sum 1, or zeros.
+
+    Args:
+        draws: (datasets,) int64, draws of an epoch; unused with a schedule.
+        schedule: Weights over the run, or None; the greatest weight of each dataset counts.
+    """
+    weights = (draws if schedule is None else _greatest(schedule)).astype(np.float64)
+    shares: NDArray[np.float64] = weights / max(1.0, weights.sum())
+    return shares
+
+
 def check_total(things: str, counts: Sequence[int]) -> None:
     """Refuse datasets with too many samples or draws in all.
 

@@ -16,11 +16,13 @@ from headrace.order.basics.permutation import permutations, permute, unpermute
 from headrace.order.basics.segments import starts_of, totals
 from headrace.order.dealing.dealing import Dealings
 from headrace.order.dealing.lanes import LaneSplit
+from headrace.order.dealing.ramp import first_samples
 from headrace.order.mixture.choice import FixedChoice, dataset_keys
 from headrace.order.samples.runs import Runs, make_all_runs, make_pieces
 from headrace.order.samples.shard_table import ShardTable
 from headrace.order.samples.skips import Skipper, Skips, skipper_of
 from headrace.order.samples.spec import OrderSpec
+from headrace.order.spread.halves import Halves, halve
 from headrace.order.spread.passes import PASS_RUNS, OpenPasses, Passes, PassMaker
 from headrace.order.spread.spread import Spread, StoredLayout
 
@@ -30,6 +32,7 @@ _Array: TypeAlias = NDArray[np.int64]
 SORT_LIMIT: Final = 1 << 6
 _LAYOUT_BYTES: Final = 96 << 20
 # Small, because adding to a table means copying it.
+_HALVES_BYTES: Final = 8 << 20
 _PASS_BYTES: Final = 8 << 20
 
 
@@ -96,17 +99,21 @@ class Members:
         self._used_starts = starts_of(counts)
         self._split = LaneSplit(int(self._used_starts[-1]), spec.lanes, spec.unit)
         self._keys = dataset_keys(spec.seed, len(tables))
-        whole = (self.memories >= counts) & (spec.lanes == 1)
-        self._is_stored = whole if spec.shuffle else np.ones_like(whole)
-        few = totals(self._runs.counts, np.diff(self._runs.starts)) <= PASS_RUNS
+        run_counts = totals(self._runs.counts, np.diff(self._runs.starts))
+        self._first_samples = first_samples(counts, run_counts) * spec.ramp
+        # In what follows, the passes after the first of each dataset come before the first ones.
+        self._dealings: dict[int, Dealings] = {}
+        whole = np.tile((self.memories >= counts) & (spec.lanes == 1), 2)
+        self._is_stored = whole & (self._dealing(0).opening == 0) | (not spec.shuffle)
+        few = np.tile(run_counts <= PASS_RUNS, 2)
         # Datasets whose passes are opened together; the others are opened one by one.
         self._is_small = few & ~self._is_stored
-        self._maker = PassMaker(self._runs, self._is_small)
+        self._maker = PassMaker(self._runs, self._is_small.reshape(2, -1).any(axis=0))
         self._passes = OpenPasses(_PASS_BYTES)
         self._skippers = self._make_skippers(skips, titles, drawn)
         self._is_single = ~few & ~self._is_stored
-        self._is_single[list(self._skippers)] = True
-        self._dealings: dict[int, Dealings] = {}
+        self._is_single.reshape(2, -1)[:, list(self._skippers)] = True
+        self._halves: BoundedCache[tuple[int, int, int], Halves] = BoundedCache(_HALVES_BYTES)
         self._layouts: BoundedCache[tuple[int, int], Spread | StoredLayout] = BoundedCache(
             _LAYOUT_BYTES
         )
@@ -248,20 +255,31 @@ class Members:
 
     def _dealt(self, lane: int, drawn: _Drawn) -> _Array:
         # Turn places in the steps of lanes into offsets in their layouts.
-        dealings, owners, groups = self._dealing(lane), drawn.datasets, drawn.groups
-        keys = derive_each(self._keys[owners[drawn.firsts]], drawn.passes)
+        dealings, groups = self._dealing(lane), drawn.groups
+        keys = derive_each(self._keys[drawn.datasets[drawn.firsts]], drawn.passes)
+        owners = self._owners(drawn.datasets, drawn.passes[groups])
         steps = dealings.steps_of(owners, drawn.places)
         slots = drawn.places - dealings.step_start(owners, steps)
         step_keys = derive_each(derive_each(keys, Stream.STEP, lane)[groups], steps)
         slots = _permuted(step_keys, dealings.step_length(owners, steps), slots)
         deal_keys = derive_each(keys, Stream.DEAL, lane)
         second = second_keys_of(deal_keys)[groups]
-        return dealings.offsets(deal_keys[groups], second, owners, steps, slots)
+        offsets = dealings.offsets(deal_keys[groups], second, owners, steps, slots)
+        # Where halves of runs come, which is a small part of a pass.
+        past = offsets - dealings.opening[owners]
+        (inside,) = np.nonzero((past >= 0) & (past < 2 * dealings.opening_samples[owners]))
+        for group in np.unique(groups[inside]).tolist():
+            dataset = int(drawn.datasets[drawn.firsts[group]])
+            some = inside[groups[inside] == group]
+            halves = self._opening(lane, dataset, int(drawn.passes[group]))
+            offsets[some] += halves.offsets_at(past[some]) - past[some]
+        return offsets
 
     def _read(self, drawn: _Drawn, offsets: _Array) -> None:
         # Replace offsets in the layouts of passes by sample ids in their datasets.
         owners = drawn.datasets[drawn.firsts]
-        small = self._is_small[owners]
+        kinds = self._owners(owners, drawn.passes)
+        small = self._is_small[kinds]
         if small.any():
             chosen = small[drawn.groups]
             keys = derive_each(self._keys[owners], drawn.passes)
@@ -275,7 +293,7 @@ class Members:
             slots = slots[of_group[drawn.groups[chosen]]]
             offsets[chosen] = passes.sample_ids(slots, offsets[chosen])
         bounds = [*drawn.firsts.tolist(), len(offsets)]
-        for group in np.flatnonzero(self._is_single[owners]).tolist():
+        for group in np.flatnonzero(self._is_single[kinds]).tolist():
             dataset, number = int(owners[group]), int(drawn.passes[group])
             own = slice(bounds[group], bounds[group + 1])
             if not small[group]:
@@ -298,14 +316,19 @@ class Members:
         offsets = offsets[(offsets >= 0) & (offsets < int(lane_lengths[dataset]))]
         if not self._spec.shuffle or not len(offsets):
             return offsets
-        dealings = self._dealing(lane)
+        dealings, owner = self._dealing(lane), int(self._owners(dataset, number))
+        past = offsets - dealings.opening[owner]
+        inside = (past >= 0) & (past < 2 * dealings.opening_samples[owner])
+        if inside.any():
+            halves = self._opening(lane, dataset, number)
+            offsets[inside] += halves.places_of(past[inside]) - past[inside]
         pass_key = derive(int(self._keys[dataset]), number)
         deal_key = np.array([derive(pass_key, Stream.DEAL, lane)], np.uint64)
-        steps, slots = dealings.slots(deal_key, second_keys_of(deal_key), dataset, offsets)
-        lengths = dealings.step_length(dataset, steps)
+        steps, slots = dealings.slots(deal_key, second_keys_of(deal_key), owner, offsets)
+        lengths = dealings.step_length(owner, steps)
         step_keys = [derive(pass_key, Stream.STEP, lane, step) for step in steps.tolist()]
         places = _unpermuted(np.array(step_keys, np.uint64), lengths, slots)
-        places += dealings.step_start(dataset, steps)
+        places += dealings.step_start(owner, steps)
         return places
 
     def _runs_of(self, dataset: int) -> Runs:
@@ -316,13 +339,28 @@ class Members:
     def _skip_key(self, dataset: int, number: int) -> int:
         return derive(int(self._keys[dataset]), number, Stream.SKIPS)
 
+    def _owners(self, datasets: _Array | int, passes: _Array | int) -> _Array:
+        # Only first passes may have a ramp.
+        return np.asarray(datasets + (np.asarray(passes) == 0) * len(self._keys))
+
     def _dealing(self, lane: int) -> Dealings:
         if lane not in self._dealings:
-            self._dealings[lane] = Dealings(self._lane_ranges(lane)[1], self.memories)
+            lengths, memories = np.tile([self._lane_ranges(lane)[1], self.memories], 2)
+            ramps = np.concatenate([np.zeros_like(self._first_samples), self._first_samples])
+            self._dealings[lane] = Dealings(lengths, memories, ramps)
         return self._dealings[lane]
 
+    def _opening(self, lane: int, dataset: int, number: int) -> Halves:
+        def make() -> Halves:
+            dealings, owner = self._dealing(lane), int(self._owners(dataset, number))
+            first = int(dealings.opening[owner] + self._lane_ranges(lane)[0][dataset])
+            stop = first + 2 * int(dealings.opening_samples[owner])
+            return halve(self._layout(dataset, number), self._runs_of(dataset), first, stop)
+
+        return self._halves.get((lane, dataset, number), make)
+
     def _layout(self, dataset: int, number: int) -> Spread | StoredLayout:
-        if self._is_stored[dataset]:
+        if self._is_stored[self._owners(dataset, number)]:
             return StoredLayout()
 
         def make() -> Spread:

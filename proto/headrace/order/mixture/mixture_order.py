@@ -17,6 +17,7 @@ from headrace.order.basics.segments import starts_of
 from headrace.order.dealing.lanes import LaneSplit
 from headrace.order.mixture.amounts import (
     check_total,
+    draw_shares,
     drawn_datasets,
     epoch_draws,
     epoch_positions,
@@ -237,8 +238,12 @@ class MixtureOrder:
         """
         return self._members.substitute(epoch, damaged)
 
-    def runs_of(self, sample_ids: _Array) -> tuple[_Array, _Array]:
-        """Return the first id of each sample's run, and the one after its last, in the mixture."""
+    def runs_of(self, epoch: int, sample_ids: _Array) -> tuple[_Array, _Array]:
+        """Return the first id of each sample's run, and the one after its last, in the mixture.
+
+        Runs are read whole in any epoch, because samples of one may come in different passes.
+        """
+        del epoch
         return self._members.runs_of(sample_ids)
 
     def check_global_batch_size(self, global_batch_size: int) -> None:
@@ -258,6 +263,11 @@ class MixtureOrder:
     def draws(self) -> _Array:
         """Draws in an epoch for each dataset: (datasets,) int64; zeros with a schedule."""
         return self._draws.copy()
+
+    @property
+    def shares(self) -> NDArray[np.float64]:
+        """Each dataset's share of the draws: (datasets,) float64; with a schedule the greatest."""
+        return draw_shares(self._draws, self._schedule)
 
     @property
     def memory_samples(self) -> _Array:

@@ -12,8 +12,11 @@ from numpy.typing import NDArray
 
 from headrace.errors import BadArgumentError
 
-# A linear stretch becomes this many steps; each makes 0.4 % of the whole change of a weight.
-LINEAR_PIECES: Final = 256
+PIECE_SAMPLES: Final = 16
+"""The least samples in a piece of a linear stretch; servers bound shorter ones in schedules."""
+
+# A linear stretch becomes this many pieces; each makes 0.4 % of the whole change of a weight.
+_LINEAR_PIECES: Final = 256
 _START_LIMIT: Final = 1 << 42
 # Weights become integers whose sum is at most this, so that products with 21 bits fit in 64.
 _WEIGHT_SUM: Final = 1 << 40
@@ -81,24 +84,33 @@ def piecewise(starts: Sequence[int], weights: Sequence[Sequence[float]]) -> Sche
 
 
 def linear(knots: Sequence[int], weights: Sequence[Sequence[float]]) -> Schedule:
-    """Return a schedule that interpolates linearly between knots, in 256 steps each.
+    """Return a schedule that interpolates linearly between knots.
 
-    A step has the weights of its middle. The weights of the last knot hold forever.
+    Each stretch has 256 pieces, or fewer where they would have less than 16 samples. A piece has
+    the weights of its middle. The weights of the last knot hold forever.
 
     Args:
         knots: Samples since the start of the run, rising from 0.
         weights: For each knot, a weight for each dataset.
+
+    Raises:
+        BadArgumentError: The knots do not rise from 0, or have not as many weights.
     """
     values = np.array(weights, np.float64, ndmin=2)
+    if not len(knots) == len(weights) > 0:
+        raise BadArgumentError(
+            f"a linear schedule has {len(knots)} knots and weights for {len(weights)}, must have "
+            "weights for each of at least one knot",
+            field="schedule",
+        )
     starts: list[int] = []
     pieces: list[NDArray[np.float64]] = []
     for knot, (first, end) in enumerate(itertools.pairwise(knots)):
-        for step in range(LINEAR_PIECES):
-            start = first + (end - first) * step // LINEAR_PIECES
-            if not starts or start > starts[-1]:
-                share = (step + 0.5) / LINEAR_PIECES
-                starts.append(start)
-                pieces.append(values[knot] + (values[knot + 1] - values[knot]) * share)
+        count = max(min((end - first) // PIECE_SAMPLES, _LINEAR_PIECES), 1)
+        change = values[knot + 1] - values[knot]
+        for piece in range(count):
+            starts.append(first + (end - first) * piece // count)
+            pieces.append(values[knot] + change * ((piece + 0.5) / count))
     return Schedule((*starts, knots[-1]), np.array([*pieces, values[-1]]))
 
 

@@ -34,6 +34,7 @@ class Runs:
         first_ids: (shards,) int64, id of the first sample of each shard; empty shards are left out.
         sample_counts: (shards,) int64, >= 1.
         run_samples: (shards,) int64, samples of each run of a shard, except for its last.
+        block_samples: (shards,) int64, samples of each block of a shard; 0 if blocks differ.
         first_runs: (shards + 1,) int64, number of each shard's first run.
         sample_count: Samples of the dataset.
     """
@@ -41,6 +42,7 @@ class Runs:
     first_ids: _Array
     sample_counts: _Array
     run_samples: _Array
+    block_samples: _Array
     first_runs: _Array
     sample_count: int
 
@@ -56,6 +58,18 @@ class Runs:
         start, size = self.first_ids[shards], self.run_samples[shards]
         first = start + (sample_ids - start) // size * size
         return first, np.minimum(first + size, start + self.sample_counts[shards])
+
+    def half_ends(self, sample_ids: _Array) -> _Array:
+        """Return the sample id after the first half of each sample's run.
+
+        It has half the run's blocks, and one more if their number is odd; or all of the run if
+        blocks differ.
+        """
+        first, stop = self.around(sample_ids)
+        blocks = self.block_samples[np.searchsorted(self.first_ids, sample_ids, side="right") - 1]
+        unit = np.where(blocks > 0, blocks, stop - first)
+        result: _Array = first + -(-(stop - first) // (2 * unit)) * unit
+        return np.minimum(result, stop)
 
     @property
     def count(self) -> int:
@@ -104,12 +118,14 @@ class AllRuns:
             samples.
         sample_counts: (shards,) int64, as in `Runs`.
         run_samples: (shards,) int64, as in `Runs`.
+        block_samples: (shards,) int64, as in `Runs`.
         counts: (shards,) int64, number of runs of each shard.
     """
 
     starts: _Array
     sample_counts: _Array
     run_samples: _Array
+    block_samples: _Array
     counts: _Array
 
     def of(self, dataset: int) -> Runs:
@@ -120,6 +136,7 @@ class AllRuns:
             first_ids=first_ids[:-1],
             sample_counts=self.sample_counts[own],
             run_samples=self.run_samples[own],
+            block_samples=self.block_samples[own],
             first_runs=starts_of(self.counts[own]),
             sample_count=int(first_ids[-1]),
         )
@@ -143,12 +160,12 @@ def make_all_runs(spec: OrderSpec, tables: Sequence[ShardTable]) -> AllRuns:
         starts = starts_of(stored.astype(np.int64))[starts]
         samples, raw = samples[stored], raw[stored]
         blocks = None if blocks is None else blocks[stored]
+    blocks = np.zeros_like(samples) if blocks is None else np.minimum(blocks, samples)
     size = np.empty_like(samples)
     for start in range(0, len(samples), _TOGETHER):
         some = slice(start, start + _TOGETHER)
-        block = np.zeros_like(samples[some]) if blocks is None else blocks[some]
-        size[some] = _run_samples(spec.run_bytes, samples[some], raw[some], block)
-    return AllRuns(starts, samples, size, -(-samples // size))
+        size[some] = _run_samples(spec.run_bytes, samples[some], raw[some], blocks[some])
+    return AllRuns(starts, samples, size, blocks, -(-samples // size))
 
 
 def _joined(arrays: list[_Array]) -> _Array:
@@ -157,7 +174,6 @@ def _joined(arrays: list[_Array]) -> _Array:
 
 def _run_samples(run_bytes: int, samples: _Array, raw: _Array, blocks: _Array) -> _Array:
     sample_bytes = np.maximum(-(-raw // samples), 1)
-    blocks = np.minimum(blocks, samples)
     block_bytes = np.maximum(sample_bytes * blocks, 1)
     whole = np.maximum((run_bytes + block_bytes // 2) // block_bytes, 1) * blocks
     size = np.where(blocks > 0, whole, np.maximum(run_bytes // sample_bytes, 1))

@@ -9,7 +9,7 @@ from typing import Final
 from headrace.errors import BadArgumentError
 from headrace.order.basics.checks import check_lanes, check_range
 
-ORDER_VERSION: Final = 2
+ORDER_VERSION: Final = 3
 # Chosen by the measurements in docs/decisions/order-version-2.md.
 DEFAULT_RUN_BYTES: Final = 2 << 20
 DEFAULT_SHUFFLE_BYTES: Final = 2 << 30
@@ -34,6 +34,8 @@ class OrderSpec:
         unit: Samples that the lanes fill together before the next unit starts, in
             [`lanes`, 2**42). It matters only with several lanes; the best value is the global
             batch size.
+        ramp: Whether epoch 0 starts with small steps, so that little is read before the first
+            batch; without it, epoch 0 is shuffled as evenly from the start as any other.
         version: Version of the order's specification.
     """
 
@@ -44,6 +46,7 @@ class OrderSpec:
     shuffle_samples: int = 0
     lanes: int = 1
     unit: int = 1
+    ramp: bool = True
     version: int = ORDER_VERSION
 
     def __post_init__(self) -> None:

@@ -6,12 +6,14 @@ are rearranged within windows; nothing else changes.
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
+from headrace.errors import TokenMalformedError
 from headrace.order.basics.hash import Stream, derive
 from headrace.order.basics.permutation import permutation
 
@@ -20,6 +22,35 @@ MOST_BUCKETS: Final = 1 << 16
 """Most units of a window."""
 MOST_BUCKET_SAMPLES: Final = 1 << 18
 """Most samples of a window, because a window is found and sorted at once."""
+
+_TEXT: Final = re.compile("([1-9][0-9]{0,4})(?: ([0-9a-f]{32}))?")
+
+
+def buckets_text(units: int, lengths: str) -> str:
+    """Return what a token says about buckets; empty without buckets.
+
+    Args:
+        units: The units of a window; 0 without buckets.
+        lengths: The digest of the lengths to sort by; empty if no sample has been sorted yet.
+    """
+    return " ".join([str(units), *([lengths] if lengths else [])]) if units else ""
+
+
+def split_buckets(text: str) -> tuple[int, str]:
+    """Return the units and the digest of what a token says about buckets; 0 and nothing for none.
+
+    Raises:
+        TokenMalformedError: It says nothing that can be.
+    """
+    if not text:
+        return 0, ""
+    found = _TEXT.fullmatch(text)
+    if found is None or not LEAST_BUCKETS <= int(found[1]) <= MOST_BUCKETS:
+        raise TokenMalformedError(
+            f"the token contains the buckets {text[:100]!r}; expected {LEAST_BUCKETS} to "
+            f"{MOST_BUCKETS} units, and perhaps a digest of lengths"
+        )
+    return int(found[1]), found[2] or ""
 
 
 @dataclass(frozen=True, slots=True)

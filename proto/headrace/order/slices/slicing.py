@@ -18,7 +18,8 @@ class EndMode(enum.Enum):
     UNEVEN = "uneven"
     """They make a smaller last batch; some ranks may get one sample fewer, or none."""
     PAD = "pad"
-    """They make a last batch; each rank's part is filled up to its full size with repeats."""
+    """They make a last batch, which is filled up by repeating it from its start, and then shared
+    like any other: repeats come last, over all ranks."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +33,8 @@ class RankBatch:
         global_sample_count: Samples of the global batch, without pads; replicas count once.
         start: This rank's first position.
         stop: Position after this rank's last.
-        pad_positions: Positions whose samples are repeated after them, as pads.
+        pad_positions: Positions whose samples are repeated after them, as pads. Joined in the order
+            of ranks, the rows of a global batch are first its samples and then its pads.
         loss_scale: n * W / `global_sample_count`, where n is this rank's samples without pads and
             W the number of parts. If each rank multiplies its mean loss by it, the mean over ranks
             is the mean over the global batch.
@@ -135,26 +137,44 @@ class EpochPlan:
                     position=index,
                 )
         size = self.global_batch_size
-        full = _share(part, parts, size)
+        start, stop = _share(part, parts, size)
+        loss_scale = (stop - start) * parts / size
         batches = []
         for index in indices:
             position = self.base + index * size
-            count = min(size, self.sample_count - position)
-            is_full = count == size
-            start, stop = full if is_full else self.rank_share(part, parts, count)
+            if position + size > self.sample_count:
+                batches.append(self._last_batch(index, part, parts))
+                continue
             batches.append(
                 RankBatch(
                     index=index,
                     position=position,
-                    next_position=position + count,
-                    global_sample_count=count,
+                    next_position=position + size,
+                    global_sample_count=size,
                     start=position + start,
                     stop=position + stop,
-                    pad_positions=() if is_full else self._pads(position, count, part, parts),
-                    loss_scale=(stop - start) * parts / count,
+                    pad_positions=(),
+                    loss_scale=loss_scale,
                 )
             )
         return batches
+
+    def _last_batch(self, index: int, part: int, parts: int) -> RankBatch:
+        """Return a rank's part of a batch that is not full."""
+        position = self.base + index * self.global_batch_size
+        count = self.sample_count - position
+        start, stop = _share(part, parts, self.row_count(count))
+        own_start, own_stop = min(start, count), min(stop, count)
+        return RankBatch(
+            index=index,
+            position=position,
+            next_position=position + count,
+            global_sample_count=count,
+            start=position + own_start,
+            stop=position + own_stop,
+            pad_positions=tuple(position + row % count for row in range(max(start, count), stop)),
+            loss_scale=(own_stop - own_start) * parts / count,
+        )
 
     def _part(self, rank: int, world_size: int, replication: int) -> tuple[int, int]:
         check_range("world_size", world_size, low=1, high=1 << 31)
@@ -174,28 +194,9 @@ class EpochPlan:
             )
         return rank // replication, parts
 
-    def rank_share(self, part: int, parts: int, count: int) -> tuple[int, int]:
-        """Return where a rank's part of a global batch starts and ends, without repeats.
-
-        Args:
-            part: In [0, `parts`).
-            parts: Ranks with samples of their own.
-            count: Samples of the global batch.
-        """
-        if self.end is not EndMode.PAD or count == self.global_batch_size:
-            return _share(part, parts, count)
-        # Uses the borders of a full batch, so that no rank gets more than in a full batch.
-        start, stop = _share(part, parts, self.global_batch_size)
-        return start * count // self.global_batch_size, stop * count // self.global_batch_size
-
-    def _pads(self, position: int, count: int, part: int, parts: int) -> tuple[int, ...]:
-        if self.end is not EndMode.PAD or count == self.global_batch_size:
-            return ()
-        start, stop = self.rank_share(part, parts, count)
-        full_start, full_stop = _share(part, parts, self.global_batch_size)
-        first = full_start - start
-        pads = full_stop - full_start - (stop - start)
-        return tuple(position + pad % count for pad in range(first, first + pads))
+    def row_count(self, count: int) -> int:
+        """Return the rows of a global batch of `count` samples, pads included."""
+        return self.global_batch_size if self.end is EndMode.PAD else count
 
 
 def _share(part: int, parts: int, count: int) -> tuple[int, int]:
@@ -240,19 +241,15 @@ def find_rows(
     # Checks the replication, by which the code below divides.
     batch = plan.batch(index, rank=0, world_size=world_size, replication=replication)
     parts, count = world_size // replication, batch.global_sample_count
+    row_count = plan.row_count(count)
 
     def start(part: int) -> int:
-        return plan.rank_share(part, parts, count)[0]
+        return _share(part, parts, row_count)[0]
 
-    def pads_before(part: int) -> int:
-        return part * plan.global_batch_size // parts - start(part)
-
-    part = bisect_right(range(parts), slot, key=start) - 1
-    found = [(part, slot - start(part))]
-    if plan.end is EndMode.PAD:
-        for pad in range(slot, plan.global_batch_size - count, count):
-            part = bisect_right(range(parts), pad, key=pads_before) - 1
-            found.append((part, start(part + 1) - start(part) + pad - pads_before(part)))
+    found = []
+    for each in range(slot, row_count, count):
+        part = bisect_right(range(parts), each, key=start) - 1
+        found.append((part, each - start(part)))
     return tuple(
         sorted(
             Row(index, part * replication + copy, row)

@@ -9,6 +9,9 @@ from typing import Final
 IMAGES: Final = "headrace.images"
 """Stands for images among a token's transforms; no transform may have this name."""
 
+TRANSFORMS_LIMIT_BYTES: Final = 120
+"""The longest text of transforms in a token, which leaves room for all other stages."""
+
 AUGMENTATION_VERSION: Final = 1
 """Version of docs/augmentation.md, for its draws and its arithmetic."""
 
@@ -16,11 +19,11 @@ _DECODER_BYTES: Final = 4
 
 
 def images_title(steps: Iterable[tuple[int, bytes]], decoder: str = "") -> str:
-    """Return what a token says about images; empty without image steps.
+    """Return what a token says about images; empty without image stages.
 
     Args:
-        steps: The steps that transform images: the place of each in the request, and its encoded
-            message, or what `mixing_step` returns for a step that mixes images.
+        steps: The stages that transform or mix images: the place of each in the request, and the
+            bytes that stand for it in docs/order.md.
         decoder: The decoder's version; empty if nothing has been decoded yet.
     """
     hashed = hashlib.blake2b(digest_size=16, person=b"headrace-images")
@@ -36,11 +39,6 @@ def images_title(steps: Iterable[tuple[int, bytes]], decoder: str = "") -> str:
         return title
     own = hashlib.blake2b(decoder.encode(), digest_size=_DECODER_BYTES, person=b"headrace-decoder")
     return f"{title}-{own.hexdigest()}"
-
-
-def mixing_step(encoded: bytes) -> bytes:
-    """Return what stands for a step that mixes images; no encoded message starts with a zero."""
-    return bytes(1) + encoded
 
 
 def split_images(transforms: str) -> tuple[str, str, str]:

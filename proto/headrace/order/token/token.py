@@ -10,47 +10,41 @@ import dataclasses
 import hashlib
 import re
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final, TypeAlias
 
 from headrace.errors import BadArgumentError, TokenMalformedError
 from headrace.order.basics.checks import check_range
 from headrace.order.samples.spec import ORDER_VERSION, OrderSpec
-from headrace.order.slices.buckets import LEAST_BUCKETS, MOST_BUCKETS
 
 TOKEN_VERSION: Final = ORDER_VERSION
 NUMBER_LIMIT: Final = 1 << 62
 """Streams start only at numbers below it, so that no run can count beyond 63 bits."""
 
-# The longest token of one dataset; clients may reserve this much space.
-TOKEN_LIMIT_BYTES: Final = 300
+TOKEN_LIMIT_BYTES: Final = 400
+"""The longest token; clients may reserve this much space."""
+
+Stages: TypeAlias = tuple[tuple[str, str], ...]
+"""The stages of a run that a token names, in the order in which samples pass them: the name of each
+and the text by which it recognises its options."""
 
 _MAGIC: Final = b"hrt"
 _CHECKSUM_BYTES: Final = 8
-# Leaves room for everything else in a token.
-TRANSFORMS_LIMIT_BYTES: Final = 120
-_TITLE: Final = r"[A-Za-z0-9][A-Za-z0-9._-]*@[A-Za-z0-9][A-Za-z0-9._-]*"
-_TITLES: Final = re.compile(rf"(?=.{{1,{TRANSFORMS_LIMIT_BYTES}}}\Z){_TITLE}(,{_TITLE})*")
+_STAGES_LIMIT_BYTES: Final = 280
+_STAGE_NAME: Final = re.compile("[a-z][a-z0-9_]{0,30}")
+_STAGE_TEXT: Final = re.compile("[ -~]{1,255}")
 _DIGEST: Final = re.compile("[0-9a-f]{32}")
 _DIGEST_BYTES: Final = 16
 _SHUFFLE: Final = 1
-_MIXTURE: Final = 2
-_SKIPS: Final = 4
-_TRANSFORMS: Final = 8
-_KEPT: Final = 16
-_BUCKETS: Final = 32
-_ANY_LENGTHS: Final = bytes(_DIGEST_BYTES)
+_RAMP: Final = 2
+_FLAGS: Final = _SHUFFLE | _RAMP
 _VARINT_BYTES: Final = 9
-_REFUSED: Final = {
-    1: "this token is for order version 1, which servers no longer serve; restart the run without "
-    "it from the model's last checkpoint, and it reads samples in the order of version 2"
-}
 # The options that a token holds as numbers, in the order of its bytes.
 _NUMBERS: Final = (
     "version",
     *(
         field.name
         for field in dataclasses.fields(OrderSpec)
-        if field.name not in {"version", "shuffle"}
+        if field.name not in {"version", "shuffle", "ramp"}
     ),
 )
 _PLACES: Final = ("epoch", "position", "global_batch_size", "step", "sample_count")
@@ -69,14 +63,8 @@ class Token:
         global_batch_size: Samples of a global batch when the token was made; a hint.
         step: Global batches since the start of the run; a hint.
         sample_count: Samples since the start of the run; a hint.
-        mixture: Digest of the mixture's weights and options, 32 digits; empty for one dataset.
-        skips: Digest of the list of skipped samples, 32 digits; empty without skips.
-        kept: Digest of the samples that a filter keeps, 32 digits; empty without a filter.
-        transforms: Names and versions of the transforms of samples, ``name@version``, separated by
-            commas, at most `TRANSFORMS_LIMIT_BYTES`; empty without transforms.
-        buckets: Units that are sorted by length together; 0 without buckets.
-        lengths: Digest of the lengths to sort by, 32 digits; empty without buckets, and if no
-            sample has been sorted yet.
+        stages: What its samples pass beside the order: name and text of each stage, in printable
+            ASCII.
     """
 
     fingerprint: str
@@ -86,34 +74,52 @@ class Token:
     global_batch_size: int
     step: int
     sample_count: int
-    mixture: str = ""
-    skips: str = ""
-    transforms: str = ""
-    kept: str = ""
-    buckets: int = 0
-    lengths: str = ""
+    stages: Stages = ()
 
     def __post_init__(self) -> None:
-        _check_digest("fingerprint", self.fingerprint)
-        for field in ("mixture", "skips", "kept", "lengths"):
-            if getattr(self, field):
-                _check_digest(field, getattr(self, field))
-        if self.transforms and not _TITLES.fullmatch(self.transforms):
+        if not _DIGEST.fullmatch(self.fingerprint):
             raise BadArgumentError(
-                f"transforms is {self.transforms[:200]!r}, must be name@version, separated by "
-                f"commas, at most {TRANSFORMS_LIMIT_BYTES} characters",
-                field="transforms",
+                f"fingerprint is {self.fingerprint!r}, must be 32 lower-case hexadecimal digits",
+                field="fingerprint",
             )
         for field in _PLACES:
             check_range(field, getattr(self, field), low=0, high=1 << 63)
-        if self.buckets:
-            check_range("buckets", self.buckets, low=LEAST_BUCKETS, high=MOST_BUCKETS + 1)
-        if (self.lengths and not self.buckets) or (self.mixture and self.buckets):
+        _check_stages(self.stages)
+
+    def stage(self, name: str) -> str:
+        """Return the text of a stage; empty if the run does not have it."""
+        return next((text for known, text in self.stages if known == name), "")
+
+
+def stages_of(**texts: str) -> Stages:
+    """Return the stages that have a text, in the order of the arguments."""
+    return tuple((name, text) for name, text in texts.items() if text)
+
+
+def _check_stages(stages: Stages) -> None:
+    for name, text in stages:
+        if not _STAGE_NAME.fullmatch(name) or not _STAGE_TEXT.fullmatch(text):
             raise BadArgumentError(
-                f"buckets is {self.buckets} with the lengths {self.lengths!r} and the mixture "
-                f"{self.mixture!r}; buckets need a single dataset, and lengths need buckets",
-                field="buckets",
+                f"the stage {name[:100]!r} has the text {text[:200]!r}; a name must be up to 31 of "
+                "a-z, 0-9 and _, a letter first, and a text 1 to 255 printable ASCII characters",
+                field="stages",
             )
+    names = [name for name, _ in stages]
+    if len(set(names)) < len(names):
+        raise BadArgumentError(f"the stages {names} have a name twice", field="stages")
+    size = 1 + sum(2 + len(name) + len(text) for name, text in stages)
+    if size > _STAGES_LIMIT_BYTES:
+        raise BadArgumentError(
+            f"the stages {names} have {size} bytes in a token, must have at most "
+            f"{_STAGES_LIMIT_BYTES}; use fewer, or shorter names",
+            field="stages",
+        )
+
+
+def _encoded(stages: Stages) -> bytes:
+    """Return the number of stages, and the length and characters of each name and text."""
+    fields = [field.encode("ascii") for stage in stages for field in stage]
+    return bytes([len(stages)]) + b"".join(bytes([len(field)]) + field for field in fields)
 
 
 def encode_token(token: Token) -> bytes:
@@ -135,23 +141,10 @@ class TokenEncoder:
 
     def __init__(self, token: Token) -> None:
         spec = token.spec
-        flags = (
-            _SHUFFLE * spec.shuffle
-            | _MIXTURE * bool(token.mixture)
-            | _SKIPS * bool(token.skips)
-            | _TRANSFORMS * bool(token.transforms)
-            | _KEPT * bool(token.kept)
-            | _BUCKETS * bool(token.buckets)
-        )
         head = bytearray(_MAGIC)
-        head += bytes((spec.version, flags))
-        for digest in (token.fingerprint, token.mixture, token.skips, token.kept):
-            head += bytes.fromhex(digest)
-        if token.buckets:
-            head += bytes.fromhex(token.lengths) or _ANY_LENGTHS
-            head += _varint(token.buckets)
-        if token.transforms:
-            head += bytes([len(token.transforms)]) + token.transforms.encode("ascii")
+        head += bytes((spec.version, _SHUFFLE * spec.shuffle | _RAMP * spec.ramp))
+        head += bytes.fromhex(token.fingerprint)
+        head += _encoded(token.stages)
         for name in _NUMBERS:
             head += _varint(getattr(spec, name))
         self._head = bytes(head)
@@ -177,13 +170,13 @@ def decode_token(token: bytes) -> Token:
     """Decode a token.
 
     Raises:
-        TokenMalformedError: The bytes are not a token, damaged, or of another version. The message
-            names version 1 if it is that.
+        TokenMalformedError: The bytes are not a token, damaged, or of another version, which the
+            message names.
     """
     _check_frame(token)
     reader = _Reader(token[:-_CHECKSUM_BYTES], len(_MAGIC) + 1)
     flags = reader.byte()
-    if flags & ~(_SHUFFLE | _MIXTURE | _SKIPS | _TRANSFORMS | _KEPT | _BUCKETS):
+    if flags & ~_FLAGS:
         raise TokenMalformedError(f"the token has unknown flags {flags:#04x}")
     try:
         decoded = _read_body(reader, flags)
@@ -208,31 +201,21 @@ def _check_frame(token: bytes) -> None:
         )
     version = token[len(_MAGIC)]
     if version != TOKEN_VERSION:
-        unknown = f"the token has version {version}, but this headrace reads only {TOKEN_VERSION}"
-        raise TokenMalformedError(_REFUSED.get(version, unknown), version=version)
+        raise TokenMalformedError(
+            f"this token is for order version {version}, but this headrace serves only version "
+            f"{TOKEN_VERSION}; continue with the headrace that made it, or restart the run without "
+            "it from the model's last checkpoint",
+            version=version,
+        )
 
 
 def _read_body(reader: _Reader, flags: int) -> Token:
-    fields: dict[str, Any] = {"fingerprint": reader.digest()}
-    fields["mixture"] = reader.digest() if flags & _MIXTURE else ""
-    fields["skips"] = reader.digest() if flags & _SKIPS else ""
-    fields["kept"] = reader.digest() if flags & _KEPT else ""
-    if flags & _BUCKETS:
-        lengths = reader.digest()
-        fields["lengths"] = "" if lengths == _ANY_LENGTHS.hex() else lengths
-        fields["buckets"] = _read_buckets(reader)
-    fields["transforms"] = reader.text() if flags & _TRANSFORMS else ""
+    fingerprint = reader.digest()
+    stages = tuple((reader.text(), reader.text()) for _ in range(reader.byte()))
     options = {name: reader.varint() for name in _NUMBERS}
-    spec = OrderSpec(shuffle=bool(flags & _SHUFFLE), **options)
-    fields |= {name: reader.varint() for name in _PLACES}
-    return Token(spec=spec, **fields)
-
-
-def _read_buckets(reader: _Reader) -> int:
-    buckets = reader.varint()
-    if not buckets:
-        raise TokenMalformedError("the token contains buckets without units")
-    return buckets
+    spec = OrderSpec(shuffle=bool(flags & _SHUFFLE), ramp=bool(flags & _RAMP), **options)
+    places = {name: reader.varint() for name in _PLACES}
+    return Token(fingerprint=fingerprint, spec=spec, stages=stages, **places)
 
 
 class _Reader:
@@ -250,8 +233,8 @@ class _Reader:
 
     def text(self) -> str:
         content = self._take(self.byte())
-        if not content or not content.isascii():
-            raise TokenMalformedError("the token names invalid transforms")
+        if not content.isascii():
+            raise TokenMalformedError("the token names invalid stages")
         return content.decode("ascii")
 
     def varint(self) -> int:
@@ -305,10 +288,3 @@ def _checksum(body: bytes) -> bytes:
 
 def _hash() -> hashlib.blake2b:
     return hashlib.blake2b(digest_size=_CHECKSUM_BYTES, person=b"headrace-token")
-
-
-def _check_digest(field: str, digest: str) -> None:
-    if not _DIGEST.fullmatch(digest):
-        raise BadArgumentError(
-            f"{field} is {digest!r}, must be 32 lower-case hexadecimal digits", field=field
-        )

@@ -1,16 +1,18 @@
-"""The columns of one batch as separate values, so that steps can change them."""
+"""The columns of one batch as separate values, so that stages can change them."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import TypeAlias, TypeVar
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
 from headrace.payload import ALIGNMENT, PayloadLayout, layout_of
 from headrace.server.batch.payload_out import payload_out
+from headrace.server.batch.row_pool import Waits, Workers
 from headrace.server.batch.targets import Finished, Places, Target
 from headrace.server.layout.wire_columns import WireColumn, refuse_large
 from headrace.v1 import shard_service_pb2 as pb
@@ -18,10 +20,21 @@ from headrace.v1 import shard_service_pb2 as pb
 Claim: TypeAlias = Callable[[int], None]
 """Claims this many bytes in all before they are allocated; see `headrace.server.shares`."""
 
-_Wait = TypeVar("_Wait")
+MakeRows: TypeAlias = Callable[[Sequence[NDArray[np.uint8]], Workers], Waits[None]]
+"""Writes rows into the given memory, with these threads."""
 
-MakeRows: TypeAlias = Callable[[Sequence[NDArray[np.uint8]]], Generator[_Wait, None, None]]
-"""Writes rows into the given memory; yields what it waits for."""
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Later:
+    """How the values of a column are made when they have their place.
+
+    Attributes:
+        make: Writes them.
+        beside_bytes: The memory that this takes besides the values.
+    """
+
+    make: MakeRows
+    beside_bytes: int
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -33,12 +46,14 @@ class Values:
         values: ``(rows, *item_shape)`` for a tensor; the flat elements for other kinds.
         offsets: ``(rows + 1,) int64`` in elements, the first 0; None for a tensor.
         valid: ``(rows,) uint8`` if the column is nullable, else None.
+        later: How `values` are made, which are all zero until then; None if they are made.
     """
 
     column: WireColumn
     values: NDArray[np.generic]
     offsets: NDArray[np.int64] | None = None
     valid: NDArray[np.uint8] | None = None
+    later: Later | None = None
 
     @property
     def nbytes(self) -> int:
@@ -47,13 +62,13 @@ class Values:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Partnered:
-    """The partners that the samples of a batch are mixed with.
+class Group:
+    """The companions of the samples of a batch, from the same global batch.
 
     Attributes:
         key: The key of random choices for the global batch.
-        rows: ``(samples,) int64``: the row of the partner of each of the batch's own samples. Rows
-            after the batch's own are only partners.
+        rows: ``(samples,) int64``: the row of the companion of each of the batch's own samples.
+            Rows after the batch's own are only companions.
     """
 
     key: int
@@ -62,19 +77,24 @@ class Partnered:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Batch:
-    """The columns of one batch on their way through the steps.
+    """The columns of one batch on their way through the stages.
 
     Attributes:
         columns: The columns by name, in the order in which they are sent.
         row_count: Rows of each column.
         keys: ``(rows,) uint64``: the key of random choices for each sample.
-        partnered: The partners of its samples; None without mixing.
+        group: The companions of its samples; None if no stage needs any.
+        found: The samples that were gathered, as they were planned.
+        damaged: Rows that a stage cannot use and that are to be replaced; if there are any, the
+            batch is discarded.
     """
 
     columns: dict[str, Values]
     row_count: int
     keys: NDArray[np.uint64] = field(default_factory=lambda: np.empty(0, np.uint64))
-    partnered: Partnered | None = None
+    group: Group | None = None
+    found: object = None
+    damaged: Sequence[int] = ()
 
 
 def split_payload(
@@ -106,7 +126,29 @@ def made_bytes(batch: Batch, payload: memoryview) -> int:
         for values in batch.columns.values()
         for part in _parts(values)
         if not start <= part.ctypes.data < start + len(payload)
+        and (values.later is None or part is not values.values)
     )
+
+
+def unmade(column: WireColumn, row_count: int, later: Later) -> Values:
+    """Return a tensor column that takes no memory before it is made; nothing in it is null."""
+    nothing = np.broadcast_to(np.zeros((), column.dtype), (row_count, *column.item_shape))
+    return Values(column, nothing, later=later)
+
+
+def make_now(values: Values, workers: Workers) -> Waits[Values]:
+    """Return a column after making its values, if they are not made yet."""
+    if values.later is None:
+        return values
+    made = np.empty(values.values.shape, values.values.dtype)
+    yield from values.later.make(rows_of(made), workers)
+    return replace(values, values=made, later=None)
+
+
+def rows_of(made: NDArray[np.generic]) -> list[NDArray[np.uint8]]:
+    """Return the bytes of each row of a contiguous array."""
+    row_bytes = math.prod(made.shape[1:]) * made.dtype.itemsize
+    return list(made.reshape(-1).view(np.uint8).reshape(len(made), row_bytes))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -153,23 +195,21 @@ def place_batch(
     return PlacedBatch(batch, layout, places, target)
 
 
-def write_batch(
-    placed: PlacedBatch, make: Mapping[str, MakeRows[_Wait]]
-) -> Generator[_Wait, None, list[Finished]]:
+def write_batch(placed: PlacedBatch, workers: Workers) -> Waits[list[Finished]]:
     """Write a batch into its place, and return its messages.
 
     Args:
         placed: The batch and its place.
-        make: Functions by column that write rows which are not made yet.
+        workers: The threads that make columns which are not made yet.
     """
     out, starts = payload_out(placed.target), iter(placed.layout.starts)
-    for name, each in placed.batch.columns.items():
+    for each in placed.batch.columns.values():
         for part in _parts(each):
             start = next(starts)
-            if part is each.values and name in make:
+            if each.later is not None and part is each.values:
                 count = len(part)
                 rows = out.take_rows(start, count, part.nbytes // max(1, count))
-                yield from make[name](rows)
+                yield from each.later.make(rows, workers)
             else:
                 out.put(start, np.ascontiguousarray(part).reshape(-1).view(np.uint8))
     out.end()

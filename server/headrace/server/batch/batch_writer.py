@@ -1,23 +1,19 @@
 """Turn samples into the bytes of batches: measure several, then write them.
 
-Two writers make the same bytes. `NumpyWriter` takes any samples; `CompiledWriter` takes only
-samples in pinned blocks, and needs the kernels. A single batch is the case n=1.
+A single batch is the case n=1. `CompiledWriter` writes samples, and `CompiledRows` packed rows.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol, TypeVar
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from headrace.payload import PayloadLayout
 from headrace.server.batch.targets import Target
-from headrace.server.cache.gather import Rows
-
-_Rows_contra = TypeVar("_Rows_contra", bound=Rows, contravariant=True)
+from headrace.server.cache.gather import BlockRows
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -37,24 +33,14 @@ class Measured:
     buffer_bytes: list[tuple[int, ...]]
     sizes: list[int]
 
-    @classmethod
-    def of(cls, layouts: Sequence[PayloadLayout]) -> Measured:
-        """Combine layouts, one for each batch."""
-        return cls(
-            np.array([layout.starts for layout in layouts], np.int64),
-            np.array([layout.lengths for layout in layouts], np.int64),
-            [layout.lengths for layout in layouts],
-            [layout.size for layout in layouts],
-        )
 
-
-class BatchWriter(Protocol[_Rows_contra]):
+class BatchWriter(Protocol):
     """Writes the batches of one stream.
 
     Not thread-safe: `write` writes the batches that were measured last.
     """
 
-    def measure(self, rows: _Rows_contra, row_count: int, batch_count: int) -> Measured:
+    def measure(self, rows: BlockRows, row_count: int, batch_count: int) -> Measured:
         """Lay out batches with equal numbers of rows.
 
         Args:
@@ -65,7 +51,7 @@ class BatchWriter(Protocol[_Rows_contra]):
 
     def write(
         self,
-        rows: _Rows_contra,
+        rows: BlockRows,
         sample_ids: NDArray[np.int64],
         measured: Measured,
         targets: Sequence[Target],

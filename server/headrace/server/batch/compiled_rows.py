@@ -1,4 +1,15 @@
-"""Write batches of packed rows by compiled loops, as `packed_writer` does with NumPy."""
+"""Write batches of packed rows by compiled loops, from documents in pinned blocks.
+
+Contract:
+
+1. Before anything is written, the length of each document is compared with the length that its row
+   was packed with. A mismatch is an error that names the sample.
+2. If labels are requested, each token that becomes one must fit into it; a larger token is an error
+   that names its sample.
+3. Places of a row without a document are filled; each run of them is a segment.
+
+If the code differs, the code is wrong.
+"""
 
 from __future__ import annotations
 
@@ -12,22 +23,21 @@ from headrace.errors import InternalError
 from headrace.payload import OFFSET_BYTES, SAMPLE_ID_COLUMN
 from headrace.server.batch.batch_writer import Measured
 from headrace.server.batch.compiled_writer import hash_short, placed
-from headrace.server.batch.packed_writer import (
+from headrace.server.batch.payload_out import PartsOut
+from headrace.server.batch.row_checks import (
     NO_PIECES,
     check_labels,
     check_lengths,
     has_labels,
     has_wide_tokens,
 )
-from headrace.server.batch.payload_out import PartsOut
 from headrace.server.batch.targets import Parts, Target
-from headrace.server.cache.gather import BlockRows, Rows, spans
+from headrace.server.cache.gather import BlockRows
+from headrace.server.kernels.loader import LOOPS
 
 if TYPE_CHECKING:
-    from types import ModuleType
-
     from headrace.order.packing import Pieces
-    from headrace.server.batch.packed_writer import Title
+    from headrace.server.batch.row_checks import Title
     from headrace.server.layout.block_layout import Projection
     from headrace.server.layout.packed_columns import PackedColumns
     from headrace.server.layout.wire_columns import WireColumn
@@ -46,7 +56,6 @@ class CompiledRows:
     """Writes the batches of one stream of rows.
 
     Args:
-        kernels: The compiled functions.
         columns: The columns in the requested order, including the server's own.
         projection: The dataset's columns that they are made of, including the one of documents.
         packed: The columns of rows.
@@ -54,12 +63,10 @@ class CompiledRows:
 
     def __init__(
         self,
-        kernels: ModuleType,
         columns: Sequence[WireColumn],
         projection: Projection,
         packed: PackedColumns,
     ) -> None:
-        self._kernels = kernels
         self._packed = packed
         self._row_bytes = projection.layout.parts[0].row_bytes
         by_name = {entry.column.name: entry for entry in projection.fields}
@@ -93,7 +100,7 @@ class CompiledRows:
         """Set the pieces of the next batches, and how errors name their documents."""
         self._places, self._title = places, title
 
-    def measure(self, rows: Rows, row_count: int, batch_count: int) -> Measured:
+    def measure(self, rows: BlockRows, row_count: int, batch_count: int) -> Measured:
         """Lay out batches with equal numbers of rows.
 
         Args:
@@ -108,7 +115,7 @@ class CompiledRows:
         """
         self._find(rows, row_count)
         starts, lengths = np.empty((2, batch_count, len(self._buffers)), np.int64)
-        if not self._kernels.measure_rows(
+        if not LOOPS.measure_rows(
             *self._tables(), self._packed.marks, self._buffers, starts, lengths
         ):
             for entry, found in zip(self._fields, self._spans[:, 1, :-1], strict=True):
@@ -122,7 +129,7 @@ class CompiledRows:
             raise InternalError(_TABLES)
         if self._checks_labels:
             memory = rows.memory
-            if not self._kernels.fit_labels(*self._tables(), memory.array):
+            if not LOOPS.fit_labels(*self._tables(), memory.array):
                 own = self._spans[0, 0, :-1]
                 check_labels(self._places, self._packed, own, memory, title=self._title)
                 raise InternalError(_TABLES)
@@ -131,7 +138,7 @@ class CompiledRows:
 
     def write(
         self,
-        rows: Rows,
+        rows: BlockRows,
         sample_ids: NDArray[np.int64],
         measured: Measured,
         targets: Sequence[Target],
@@ -146,7 +153,7 @@ class CompiledRows:
             out.end()
             return
         heads, table, short = placed(targets, measured.sizes)
-        if not self._kernels.write_rows(
+        if not LOOPS.write_rows(
             *self._tables(),
             rows.memory.array,
             self._places.sample_ids,
@@ -165,16 +172,11 @@ class CompiledRows:
         places = self._places
         return places.counts, places.table, self._packed.length, self._spans, self._sources
 
-    def _find(self, rows: Rows, count: int) -> None:
+    def _find(self, rows: BlockRows, count: int) -> None:
         """Find the documents in memory."""
         if self._spans.shape[2] != count + 1:
             self._spans = np.empty((len(self._fields), 3, count + 1), np.int64)
-        if not isinstance(rows, BlockRows):
-            gathered = np.empty((count, self._row_bytes), np.uint8)
-            rows.packed(gathered)
-            for entry, into in zip(self._fields, self._spans, strict=True):
-                into[0, :-1], into[1, :-1] = spans(gathered, entry)
-        elif not self._kernels.find_ragged(
+        if not LOOPS.find_ragged(
             rows.memory.array,
             rows.slot_of,
             rows.bases,

@@ -8,7 +8,6 @@ processor's caches: that code then takes 240 us, instead of 40 us in a tight loo
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from types import ModuleType
 from typing import cast
 
 import numpy as np
@@ -21,6 +20,7 @@ from headrace.server.batch.batch_writer import Measured
 from headrace.server.batch.payload_out import PartsOut, write_hash
 from headrace.server.batch.targets import Parts, Target, Whole, writable
 from headrace.server.cache.gather import BlockRows
+from headrace.server.kernels.loader import LOOPS
 from headrace.server.layout.block_layout import Projection
 from headrace.server.layout.wire_columns import WireColumn
 
@@ -34,15 +34,11 @@ class CompiledWriter:
     """Writes the batches of one stream; see `headrace.server.batch.batch_writer`.
 
     Args:
-        kernels: The compiled functions.
         columns: The columns in the requested order, including the server's own.
         projection: The dataset's columns among them.
     """
 
-    def __init__(
-        self, kernels: ModuleType, columns: Sequence[WireColumn], projection: Projection
-    ) -> None:
-        self._kernels = kernels
+    def __init__(self, columns: Sequence[WireColumn], projection: Projection) -> None:
         layout = projection.layout
         fields: list[tuple[int, int, int, int, int, int]] = []
         ragged: list[tuple[int, int, int]] = []
@@ -87,7 +83,7 @@ class CompiledWriter:
         if self._spans.shape[2] != row_count + 1:
             self._spans = np.empty((len(self._ragged), 3, row_count + 1), np.int64)
         starts, lengths = np.empty((2, batch_count, len(self._buffers)), np.int64)
-        is_found = self._kernels.measure_batches(
+        is_found = LOOPS.measure_batches(
             rows.memory.array,
             rows.slot_of,
             rows.bases,
@@ -126,7 +122,7 @@ class CompiledWriter:
             self._write_parts(rows, ids, measured, target)
             return
         heads, table, short = placed(targets, measured.sizes)
-        is_found = self._kernels.write_batches(
+        is_found = LOOPS.write_batches(
             rows.memory.array,
             rows.slot_of,
             rows.bases,
@@ -150,7 +146,7 @@ class CompiledWriter:
         self, rows: BlockRows, ids: NDArray[np.uint8], measured: Measured, target: Parts
     ) -> None:
         """Write a batch of several messages, buffer after buffer."""
-        if target.parts[0].size % self._kernels.BLOCK_BYTES:
+        if target.parts[0].size % LOOPS.BLOCK_BYTES:
             # Hashing while writing works only in whole blocks.
             whole = np.empty(measured.sizes[0], np.uint8)
             self.write(
@@ -160,7 +156,7 @@ class CompiledWriter:
             plain.put(0, whole)
             plain.end()
             return
-        out = CompiledParts(self._kernels, target, measured.sizes[0])
+        out = CompiledParts(target, measured.sizes[0])
         starts, lengths = measured.starts[0].tolist(), measured.lengths[0].tolist()
         memory, gathered = rows.memory.array, self._gather_narrow(rows, lengths)
         wide = {int(field[5]): field for field in self._fields if field[0]}
@@ -194,7 +190,7 @@ class CompiledWriter:
         fields = narrow.copy()
         fields[:, 5] = ends - sizes
         scratch = np.empty(sum(sizes), np.uint8)
-        is_found = self._kernels.gather(
+        is_found = LOOPS.gather(
             rows.memory.array, rows.slot_of, rows.bases, rows.blocks, rows.offsets, fields, scratch
         )
         _check(is_found=is_found)
@@ -240,15 +236,14 @@ class CompiledParts:
     in order; all except for the last have the same size, a multiple of a hash block.
     """
 
-    def __init__(self, kernels: ModuleType, target: Parts, size: int) -> None:
-        self._kernels = kernels
+    def __init__(self, target: Parts, size: int) -> None:
         self._target = target
         self._size = size
         self._part_bytes = target.parts[0].size
         addresses = np.array([part.ctypes.data for part in target.parts], np.int64)
         self._place = (addresses, self._part_bytes, size)
         self._sums = np.empty(8, np.uint64)
-        kernels.begin_hash(self._sums)
+        LOOPS.begin_hash(self._sums)
         self._hashed = np.zeros(1, np.int64)
         self._end = 0
 
@@ -272,14 +267,14 @@ class CompiledParts:
 
     def end(self) -> None:
         """Write the hash; call it when the whole payload is written."""
-        self._kernels.hash_parts(*self._place, self._size, self._sums, self._hashed)
+        LOOPS.hash_parts(*self._place, self._size, self._sums, self._hashed)
         # The last block, with the bytes before it that the last stripe may need.
         hashed = int(self._hashed[0])
-        start = max(0, hashed - self._kernels.BLOCK_BYTES)
+        start = max(0, hashed - LOOPS.BLOCK_BYTES)
         first, left_out = divmod(start, self._part_bytes)
         parts = self._target.parts[first:]
         tail = np.concatenate([parts[0][left_out:], *parts[1:]])
-        found = self._kernels.end_hash(tail, hashed - start, self._size, self._sums)
+        found = LOOPS.end_hash(tail, hashed - start, self._size, self._sums)
         write_hash(self._target.hash_to, int(found))
 
     def _copy(
@@ -294,7 +289,7 @@ class CompiledParts:
             gap = np.zeros(start - self._end, np.uint8)
             self._copy(gap, _ZERO, np.array([gap.size]), start=self._end)
         self._end = start + int(lengths.sum())
-        is_found = self._kernels.copy_spans_to_parts(
+        is_found = LOOPS.copy_spans_to_parts(
             memory,
             np.ascontiguousarray(places),
             np.ascontiguousarray(lengths),

@@ -39,6 +39,7 @@ from headrace.server.cache.memory.arena import Arena
 from headrace.server.cache.memory.prefault import Prefault
 from headrace.server.cache.memory.shared_memory import Desk, SourceTables
 from headrace.server.cache.memory.slot_table import SlotTable
+from headrace.server.cache.needs import CacheNeeds
 from headrace.server.cache.readers import Readers, ReadObserver, Waiter
 from headrace.server.cache.source import ABSENT, Growth, Source
 from headrace.server.layout.block_layout import BlockLayout
@@ -68,6 +69,7 @@ class BlockCache:
     Attributes:
         disk: See below.
         budget_bytes: See below.
+        needs: What the jobs of the open streams need.
         memory: The arena of all blocks.
         readers: The streams that read the blocks, and their pins.
 
@@ -90,6 +92,7 @@ class BlockCache:
     ) -> None:
         self.disk = disk
         self.budget_bytes = budget_bytes
+        self.needs = CacheNeeds(budget_bytes)
         self._lock = threading.Lock()
         self._observer = observer
         self._slots = SlotTable(None if arena is None else arena.capacity)
@@ -123,7 +126,7 @@ class BlockCache:
             self._lock,
             self.memory,
             used_bytes=lambda: self._room.used_bytes,
-            wanted_bytes=lambda: sum([each.raw_bytes for each in self._sources.values()]),
+            wanted_bytes=lambda: sum([each.memory_bytes for each in self._sources.values()]),
             is_awaited=lambda: self._demands > 0,
         )
 
@@ -146,7 +149,7 @@ class BlockCache:
         layout: BlockLayout,
         *,
         block_count: int,
-        raw_bytes: int = 0,
+        memory_bytes: int = 0,
         fingerprint: str = "",
         tables: SourceTables | None = None,
         origin: tuple[str, DatasetConfig, str] | None = None,
@@ -158,7 +161,7 @@ class BlockCache:
             reader: Fetches the blocks.
             layout: The layout of decoded blocks.
             block_count: Number of blocks.
-            raw_bytes: Bytes of all blocks in memory, approximately; 0 if unknown.
+            memory_bytes: Bytes of all blocks in memory, approximately; 0 if unknown.
             fingerprint: The dataset's fingerprint, if its blocks are kept in the folder.
             tables: Tables for the places of blocks, which workers share; None for new ones.
             origin: The name, configuration and fingerprint of the dataset, for the cache of a
@@ -177,7 +180,7 @@ class BlockCache:
                 store=store,
             )
             source.growth = self._growth
-            source.raw_bytes = raw_bytes
+            source.memory_bytes = memory_bytes
             if store not in self._fetchers:
                 self._fetchers[store] = Fetchers(
                     self._lock,
@@ -202,17 +205,22 @@ class BlockCache:
         Its streams need not have ended. This waits for running reads, so that the reader may be
         closed, but no longer than a minute. Any thread may call it, even twice.
         """
+        self.retire_source(source)
         with self._lock:
-            source.removed = True
-            self._flights.call_off(source, _removed_error())
-            self._free_removed()
-            self.readers.freed.notify_all()
             self.readers.freed.wait_for(
                 lambda: self._room.closed or not self._is_reading(source), _REMOVAL_TIMEOUT_S
             )
             on_removed, source.on_removed = source.on_removed, None
         if on_removed is not None:
             on_removed()
+
+    def retire_source(self, source: Source) -> None:
+        """Remove a dataset without a wait: blocks that are being read are discarded later."""
+        with self._lock:
+            source.removed = True
+            self._flights.call_off(source, _removed_error())
+            self._free_removed()
+            self.readers.freed.notify_all()
 
     @contextmanager
     def demand(self, source: Source, blocks: NDArray[np.int64], waiter: Waiter) -> Iterator[None]:

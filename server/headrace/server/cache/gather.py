@@ -80,29 +80,49 @@ class StagedRows:
     ) -> None:
         self._projection = projection
         self._claim = claim
+        self._count = sample_count
         parts = projection.layout.parts
-        staged = (parts[0].row_bytes, *(parts[part].row_bytes for part in projection.wide_parts))
+        self._bases = np.zeros((len(parts), 1), np.int64)
+        starts, end = {}, 0
+        for part in (0, *projection.wide_parts):
+            row_bytes = parts[part].row_bytes
+            unit = row_bytes if parts[part].aligned and row_bytes else 1
+            self._bases[part] = -(-end // unit)
+            starts[part] = int(self._bases[part, 0]) * unit
+            end = starts[part] + sample_count * row_bytes
         # While blocks are copied, there is a second copy of one part at a time.
-        self._fixed_bytes = sample_count * (sum(staged) + max(staged))
-        claim(self._fixed_bytes)
-        self._packed = np.empty((sample_count, parts[0].row_bytes), np.uint8)
-        self._wide = {
-            part: np.empty((sample_count, parts[part].row_bytes), np.uint8)
-            for part in projection.wide_parts
-        }
+        self._scratch_bytes = sample_count * max(parts[part].row_bytes for part in starts)
+        self._rows_bytes = end
         self._pieces: list[NDArray[np.uint8]] = []
         self._piece_bytes = 0
+        claim(self._nbytes(0))
+        self._memory = np.empty(end, np.uint8)
+        self._parts = {
+            part: self._memory[start : start + sample_count * parts[part].row_bytes].reshape(
+                sample_count, parts[part].row_bytes
+            )
+            for part, start in starts.items()
+        }
         self._max_bytes = max_bytes
 
     @property
     def nbytes(self) -> int:
-        """Bytes of the copies, including another copy of ragged values, which joins them."""
-        return self._fixed_bytes + 2 * self._piece_bytes
+        """Bytes of the copies, including another copy of all if there are ragged values."""
+        return self._nbytes(self._piece_bytes)
 
-    @property
-    def memory(self) -> Memory:
-        """The bytes of all ragged values."""
-        return Memory(np.concatenate([*self._pieces, np.empty(0, np.uint8)]))
+    def in_one_block(self) -> BlockRows:
+        """Return the samples as one block with all of them, once all are copied."""
+        memory = self._memory
+        if self._piece_bytes:
+            memory = np.concatenate([memory, *self._pieces])
+        return BlockRows(
+            self._projection.layout,
+            Memory(memory),
+            slot_of=np.zeros(1, np.int32),
+            bases=self._bases,
+            blocks=np.zeros(self._count, np.int64),
+            offsets=np.arange(self._count),
+        )
 
     def add(self, places: NDArray[np.intp], rows: Rows) -> None:
         """Copy samples.
@@ -112,23 +132,19 @@ class StagedRows:
             rows: The samples.
         """
         parts = self._projection.layout.parts
-        for part, staged in self._wide.items():
+        for part in self._projection.wide_parts:
             scratch = np.empty((places.size, parts[part].row_bytes), np.uint8)
             rows.wide(part, scratch)
-            staged[places] = scratch
+            self._parts[part][places] = scratch
         if self._projection.packed:
             scratch = np.empty((places.size, parts[0].row_bytes), np.uint8)
             rows.packed(scratch)
             self._copy_ragged(scratch, rows.memory)
-            self._packed[places] = scratch
+            self._parts[0][places] = scratch
 
-    def packed(self, out: NDArray[np.uint8]) -> None:
-        """Copy the packed rows into ``(samples, row_bytes) uint8``."""
-        np.copyto(out, self._packed)
-
-    def wide(self, part: int, out: NDArray[np.uint8], *, first: int = 0) -> None:
-        """Copy a part of the samples from ``first`` on into ``(n, row_bytes) uint8``."""
-        np.copyto(out, self._wide[part][first : first + len(out)])
+    def _nbytes(self, piece_bytes: int) -> int:
+        joined = self._rows_bytes + piece_bytes if piece_bytes else 0
+        return self._rows_bytes + self._scratch_bytes + piece_bytes + joined
 
     def _copy_ragged(self, packed: NDArray[np.uint8], memory: Memory) -> None:
         """Copy ragged values, and point their spans at the copies."""
@@ -138,16 +154,16 @@ class StagedRows:
             starts, lengths = spans(packed, entry)
             size = int(lengths.sum())
             refuse_large(self._piece_bytes + size, self._max_bytes)
-            self._claim(self.nbytes + 2 * size)
+            self._claim(self._nbytes(self._piece_bytes + size))
             piece = np.empty(size, np.uint8)
             gather_spans(memory, starts, lengths, piece)
-            starts[:] = np.cumsum(lengths) - lengths + self._piece_bytes
+            starts[:] = np.cumsum(lengths) - lengths + self._rows_bytes + self._piece_bytes
             self._pieces.append(piece)
             self._piece_bytes += piece.size
 
 
 class Rows(Protocol):
-    """The samples of one batch, in blocks or copied out of them."""
+    """The samples of one batch, in blocks of one layout or of several."""
 
     @property
     def memory(self) -> Memory:

@@ -17,7 +17,6 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterator, Sequence
-from types import ModuleType
 
 import numpy as np
 from numpy.typing import NDArray
@@ -65,21 +64,13 @@ class JoinedSources:
         sources: The datasets.
         first_blocks: ``(datasets + 1,) int64``: the number of each dataset's first block, and the
             end.
-        kernels: The compiled loops, or None.
     """
 
     slot_of: NDArray[np.int32] | None = None
 
-    def __init__(
-        self,
-        sources: Sequence[Source],
-        first_blocks: NDArray[np.int64],
-        *,
-        kernels: ModuleType | None = LOOPS,
-    ) -> None:
+    def __init__(self, sources: Sequence[Source], first_blocks: NDArray[np.int64]) -> None:
         self._sources = tuple(sources)
         self._firsts = np.ascontiguousarray(first_blocks)
-        self._kernels = kernels
         self._bases: list[NDArray[np.int64] | None] = [None] * len(self._sources)
         self._places = np.zeros((len(self._sources), _PLACES), np.int64)
         self._places[:, 0] = [_address(source.slot_of) for source in self._sources]
@@ -89,11 +80,7 @@ class JoinedSources:
     def slots(self, blocks: NDArray[np.int64]) -> NDArray[np.int32]:
         """Return the slot of each block, as `Source.slots` does."""
         slots = np.empty(blocks.size, np.int32)
-        if self._kernels is not None:
-            self._kernels.find_slots(self._places, self._firsts, _whole(blocks), slots)
-            return slots
-        for source, _, places, own in self.split(blocks):
-            slots[places] = source.slot_of[own]
+        LOOPS.find_slots(self._places, self._firsts, _whole(blocks), slots)
         return slots
 
     def bases(self, blocks: NDArray[np.int64], part_count: int) -> NDArray[np.int64]:
@@ -104,12 +91,8 @@ class JoinedSources:
             part_count: The number of parts.
         """
         bases = np.empty((part_count, blocks.size), np.int64)
-        if self._kernels is not None:
-            self._look_at_growth()
-            self._kernels.find_bases(self._places, self._firsts, _whole(blocks), bases)
-            return bases
-        for source, _, places, own in self.split(blocks):
-            bases[:, places] = source.bases[:part_count, source.slot_of[own]]
+        self._look_at_growth()
+        LOOPS.find_bases(self._places, self._firsts, _whole(blocks), bases)
         return bases
 
     def split(

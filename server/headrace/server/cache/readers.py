@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol, TypeAlias
@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from headrace.errors import HeadraceError
 from headrace.server.cache.gather import BlockRows, Rows
+from headrace.server.cache.memory.arena import Memory
 from headrace.server.cache.memory.slot_table import SlotTable
 from headrace.server.cache.source import ABSENT, Slots, Source
 from headrace.server.layout.block_layout import BlockLayout
@@ -386,6 +387,9 @@ class Blocks(Protocol):
         They are expected until `Waiter.forget` is called with the same part.
         """
 
+    def expect(self, blocks: NDArray[np.int64], waiter: Waiter, *, part: Hashable) -> None:
+        """Announce blocks as `ask_ahead` does, without fetching any."""
+
     def foresee(self, blocks: NDArray[np.int64], waiter: Waiter) -> None:
         """Announce blocks of the batch foreseen last, without fetching any."""
 
@@ -400,6 +404,26 @@ class Blocks(Protocol):
 
     def rows(self, blocks: NDArray[np.int64], offsets: NDArray[np.int64]) -> Rows:
         """Return samples in pinned blocks."""
+
+
+class WholeBlocks(Blocks, Protocol):
+    """The blocks of a dataset or a mixture, to which windows add pieces."""
+
+    @property
+    def cache(self) -> BlockCache:
+        """The cache that holds them."""
+
+    def rows_of(
+        self,
+        parts: Sequence[tuple[Source, NDArray[np.intp], NDArray[np.int64]]],
+        offsets: NDArray[np.int64],
+    ) -> Rows:
+        """Return samples in pinned blocks or pieces.
+
+        Args:
+            parts: What is in the cache, the samples in it, and their blocks.
+            offsets: ``(samples,) int64``: the place of each sample in its block.
+        """
 
 
 class DatasetBlocks:
@@ -453,6 +477,9 @@ class DatasetBlocks:
         waiter.expect(part, self.source, blocks)
         self.cache.prefetch(self.source, blocks, waiter)
 
+    def expect(self, blocks: NDArray[np.int64], waiter: Waiter, *, part: Hashable) -> None:
+        waiter.expect(part, self.source, blocks)
+
     def foresee(self, blocks: NDArray[np.int64], waiter: Waiter) -> None:
         waiter.foresee(self.source, blocks)
 
@@ -461,13 +488,51 @@ class DatasetBlocks:
 
     def fit_together(self, blocks: NDArray[np.int64]) -> bool:
         raw_bytes = int(self._dataset.block_raw_bytes(blocks).sum())
-        return raw_bytes <= self.cache.together_bytes
+        share = self.source.memory_bytes / max(1, self._dataset.raw_bytes)
+        return raw_bytes * share <= self.cache.together_bytes
 
     def arrivals(self, waiter: Waiter, *, timeout_s: float) -> NDArray[np.int64]:
         return self.cache.arrivals(self.source, waiter, timeout_s=timeout_s)
+
+    def rows_of(
+        self,
+        parts: Sequence[tuple[Source, NDArray[np.intp], NDArray[np.int64]]],
+        offsets: NDArray[np.int64],
+    ) -> Rows:
+        return rows_as_one(self.layout, self.cache.memory, parts, offsets)
 
     def rows(self, blocks: NDArray[np.int64], offsets: NDArray[np.int64]) -> Rows:
         source = self.source
         return BlockRows(
             source.layout, self.cache.memory, source.slot_of, source.bases, blocks, offsets
         )
+
+
+def rows_as_one(
+    layout: BlockLayout,
+    memory: Memory,
+    parts: Sequence[tuple[Source, NDArray[np.intp], NDArray[np.int64]]],
+    offsets: NDArray[np.int64],
+) -> BlockRows:
+    """Return samples of equal layout as if each had a block of its own; see `WholeBlocks`."""
+    bases = np.empty((len(layout.parts), offsets.size), np.int64)
+    for source, places, own in parts:
+        bases[:, places] = source.bases[: len(bases), source.slot_of[own]]
+    return lone_rows(layout, memory, bases, offsets)
+
+
+def lone_rows(
+    layout: BlockLayout, memory: Memory, bases: NDArray[np.int64], offsets: NDArray[np.int64]
+) -> BlockRows:
+    """Return samples as if each had a block of its own.
+
+    Args:
+        layout: Their layout.
+        memory: The memory of the cache.
+        bases: ``(parts, samples) int64``: the bases of the block of each.
+        offsets: ``(samples,) int64``: its place in the block.
+    """
+    every = np.arange(offsets.size)
+    return BlockRows(
+        layout, memory, slot_of=every.astype(np.int32), bases=bases, blocks=every, offsets=offsets
+    )

@@ -40,7 +40,7 @@ class Source:
         store: The name of the store.
         stored: How its stored blocks are verified and written; None if they must be decoded.
         removed: Whether the dataset was removed; its blocks are not fetched any more.
-        raw_bytes: Bytes of all its blocks in memory, approximately; 0 if unknown.
+        memory_bytes: Bytes of all its blocks in memory, approximately; 0 if unknown.
         growth: Counts replacements of `bases`; all datasets of a cache share it.
     """
 
@@ -56,7 +56,7 @@ class Source:
         store: str = "",
     ) -> None:
         self.index = index
-        self.raw_bytes = 0
+        self.memory_bytes = 0
         self.growth = Growth()
         self.run_blocks = run_blocks
         self.store = store

@@ -169,7 +169,7 @@ def stored_form(schema: pa.Schema | None, layout: BlockLayout) -> StoredForm | N
         schema: The schema of stored blocks; None if they must be decoded.
         layout: The layout in the arena.
     """
-    if schema is None or LOOPS is None or len(layout.parts) > _MOST_PARTS:
+    if schema is None or len(layout.parts) > _MOST_PARTS:
         return None
     columns: list[tuple[int, ...]] = []
     node = buffer = 0

@@ -7,8 +7,11 @@ Contract:
 2. A call waits briefly, and then fails with the progress (`FilterPendingError`), so that the client
    asks again. So no call blocks a thread, and a call that is abandoned costs nothing.
 3. Callers take turns of `_TURN_S`, and so do the filters of each, so that a filter of a small
-   dataset does not wait for one of a huge dataset. A caller has at most `_CALLER_WAITING` waiting
-   filters, all callers together `_WAITING`; more are refused, to be requested later.
+   dataset does not wait for one of a huge dataset. Before each, the thread waits for a turn among
+   the server's other work. A caller has at most `_CALLER_WAITING` waiting filters, all callers
+   together `_WAITING`; more wait for room as briefly, and are refused, to be requested later,
+   before their expression is parsed, which takes milliseconds. It is parsed once for calls that
+   repeat it.
 4. Cancel: a filter that nobody has requested for `_WANTED_S` is abandoned, even in progress.
 5. Failure: callers within `_FAILED_S` get the error that reading raised; a later call tries again.
    A filter that keeps nothing is a permanent error.
@@ -26,7 +29,9 @@ import threading
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Generator
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
+from hashlib import sha256
 
 from headrace.errors import (
     BadArgumentError,
@@ -48,7 +53,7 @@ _FAILED_S = 5.0
 # How often the progress of a filter is logged.
 _TOLD_S = 10.0
 # Arbitrary; one read and its evaluation usually take less.
-_TURN_S = 0.5
+_TURN_S = 0.1
 _CALLER_WAITING = 4
 _WAITING = 64
 _BYTES = 256 << 20
@@ -56,9 +61,10 @@ _KNOWN = 1024
 
 _log = logging.getLogger(__name__)
 _Key = tuple[str, str]
+_Turn = Callable[[str], AbstractContextManager[object]]
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class _Search:
     """A requested filter and its result.
 
@@ -108,16 +114,29 @@ class Filters:
 
     Args:
         clock: Returns seconds of a monotonic clock.
+        parse_turn: Waits for a turn of a caller to parse an expression, and holds it.
+        search_turn: Waits for a turn of a caller to look for samples, and holds it.
     """
 
-    def __init__(self, *, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+        parse_turn: _Turn = nullcontext,
+        search_turn: _Turn = nullcontext,
+    ) -> None:
         self._clock = clock
+        self._parse_turn, self._search_turn = parse_turn, search_turn
         self._searches: OrderedDict[_Key, _Search] = OrderedDict()
+        # Those that are not over.
+        self._waiting: list[_Search] = []
         self._changed = threading.Condition()
         self._thread: threading.Thread | None = None
         self._is_closed = False
         # When each caller had its last turn, counted in turns.
         self._turns: dict[str, int] = {}
+        # The filters by dataset and digest of the expression as it was written.
+        self._spelled: OrderedDict[tuple[str, bytes], Filter] = OrderedDict()
 
     def apply(
         self, served: ServedDataset | ServedRows, where: str, caller: Caller, *, wait_s: float
@@ -142,10 +161,10 @@ class Filters:
                 "filter the dataset of documents, or write one with only the documents you want",
                 field="where",
             )
-        filtered = make_filter(where, served.dataset.schema)
+        until = self._clock() + wait_s
+        filtered = self._checked(served, where, caller.name, until)
         with self._changed:
             search = self._search(served, filtered, caller.name)
-            until = self._clock() + wait_s
             while not search.is_over and (left_s := until - self._clock()) > 0:
                 self._changed.wait(left_s)
             search.wanted = self._clock()
@@ -169,6 +188,25 @@ class Filters:
         if thread is not None:
             thread.join()
 
+    def _checked(self, served: ServedDataset, where: str, caller: str, until: float) -> Filter:
+        """Return the checked expression; refuse one that is new if there is no room in time."""
+        spelled = (served.dataset.fingerprint, sha256(where.encode()).digest())
+        with self._changed:
+            known = self._spelled.get(spelled)
+            if known is not None:
+                self._spelled.move_to_end(spelled)
+                return known
+            while not self._has_room(caller) and (left_s := until - self._clock()) > 0:
+                self._changed.wait(left_s)
+            self._check_room(caller)
+        with self._parse_turn(caller):
+            filtered = make_filter(where, served.dataset.schema)
+        with self._changed:
+            self._spelled[spelled] = filtered
+            if len(self._spelled) > _KNOWN:
+                self._spelled.popitem(last=False)
+        return filtered
+
     def _search(self, served: ServedDataset, filtered: Filter, caller: str) -> _Search:
         if self._is_closed:
             raise DrainingError("the server is shutting down; ask another one")
@@ -182,9 +220,11 @@ class Filters:
             self._check_room(caller)
             search = self._searches[key] = _Search(served, filtered, caller, now, told=now)
             search.work = self._work(search, served)
+            self._waiting.append(search)
             try:
                 self._ensure_thread()
             except BaseException:
+                self._waiting.remove(search)
                 del self._searches[key]
                 raise
         search.wanted = now
@@ -198,18 +238,23 @@ class Filters:
             thread.start()
             self._thread = thread
 
+    def _has_room(self, caller: str) -> bool:
+        mine = sum(search.caller == caller for search in self._waiting)
+        return len(self._waiting) < _WAITING and mine < _CALLER_WAITING
+
     def _check_room(self, caller: str) -> None:
-        waiting = [search.caller for search in self._searches.values() if not search.is_over]
-        if len(waiting) >= _WAITING or waiting.count(caller) >= _CALLER_WAITING:
+        if not self._has_room(caller):
+            mine = sum(search.caller == caller for search in self._waiting)
             raise ServerBusyError(
-                f"{len(waiting)} filters are waiting here, {waiting.count(caller)} of them from "
-                f"this caller (at most {_CALLER_WAITING}); ask again when one is done",
+                f"{len(self._waiting)} filters are waiting here, {mine} of them from this caller "
+                f"(at most {_CALLER_WAITING}); ask again when one is done",
             )
 
     def _run(self) -> None:
         while (search := self._next()) is not None:
             try:
-                self._give_turn(search)
+                with self._search_turn(search.caller):
+                    self._give_turn(search)
             except _GivenUpError:
                 search.work.close()
                 self._forget(search)
@@ -222,7 +267,7 @@ class Filters:
     def _next(self) -> _Search | None:
         """Return the next search; None ends the thread."""
         with self._changed:
-            waiting = [search for search in self._searches.values() if not search.is_over]
+            waiting = self._waiting
             if not waiting:
                 self._thread = None
                 return None
@@ -277,6 +322,7 @@ class Filters:
     def _end(self, search: _Search) -> None:
         """Notify waiting callers, and drop the oldest results if there are too many."""
         search.served = None
+        self._waiting.remove(search)
         self._changed.notify_all()
         over = [(key, each.nbytes) for key, each in self._searches.items() if each.is_over]
         total, count = sum(size for _, size in over), len(over)
@@ -288,6 +334,8 @@ class Filters:
 
     def _forget(self, search: _Search) -> None:
         with self._changed:
+            self._waiting.remove(search)
+            self._changed.notify_all()
             for key in [key for key, each in self._searches.items() if each is search]:
                 del self._searches[key]
 

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Hashable, Iterator, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from collections.abc import Hashable, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
+from headrace.server.cache.demands_in_turn import DemandsInTurn
 from headrace.server.cache.gather import BlockRows, Rows
 from headrace.server.cache.joined_sources import JoinedSources, split_by
 from headrace.server.cache.memory.arena import Memory
-from headrace.server.cache.readers import DatasetBlocks, Lease, Waiter
-from headrace.server.cache.source import ABSENT
+from headrace.server.cache.readers import DatasetBlocks, Lease, Waiter, lone_rows, rows_as_one
+from headrace.server.cache.source import ABSENT, Source
 from headrace.server.layout.block_layout import BlockLayout
 
 
@@ -119,16 +119,13 @@ class JoinedBlocks:
         self._parts = parts
         self._firsts = first_blocks
         self._layout = layout
-        self._cache = parts[0].cache
+        self.cache = parts[0].cache
         self._joined = JoinedSources([part.source for part in parts], first_blocks)
         self._translations: dict[int, Translation] = {}
         # Datasets whose rows are known to have the target layout.
         self._lies_right = np.diff(first_blocks) == 0
         self._all_lie_right = False
-        self._queue: deque[tuple[int, NDArray[np.int64]]] = deque()
-        self._demanded = ExitStack()
-        self._current = 0
-        self._left = 0
+        self._turns = DemandsInTurn(self.cache)
 
     @property
     def layout(self) -> BlockLayout:
@@ -151,12 +148,12 @@ class JoinedBlocks:
         return cached
 
     def lease(self, blocks: NDArray[np.int64]) -> AbstractContextManager[bool]:
-        return Lease(self._cache.readers, self._joined, blocks)
+        return Lease(self.cache.readers, self._joined, blocks)
 
     def prefetch(self, blocks: NDArray[np.int64], waiter: Waiter) -> NDArray[np.int64]:
-        if self._cache.readers.will_read(self._joined, blocks, waiter):
+        if self.cache.readers.will_read(self._joined, blocks, waiter):
             return blocks[:0]
-        return self._cache.prefetch_joined(self._joined, blocks, waiter)
+        return self.cache.prefetch_joined(self._joined, blocks, waiter)
 
     def is_known(self, blocks: NDArray[np.int64]) -> NDArray[np.bool_]:
         known: NDArray[np.bool_] = self._joined.slots(blocks) != ABSENT
@@ -164,39 +161,29 @@ class JoinedBlocks:
 
     def ask_ahead(self, blocks: NDArray[np.int64], waiter: Waiter, *, part: Hashable) -> None:
         waiter.expect(part, self._joined, blocks)
-        self._cache.prefetch_joined(self._joined, blocks, waiter)
+        self.cache.prefetch_joined(self._joined, blocks, waiter)
+
+    def expect(self, blocks: NDArray[np.int64], waiter: Waiter, *, part: Hashable) -> None:
+        waiter.expect(part, self._joined, blocks)
 
     def foresee(self, blocks: NDArray[np.int64], waiter: Waiter) -> None:
         waiter.foresee(self._joined, blocks)
 
-    @contextmanager
-    def demand(
-        self,
-        blocks: NDArray[np.int64],
-        waiter: Waiter,  # noqa: ARG002 - `arrivals`, which has the waiter too, asks for the blocks
-    ) -> Iterator[None]:
-        self._queue.extend((index, own) for index, _, own in split_by(self._firsts, blocks))
-        self._left = 0
-        try:
-            yield
-        finally:
-            self._queue.clear()
-            self._demanded.close()
+    def demand(self, blocks: NDArray[np.int64], waiter: Waiter) -> AbstractContextManager[None]:
+        return self._turns.demanded(
+            (
+                (self._parts[index].source, int(self._firsts[index]), own)
+                for index, _, own in split_by(self._firsts, blocks)
+            ),
+            waiter,
+        )
 
     def fit_together(self, blocks: NDArray[np.int64]) -> bool:
         del blocks  # they are waited for dataset by dataset
         return False
 
     def arrivals(self, waiter: Waiter, *, timeout_s: float) -> NDArray[np.int64]:
-        if not self._left and self._queue:
-            self._demanded.close()
-            self._current, own = self._queue.popleft()
-            self._left = own.size
-            self._demanded.enter_context(self._parts[self._current].demand(own, waiter))
-        arrived = self._parts[self._current].arrivals(waiter, timeout_s=timeout_s)
-        self._left -= arrived.size
-        numbered: NDArray[np.int64] = arrived + self._firsts[self._current]
-        return numbered
+        return self._turns.arrivals(waiter, timeout_s=timeout_s)
 
     def rows(self, blocks: NDArray[np.int64], offsets: NDArray[np.int64]) -> Rows:
         if blocks.size and self._lie_right(blocks):
@@ -209,14 +196,29 @@ class JoinedBlocks:
 
     def _as_one(self, blocks: NDArray[np.int64], offsets: NDArray[np.int64]) -> BlockRows:
         """Return rows as if they were those of one dataset, with a block for each of them."""
-        every = np.arange(blocks.size)
-        return BlockRows(
-            self._layout,
-            self._cache.memory,
-            slot_of=every.astype(np.int32),
-            bases=self._joined.bases(blocks, len(self._layout.parts)),
-            blocks=every,
-            offsets=offsets,
+        bases = self._joined.bases(blocks, len(self._layout.parts))
+        return lone_rows(self._layout, self.cache.memory, bases, offsets)
+
+    def rows_of(
+        self,
+        parts: Sequence[tuple[Source, NDArray[np.intp], NDArray[np.int64]]],
+        offsets: NDArray[np.int64],
+    ) -> Rows:
+        changes = [translation(source.layout, self._layout) for source, _, _ in parts]
+        if all(change.is_same for change in changes):
+            return rows_as_one(self._layout, self.cache.memory, parts, offsets)
+        memory = self.cache.memory
+        return JoinedRows(
+            [
+                _Piece(
+                    places,
+                    BlockRows(
+                        found.layout, memory, found.slot_of, found.bases, own, offsets[places]
+                    ),
+                    change,
+                )
+                for (found, places, own), change in zip(parts, changes, strict=True)
+            ]
         )
 
     def _lie_right(self, blocks: NDArray[np.int64]) -> bool:

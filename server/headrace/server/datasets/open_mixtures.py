@@ -37,7 +37,7 @@ class Mixtures:
             BadArgumentError: The order is not possible, some members are rows and others are not,
                 or rows differ in form.
         """
-        filters = tuple(member.readable.kept for member in members)
+        filters = tuple(member.readable.stages for member in members)
         key = (spec.fingerprint, spec.digest, spec.order, tuple(map(digest_of, skips)), filters)
         with self._lock:
             found = self._mixtures.get(key)

@@ -11,11 +11,12 @@ from numpy.typing import NDArray
 
 from headrace.order import DealSpec, OrderSpec, Skips, Token
 from headrace.server.cache.block_cache import BlockCache
-from headrace.server.cache.readers import Blocks
+from headrace.server.cache.readers import WholeBlocks
 from headrace.server.layout.packed_columns import PackedColumns
 from headrace.server.plan.compiled import Locator
 from headrace.server.plan.dealing import Dealer, Ranks
 from headrace.server.plan.find_samples import Finder
+from headrace.server.plan.job_windows import JobWindows
 from headrace.server.plan.stream_request import BatchesRequest, Readable
 from headrace.v1 import shard_service_pb2 as pb
 
@@ -68,6 +69,22 @@ class Served(Protocol):
         """Return the places of its samples."""
 
     @property
+    def memory_bytes(self) -> int:
+        """Bytes in memory of all samples of `dataset`, approximately."""
+
+    @property
+    def raw_bytes(self) -> int:
+        """Raw bytes of all samples that its order may have."""
+
+    @property
+    def epoch_bytes(self) -> int:
+        """Raw bytes of what an epoch reads, each sample as often as it is drawn."""
+
+    @property
+    def windows(self) -> JobWindows | None:
+        """The windows of its jobs; None if it is always read in whole blocks."""
+
+    @property
     def packed(self) -> PackedColumns | None:
         """Return how rows are packed, if the items of its order are rows of documents."""
 
@@ -82,8 +99,14 @@ class Served(Protocol):
     def skips(self, request: BatchesRequest, token: Token | None) -> Skips | None:
         """Return the samples that a request skips: those of the token, or adopted ones."""
 
-    def finder(self, spec: OrderSpec, skips: Skips | None) -> Finder:
-        """Return an object that finds samples by their positions in the order of a spec."""
+    def finder(self, spec: OrderSpec, skips: Skips | None, *, buckets: int = 0) -> Finder:
+        """Return an object that finds samples by their positions in the order of a spec.
+
+        Args:
+            spec: The order.
+            skips: The samples to leave out.
+            buckets: The units that are sorted by length together; only if `lengths_digest` returns.
+        """
 
     def lengths_digest(self) -> str:
         """Return the digest of the lengths by which buckets sort samples.
@@ -99,7 +122,7 @@ class Served(Protocol):
             BadArgumentError: This dataset does not support it.
         """
 
-    def blocks(self, cache: BlockCache) -> Blocks:
+    def blocks(self, cache: BlockCache) -> WholeBlocks:
         """Return its blocks for a stream."""
 
     def describe(self, start: pb.StreamStart) -> None:

@@ -8,7 +8,6 @@ import re
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Final, Generic, TypeVar
@@ -42,6 +41,7 @@ from headrace.server.cache.fetch.block_runs import store_of
 from headrace.server.cache.flat_blocks import FlatBlocks
 from headrace.server.cache.read_observer import ReadObserver, WatchedBlocks
 from headrace.server.cache.readers import DatasetBlocks
+from headrace.server.cache.windows import Pieces
 from headrace.server.datasets.class_messages import class_counts, class_messages
 from headrace.server.datasets.served import Part
 from headrace.server.datasets.served_rows import RowsOf
@@ -50,17 +50,17 @@ from headrace.server.layout.wire_columns import split_schema
 from headrace.server.plan.compiled import Located, walk
 from headrace.server.plan.dealing import Dealer, Dealers, Ranks, sample_costs
 from headrace.server.plan.find_samples import Finder, Found
+from headrace.server.plan.job_windows import joined_windows
 from headrace.server.plan.length_buckets import BucketFinder
 from headrace.server.plan.plain_finder import KeptFinder, lane_bytes, step_finder
 from headrace.server.plan.skip_lists import (
     Lists,
     list_message,
-    read_skip_lists,
     wanted_skips,
 )
 from headrace.server.plan.stream_request import BatchesRequest, Readable
 from headrace.server.settings.dataset_config import DatasetConfig
-from headrace.storage import OpenDataset, list_versions, open_dataset
+from headrace.storage import OpenDataset
 from headrace.v1 import shard_service_pb2 as pb
 
 _FINGERPRINT = re.compile("[0-9a-f]{32}")
@@ -206,7 +206,10 @@ class ServedDataset:
         name: The name under which it is served.
         dataset: The dataset.
         readable: What requests are checked against.
+        memory_bytes: Bytes in memory of all its blocks with kept samples, approximately.
         source: Its blocks in the cache.
+        pieces: The pieces of its blocks; None in workers.
+        windows: Its windows of pieces; None in workers.
         table: The shard table of all its samples.
         filter: The filter of rows; None for all samples.
         skip_lists: The lists of samples to leave out that are stored for it, by digest.
@@ -248,22 +251,24 @@ class ServedDataset:
             max_batch_bytes=max_batch_bytes,
             class_counts=class_counts([class_messages(dataset.schema)]),
         )
+        layout = block_layout(columns)
+        self.memory_bytes = layout.memory_bytes(
+            dataset.sample_count, dataset.raw_bytes, block_count=dataset.block_count
+        )
+        stored = dataset if cache.disk is None else DiskBlocks(dataset, cache.disk)
+        reader = WatchedBlocks(name, FlatBlocks(stored, item_nulls=item_nulls), observers)
         self.source = cache.add_source(
-            WatchedBlocks(
-                name,
-                FlatBlocks(
-                    dataset if cache.disk is None else DiskBlocks(dataset, cache.disk),
-                    item_nulls=item_nulls,
-                ),
-                observers,
-            ),
-            block_layout(columns),
+            reader,
+            layout,
             block_count=dataset.block_count,
-            raw_bytes=dataset.raw_bytes,
+            memory_bytes=self.memory_bytes,
             fingerprint=dataset.fingerprint,
             origin=None if config is None else (name, config, dataset.fingerprint),
             store=store_of(dataset.url),
         )
+        # The supervisor of workers reads whole blocks alone.
+        self.pieces = Pieces(cache, self.source, reader) if isinstance(cache, BlockCache) else None
+        self.windows = joined_windows([self.pieces], np.array([0, dataset.block_count]))
         self.table = table_of(dataset.stretches())
         self.filter: RowFilter | None = None
         self._filtered: OrderedDict[str, ServedDataset] = OrderedDict()
@@ -285,7 +290,7 @@ class ServedDataset:
         Raises:
             HeadraceError: See `wanted_skips`; or the list belongs to another dataset.
         """
-        if not request.HasField("skips") and (token is None or not token.skips):
+        if not request.HasField("skips") and (token is None or not token.stage("skips")):
             return None
         skips = wanted_skips(request, token, self.skip_lists)
         check_within(skips, self.table.sample_count, dataset=self.name)
@@ -299,21 +304,47 @@ class ServedDataset:
                 view = self._filtered[found.kept.digest] = copy.copy(self)
                 view.filter, view._lock = found, threading.Lock()  # noqa: SLF001 - its own copy
                 view._finders, view._filtered = OrderedDict(), OrderedDict()  # noqa: SLF001
+                view.memory_bytes = self._memory_bytes_of(found.kept)
                 view.readable = replace(
-                    self.readable, sample_count=found.kept.count, kept=found.kept.digest
+                    self.readable,
+                    sample_count=found.kept.count,
+                    stages=(("filter", found.kept.digest),),
                 )
             self._filtered.move_to_end(found.kept.digest)
             if len(self._filtered) > _MAX_FILTERED:
                 self._filtered.popitem(last=False)
         return view
 
+    def _memory_bytes_of(self, kept: Kept) -> int:
+        """Return the bytes in memory of the blocks with kept samples."""
+        count = self.dataset.block_count
+        firsts = self.dataset.block_first_samples(np.arange(count))
+        edges = kept.before(np.append(firsts, self.dataset.sample_count))
+        return self.memory_bytes * int(np.count_nonzero(np.diff(edges))) // max(1, count)
+
+    @property
+    def raw_bytes(self) -> int:
+        """The raw bytes of the kept samples."""
+        return int(self.ordered.raw_bytes.sum())
+
+    @property
+    def epoch_bytes(self) -> int:
+        """The same, because an epoch reads each of them once."""
+        return self.raw_bytes
+
     @property
     def ordered(self) -> ShardTable:
         """The shard table of the kept samples."""
         return self.table if self.filter is None else self.filter.table
 
-    def finder(self, spec: OrderSpec, skips: Skips | None = None) -> Finder:
-        """Return the finder for the order of a spec; streams with equal specs share it."""
+    def finder(self, spec: OrderSpec, skips: Skips | None = None, *, buckets: int = 0) -> Finder:
+        """Return the finder for the order of a spec; streams with equal specs share it.
+
+        Raises:
+            BadArgumentError: There are buckets, but no lengths of samples are stored.
+        """
+        if buckets:
+            return self._bucket_finder(spec, skips, buckets)
         return self._known_finder(spec, skips, 0, lambda: self._new_finder(spec, skips))
 
     def lengths_digest(self) -> str:
@@ -324,12 +355,7 @@ class ServedDataset:
         """
         return self.rows.lengths(field="buckets").digest
 
-    def bucket_finder(self, spec: OrderSpec, skips: Skips | None, buckets: int) -> Finder:
-        """Return the finder for an order that is rearranged in length buckets.
-
-        Raises:
-            BadArgumentError: No lengths of samples are stored.
-        """
+    def _bucket_finder(self, spec: OrderSpec, skips: Skips | None, buckets: int) -> Finder:
         lengths = self.rows.lengths(field="buckets")
         ordered, unskipped = self.finder(spec, skips), self.finder(spec)
 
@@ -397,12 +423,14 @@ class ServedDataset:
         return self if self.versions is None else self.versions.get(fingerprint)
 
     def blocks(self, cache: BlockCache) -> DatasetBlocks:
-        """Return its blocks for a stream."""
+        """Return its blocks."""
         return DatasetBlocks(cache, self.source, self.dataset)
 
     def dispose(self, cache: BlockCache) -> None:
         """Release its blocks and close its stores, for all versions, after the last stream."""
         for one in (self, *(self.versions.close() if self.versions else ())):
+            if one.pieces is not None:
+                one.pieces.close()
             cache.remove_source(one.source)
             one.rows.close()
             one.dataset.close()
@@ -477,69 +505,3 @@ class ServedDataset:
             return None
         kept = self.filter.kept
         return pb.Filter(where=self.filter.text, digest=kept.digest, sample_count=kept.count)
-
-
-def open_served(
-    name: str,
-    config: DatasetConfig,
-    *,
-    cache: BlockCache,
-    max_batch_bytes: int,
-    observers: Sequence[ReadObserver] = (),
-) -> ServedDataset:
-    """Open one dataset.
-
-    Args:
-        name: The name to serve it under.
-        config: Where it is, and how to read it.
-        cache: The cache for its blocks.
-        max_batch_bytes: The largest payload of one batch.
-        observers: Receive reports of each read.
-
-    Raises:
-        HeadraceError: It cannot be opened; see `headrace.storage.open_dataset`.
-    """
-    retirement = Retirement()
-    skip_lists = read_skip_lists(config.skips)
-
-    def open_version(fingerprint: str | None) -> ServedDataset:
-        with ExitStack() as opened:
-            dataset = open_one(config, fingerprint)
-            opened.callback(dataset.close)
-            served = ServedDataset(
-                name,
-                dataset,
-                cache=cache,
-                max_batch_bytes=max_batch_bytes,
-                retirement=retirement,
-                skip_lists=skip_lists,
-                observers=observers,
-                config=config,
-            )
-            opened.pop_all()
-        return served
-
-    served = open_version(None)
-    current = (served.dataset.fingerprint, served)
-    url, _ = config.place
-    served.versions = Versions(
-        name,
-        current,
-        open_version=open_version,
-        list_versions=lambda: [
-            each.fingerprint for each in list_versions(url, options=config.store)
-        ],
-    )
-    return served
-
-
-def open_one(config: DatasetConfig, fingerprint: str | None = None) -> OpenDataset:
-    """Open a dataset according to its settings, in their version or another one.
-
-    Raises:
-        HeadraceError: See `headrace.storage.open_dataset`.
-    """
-    url, pinned = config.place
-    return open_dataset(
-        url, options=config.store, fingerprint=fingerprint or pinned, source_options=config.source
-    )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
 from typing import Final
@@ -16,14 +17,16 @@ from headrace.order import (
     MixtureOrder,
     MixtureSpec,
     OrderSpec,
+    ShardTable,
     Skips,
     Token,
     joined_digest,
     mixture_order_of,
+    stages_of,
 )
 from headrace.server.cache.block_cache import BlockCache
 from headrace.server.cache.joined_sources import split_by
-from headrace.server.cache.readers import Blocks
+from headrace.server.cache.readers import WholeBlocks
 from headrace.server.datasets.class_messages import class_counts
 from headrace.server.datasets.common_columns import SAMPLE_PAIRS, DatasetColumns, agreed_columns
 from headrace.server.datasets.joined_datasets import JoinedDatasets
@@ -33,6 +36,7 @@ from headrace.server.datasets.served_dataset import Retirement, ServedDataset
 from headrace.server.layout.block_layout import block_layout
 from headrace.server.plan.dealing import Dealer, Ranks
 from headrace.server.plan.find_samples import Finder
+from headrace.server.plan.job_windows import JobWindows, joined_windows
 from headrace.server.plan.plain_finder import KeptFinder, PlainFinder, table_bytes
 from headrace.server.plan.stream_request import BatchesRequest, Readable
 from headrace.v1 import shard_service_pb2 as pb
@@ -63,6 +67,12 @@ def add_datasets(start: pb.StreamStart, members: Iterable[pb.Dataset]) -> None:
     for described in members:
         described.ClearField("columns")
         start.datasets.append(described)
+
+
+def drawn_bytes(order: MixtureOrder | KeptMixtureOrder, tables: Sequence[ShardTable]) -> int:
+    """Return the raw bytes of what an epoch draws from datasets, approximately."""
+    sizes = [int(table.raw_bytes.sum()) / max(1, table.sample_count) for table in tables]
+    return int(order.sample_count * float(order.shares @ np.array(sizes)))
 
 
 def no_buckets() -> BadArgumentError:
@@ -112,6 +122,7 @@ class ServedMixture:
             ]
         )
         self._layout = block_layout(columns)
+        self.memory_bytes = sum(member.memory_bytes for member in members)
         joined_count = int(self.dataset.first_ids[-1])
         self.readable = Readable(
             fingerprint=self.dataset.fingerprint,
@@ -120,8 +131,10 @@ class ServedMixture:
             refused=refused,
             max_batch_bytes=members[0].readable.max_batch_bytes,
             id_column=SAMPLE_PAIRS,
-            mixture=spec.digest if spec else "",
-            kept=joined_digest([member.readable.kept for member in members]),
+            stages=stages_of(
+                mixture=spec.digest if spec else "",
+                filter=joined_digest(["" if each is None else each.digest for each in kept]),
+            ),
             class_counts=class_counts([member.classes for member in members]),
         )
 
@@ -144,16 +157,39 @@ class ServedMixture:
         del request, token
         return None if self._order is None else self._order.skips
 
-    def finder(self, spec: OrderSpec, skips: Skips | None) -> Finder:
+    def finder(self, spec: OrderSpec, skips: Skips | None, *, buckets: int = 0) -> Finder:
         """Return the finder for the order, which has this spec."""
         assert self._order is not None
         assert self._order.skips is skips
         assert self._order.spec.order == spec
-        tables = [member.ordered for member in self.members]
+        assert not buckets
+        return self._finder
+
+    @functools.cached_property
+    def _finder(self) -> Finder:
+        assert self._order is not None
+        tables, spec = [member.ordered for member in self.members], self._order.spec.order
         together = sum(map(partial(table_bytes, spec), tables, self._order.memory_samples.tolist()))
         if isinstance(self._order, KeptMixtureOrder):
             return KeptFinder(self._order, self.dataset, lane_bytes=together)
         return PlainFinder(self._order, self.dataset, lane_bytes=together)
+
+    @functools.cached_property
+    def windows(self) -> JobWindows | None:
+        """The windows of all datasets."""
+        pieces = [member.pieces for member in self.members]
+        return joined_windows(pieces, self.dataset.first_blocks)
+
+    @property
+    def raw_bytes(self) -> int:
+        """The raw bytes of the kept samples of all datasets."""
+        return sum(member.raw_bytes for member in self.members)
+
+    @functools.cached_property
+    def epoch_bytes(self) -> int:
+        """The raw bytes of what an epoch draws."""
+        assert self._order is not None
+        return drawn_bytes(self._order, [member.ordered for member in self.members])
 
     def lengths_digest(self) -> str:
         """Refuse, because buckets need a single dataset.
@@ -174,7 +210,7 @@ class ServedMixture:
             "samples of a mixture can only be dealt in order; leave deal out", field="deal"
         )
 
-    def blocks(self, cache: BlockCache) -> Blocks:
+    def blocks(self, cache: BlockCache) -> WholeBlocks:
         """Return the blocks of all datasets for a stream."""
         parts = [member.blocks(cache) for member in self.members]
         return JoinedBlocks(parts, self.dataset.first_blocks, self._layout)

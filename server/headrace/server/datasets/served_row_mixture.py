@@ -25,7 +25,7 @@ from headrace.errors import BadArgumentError
 from headrace.order import DealSpec, MixtureOrder, MixtureSpec, OrderSpec, Skips, Token, join_skips
 from headrace.order.packing import shared_groups
 from headrace.server.cache.block_cache import BlockCache
-from headrace.server.cache.readers import Blocks
+from headrace.server.cache.readers import WholeBlocks
 from headrace.server.datasets.common_columns import SAMPLE_PAIRS
 from headrace.server.datasets.joined_datasets import JoinedDatasets
 from headrace.server.datasets.served import Part
@@ -33,13 +33,15 @@ from headrace.server.datasets.served_mixture import (
     ServedMixture,
     add_datasets,
     dataset_counts,
+    drawn_bytes,
     id_pairs,
     no_buckets,
 )
-from headrace.server.datasets.served_rows import ServedRows
+from headrace.server.datasets.served_rows import ServedRows, dealer_of_rows
 from headrace.server.layout.packed_columns import PackedColumns, packed_columns
-from headrace.server.plan.dealing import Dealer, Dealers, Ranks, dealer_of_rows
+from headrace.server.plan.dealing import Dealer, Dealers, Ranks
 from headrace.server.plan.find_samples import Finder
+from headrace.server.plan.job_windows import JobWindows
 from headrace.server.plan.packed_mixture import PackedMixtureFinder
 from headrace.server.plan.plain_finder import table_bytes
 from headrace.server.plan.stream_request import BatchesRequest, Readable
@@ -76,6 +78,7 @@ class ServedRowMixture:
         self.members: Final = tuple(members)
         self._documents = ServedMixture([member.base for member in members], None)
         self.dataset: Final[JoinedDatasets] = self._documents.dataset
+        self.memory_bytes: Final = self._documents.memory_bytes
         self.packed: Final = _packed_alike(self.members, self._documents.readable)
         self.samples_an_item: Final = max(member.samples_an_item for member in members)
         self._skips = join_skips(skips, self.dataset.first_ids)
@@ -103,13 +106,28 @@ class ServedRowMixture:
             refused=_refused(self.members, self.packed, self._documents.readable),
             max_batch_bytes=members[0].readable.max_batch_bytes,
             id_column=SAMPLE_PAIRS,
-            mixture=spec.digest,
+            stages=(("mixture", spec.digest),),
         )
 
     @property
     def retirements(self) -> tuple[Retirement, ...]:
         """Return the retirement of each dataset."""
         return self._documents.retirements
+
+    @property
+    def windows(self) -> JobWindows | None:
+        """Return the windows of the documents of all datasets."""
+        return self._documents.windows
+
+    @property
+    def raw_bytes(self) -> int:
+        """Return the raw bytes of all documents."""
+        return self._documents.raw_bytes
+
+    @property
+    def epoch_bytes(self) -> int:
+        """Return the raw bytes of the rows that an epoch draws."""
+        return drawn_bytes(self._order, [member.table for member in self.members])
 
     def check_global_batch_size(self, global_batch_size: int) -> None:
         """Refuse a global batch that does not fit how units are composed.
@@ -124,10 +142,11 @@ class ServedRowMixture:
         del request, token
         return self._skips
 
-    def finder(self, spec: OrderSpec, skips: Skips | None) -> Finder:
+    def finder(self, spec: OrderSpec, skips: Skips | None, *, buckets: int = 0) -> Finder:
         """Return the finder for the order of rows, which has this spec."""
         assert self._skips is skips
         assert self._order.spec.order == spec
+        assert not buckets
         return self._finder
 
     def lengths_digest(self) -> str:
@@ -142,7 +161,7 @@ class ServedRowMixture:
         """Return the dealer of rows to ranks with even costs; the ranks of a job share it."""
         return dealer_of_rows(self._dealers, deal, order, ranks, finder)
 
-    def blocks(self, cache: BlockCache) -> Blocks:
+    def blocks(self, cache: BlockCache) -> WholeBlocks:
         """Return the blocks of the documents of all datasets for a stream."""
         return self._documents.blocks(cache)
 

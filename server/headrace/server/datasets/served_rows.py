@@ -27,13 +27,14 @@ from headrace.errors import BadArgumentError, DatasetNotFoundError, TokenDataset
 from headrace.order import DealSpec, Order, OrderSpec, Skips, Token
 from headrace.order.packing import PackedRows, Packing
 from headrace.server.cache.block_cache import BlockCache
-from headrace.server.cache.readers import Blocks
+from headrace.server.cache.readers import WholeBlocks
 from headrace.server.datasets.served import Part
 from headrace.server.layout.packed_columns import packed_columns
 from headrace.server.plan.compiled import fit, take, walk
-from headrace.server.plan.dealing import Dealer, Dealers, Ranks, dealer_of_rows
-from headrace.server.plan.find_samples import Finder
-from headrace.server.plan.packed_rows import PackedFinder
+from headrace.server.plan.dealing import Dealer, Dealers, Ranks
+from headrace.server.plan.find_samples import Finder, Found
+from headrace.server.plan.job_windows import JobWindows
+from headrace.server.plan.packed_rows import PackedFinder, row_costs
 from headrace.server.plan.stream_request import BatchesRequest, Readable
 from headrace.storage import (
     OpenDataset,
@@ -122,6 +123,26 @@ class ServedRows:
         return self._base
 
     @property
+    def memory_bytes(self) -> int:
+        """Return the bytes of all documents in memory."""
+        return self._base.memory_bytes
+
+    @property
+    def windows(self) -> JobWindows | None:
+        """Return the windows of the dataset of the documents."""
+        return self._base.windows
+
+    @property
+    def raw_bytes(self) -> int:
+        """Return the raw bytes of all documents."""
+        return self._base.raw_bytes
+
+    @property
+    def epoch_bytes(self) -> int:
+        """Return the raw bytes of all rows."""
+        return int(self.table.raw_bytes.sum())
+
+    @property
     def dataset(self) -> OpenDataset:
         """Return the places of the documents."""
         return self._base.dataset
@@ -144,8 +165,11 @@ class ServedRows:
         """
         return self._base.skips(request, token)
 
-    def finder(self, spec: OrderSpec, skips: Skips | None = None) -> PackedFinder:
+    def finder(
+        self, spec: OrderSpec, skips: Skips | None = None, *, buckets: int = 0
+    ) -> PackedFinder:
         """Return the finder for the order of a spec; streams with equal specs share it."""
+        assert not buckets
         key = (spec, "" if skips is None else skips.digest)
         with self._lock:
             finder = self._finders.get(key)
@@ -178,7 +202,7 @@ class ServedRows:
         """Return the dealer of rows to ranks with even costs; the ranks of a job share it."""
         return dealer_of_rows(self.dealers, deal, order, ranks, finder)
 
-    def blocks(self, cache: BlockCache) -> Blocks:
+    def blocks(self, cache: BlockCache) -> WholeBlocks:
         """Return the blocks of the documents for a stream."""
         return self._base.blocks(cache)
 
@@ -213,15 +237,16 @@ class ServedRows:
         return sample_ids[:0]
 
     def version(self, fingerprint: str) -> ServedRows:
-        """Return the rows with a fingerprint; these if it is empty.
+        """Return the rows with a fingerprint, or of the version with it; these if it is empty.
 
         Raises:
             TokenDatasetChangedError: No stored version of the dataset has these rows.
         """
-        if fingerprint in {"", self.readable.fingerprint}:
+        own = self._base.dataset.fingerprint
+        if fingerprint in {"", self.readable.fingerprint, own}:
             return self
         for version, candidate in self._base.rows.versions(self.packed.length):
-            if candidate == fingerprint and version != self._base.dataset.fingerprint:
+            if fingerprint in {candidate, version} and version != own:
                 return self._base.version(version).rows.get(self.packed.length)
         raise TokenDatasetChangedError(
             f"rows with the fingerprint {fingerprint[:100]} are requested, but {self.name!r} has "
@@ -356,6 +381,20 @@ class RowsOf:
         if self._store is None:
             return None
         return read_packing(self._store, self._base.dataset.fingerprint)
+
+
+def dealer_of_rows(
+    dealers: Dealers, deal: DealSpec, order: OrderSpec, ranks: Ranks, finder: Finder
+) -> Dealer:
+    """Return the dealer of packed rows with even costs, made once."""
+
+    def costs(found: Found) -> NDArray[np.float64]:
+        return row_costs(found, deal)
+
+    return dealers.get(
+        (deal, order, ranks, id(finder)),
+        lambda: Dealer(deal, order, ranks, finder=finder, costs=costs),
+    )
 
 
 def rows_fingerprint(pointer: PackingPointer, table: RowTable) -> str:

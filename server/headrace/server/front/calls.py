@@ -2,13 +2,13 @@
 
 Contract:
 
-1. Headers: the caller is identified at once, from metadata or certificate, and the call waits for
-   its turn in its caller's line (`WireServer`). A caller without access is refused before its
-   request is received. None of this holds a thread. The calls of a caller that floods the server
-   are set aside for a while (`Floods`).
+1. Headers: the caller is identified at once, by its token or certificate, or where there is no file
+   of callers by its address. The call waits for its turn in its caller's line, or in that of its
+   network if the caller is unknown (`WireServer`). A caller without access is refused before its
+   request is received. None of this holds a thread.
 2. Request: it must arrive within ``request_timeout_s``, or the call ends with ``REQUEST_MISSING``.
-   If more than `MOST_WAITING` calls wait for their requests, the one that has waited longest ends
-   with ``SERVER_BUSY``. A request that cannot be parsed ends with ``REQUEST_MALFORMED``.
+   If more than `MOST_WAITING` calls wait for their requests, the oldest of the line with most of
+   them ends with ``SERVER_BUSY``. A request that cannot be parsed ends with ``REQUEST_MALFORMED``.
 3. Work: a thread of the method's pool takes the call (`headrace.server.front.methods`).
 4. End: answers and failures are sent without waiting. A client that does not read them within
    ``request_timeout_s`` is cut off.
@@ -22,7 +22,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Protocol, TypeVar
 
@@ -37,10 +37,9 @@ from headrace.errors import (
     ServerBusyError,
 )
 from headrace.server.access.callers import ANYBODY, Access, Caller, host_of, subjects_of
-from headrace.server.front.doorkeeper import Doorkeeper
-from headrace.server.front.floods import Floods
-from headrace.server.front.gate import Gate
 from headrace.server.front.hidden_paths import DatasetPlaces
+from headrace.server.front.networks import network_of
+from headrace.server.front.request_limits import check_lengths
 from headrace.server.front.status import Failure, failure_of, internal_failure
 from headrace.server.front.tallied import TalliedLog
 from headrace.server.front.waiting import Waiting
@@ -50,9 +49,7 @@ from headrace.server.front.wire_server import Arrivals
 MOST_WAITING = 512
 """Most calls that wait for a request, or for their answer to be read; each may hold 1 MiB."""
 
-MANY, CROWD = 128, 1024
-"""Waiting calls of one caller: more than the ranks of most hosts (arbitrary), and twice as many as
-500 clients have."""
+_TALLY = "%d since the last such line, last: %s"
 
 _log = logging.getLogger(__name__)
 
@@ -88,23 +85,21 @@ class SharedByCalls:
         access: Identifies callers.
         failures: Counts failed calls.
         waiting: The calls that wait for their client.
-        floods: Holds back callers that reset many calls.
-        door: Tracks which connections have calls.
-        gate: Shuts out addresses that make far too many calls.
-        malformed: Logs malformed requests.
         places: The URLs of datasets, which are hidden from callers on other machines.
+        malformed: Logs malformed requests.
         hidden: Logs errors whose details were hidden.
     """
 
     access: Access
     failures: Failures
     waiting: Waiting
-    floods: Floods
-    door: Doorkeeper
-    gate: Gate
-    malformed: TalliedLog
     places: DatasetPlaces
-    hidden: TalliedLog
+    malformed: TalliedLog = field(
+        default_factory=lambda: TalliedLog(_log, "malformed requests: " + _TALLY)
+    )
+    hidden: TalliedLog = field(
+        default_factory=lambda: TalliedLog(_log, "calls failed at files: " + _TALLY)
+    )
 
 
 class Call:
@@ -117,7 +112,9 @@ class Call:
         wire: The call in gRPC.
 
     Attributes:
-        caller: The caller; `ANYBODY` if there is no access control, or the caller is unknown.
+        caller: The caller. Without a file of callers it has the name of its network; if it is
+            unknown, it has no name.
+        is_known: Whether the caller is known.
         peer: The client's address in gRPC's notation.
         metadata: The metadata of the call.
         send: See `WireCall.send`.
@@ -139,31 +136,22 @@ class Call:
         self.caller: Caller = ANYBODY
         # Found when the headers arrive, and raised when the call has its turn.
         self._refusal: HeadraceError | None = None
-        if not method.is_open:
-            try:
-                self.caller = self.known_caller()
-            except HeadraceError as error:
+        self.is_known = True
+        try:
+            self.caller = self.known_caller()
+        except HeadraceError as error:
+            self.is_known = False
+            if not method.is_open:
                 self._refusal = error
 
     @property
     def line(self) -> str:
-        """The line in which the call waits; open methods have one for each connection."""
-        return f"open {self.peer}" if self._method.is_open else self.whose
+        """The line in which the call waits, among known callers or among strangers."""
+        return self.caller.name or network_of(self.host)
 
-    def may_wait(self, waiting: int) -> bool:
-        """Return whether the call may wait, given how many calls of its caller wait already."""
-        if waiting >= MANY:
-            self._shared.gate.call_waits(self.peer)
-        if waiting < CROWD and not self._shared.floods.is_flooding(self.whose):
-            return True
-        return self._shared.gate.may_call(self.peer)
-
-    def no_room(self) -> bool:
-        """Return whether to answer the call that its line is full; if not, it is cut."""
-        if self._shared.floods.is_flooding(self.whose):
-            return False
+    def no_room(self) -> None:
+        """Prepare to refuse the call, because its line is full."""
         self._refusal = ServerBusyError("too many calls are waiting for their turn; try again")
-        return True
 
     def arrived(self) -> None:
         """Ask for the request, or refuse it."""
@@ -174,15 +162,14 @@ class Call:
         self._request_count += 1
         self._is_wanting = False
         self._shared.waiting.remove(self)
-        # Thousands of calls that were reset may arrive within a moment.
-        if self.is_wanted():
+        if self.is_active:
             self.guarded(lambda: self._method.received(self, request))
 
     def requests_ended(self) -> None:
         """End the call; this is not an error if it had a request or its client has reset it."""
         if self._request_count:
             self.answer(None)
-        elif self.is_wanted():
+        elif self.is_active:
             self.fail(RequestMalformedError("the call has no request; send one"))
 
     def receive_another(self) -> None:
@@ -207,32 +194,23 @@ class Call:
 
         Raises:
             RequestMalformedError: The bytes are not such a request.
+            BadArgumentError: A list in it is too long.
         """
         try:
-            return kind.FromString(request)
+            found = kind.FromString(request)
         except DecodeError:
             self._shared.malformed.add(f"{self.name} from {self.host}")
             raise RequestMalformedError(
                 f"the {len(request)} bytes of the request are not a {kind.DESCRIPTOR.full_name}; "
                 "send one made with the stubs of this version"
             ) from None
+        check_lengths(found)
+        return found
 
     @property
     def is_active(self) -> bool:
         """Whether the client still waits for an answer."""
         return self._wire.is_active
-
-    def is_wanted(self) -> bool:
-        """Return whether the client still waits for a first answer and has not reset the call."""
-        if self.is_active:
-            return True
-        self._shared.floods.count_reset(self.whose, self)
-        return False
-
-    @property
-    def whose(self) -> str:
-        """Whose turn the call takes: the caller's, or without access control an address's."""
-        return self.caller.name or self.host
 
     @property
     def host(self) -> str:
@@ -246,10 +224,17 @@ class Call:
     def fail(self, error: HeadraceError) -> None:
         """End the call with an error; callers on other machines get no paths of this one."""
         self._shared.failures.call_failed(error.reason)
+        self.refuse(self._told(error))
+
+    def cut(self, error: HeadraceError) -> None:
+        """End the call in the middle of its work; see `WireCall.cut`."""
+        self._wire.cut(self._told(error))
+
+    def _told(self, error: HeadraceError) -> Failure:
         told = error if self.host == "unix" else self._shared.places.without(error)
         if told is not error:
             self._shared.hidden.add(f"{self.name}: {error.message}")
-        self.refuse(failure_of(told))
+        return failure_of(told)
 
     def refuse(self, failure: Failure) -> None:
         """End the call with a failure that is not counted here."""
@@ -261,9 +246,10 @@ class Call:
         Raises:
             HeadraceError: See `Access.caller`.
         """
-        return self._shared.access.caller(
+        caller = self._shared.access.caller(
             self.metadata, lambda: subjects_of(self._wire.auth_context())
         )
+        return caller if caller.name else replace(caller, name=network_of(self.host))
 
     def give_up(self, *, for_room: bool) -> None:
         """End a call that has waited for its client."""
@@ -287,26 +273,8 @@ class Call:
         )
 
     def _admit(self) -> None:
-        peer = self.peer
-        self._shared.door.call_began(peer)
-        if not self.on_end(lambda: self._shared.door.call_ended(peer)):
-            self._shared.door.call_ended(peer)
         if self._refusal is not None:
             raise self._refusal
-        if not self._method.is_open and self._shared.floods.is_flooding(self.whose):
-            self._shared.floods.set_aside(self.whose, self._go_on)
-        else:
-            self._ask()
-
-    def _go_on(self) -> bool:
-        """Continue a call that was set aside; return whether its client still waits."""
-        if not self.is_active:
-            self._shared.floods.count_reset(self.whose)
-            return False
-        self.guarded(self._ask)
-        return True
-
-    def _ask(self) -> None:
         self._method.check(self)
         # A method that does not exist has ended the call.
         if self.is_active:
@@ -348,8 +316,7 @@ class _NoMethod:
     is_open = True
 
     def check(self, call: Call) -> None:
-        if call.is_wanted():
-            call.refuse(Failure(grpc.StatusCode.UNIMPLEMENTED, "there is no such method", b""))
+        call.refuse(Failure(grpc.StatusCode.UNIMPLEMENTED, "there is no such method", b""))
 
     def received(self, call: Call, request: bytes) -> None:
         """Do nothing, because the call has ended."""

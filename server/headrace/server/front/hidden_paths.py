@@ -6,7 +6,8 @@ a unix socket are on the same machine and get full paths, like the log.
 Messages are changed in this order:
 
 1. Paths that start with the URL of a dataset, in any spelling, become relative to it.
-2. The id of the store's access key is hidden.
+2. The id of the store's access key is hidden, and what a source of credentials said when it failed,
+   such as a helper program on standard error.
 3. All other URLs and absolute paths are hidden: the store's endpoint, files beside datasets, paths
    in messages of a transform.
 
@@ -45,6 +46,10 @@ _FOUND_IN_FILES = (
 )
 # `headrace.storage.store` describes refused credentials like this.
 _ACCESS_KEY = re.compile(r"\baccess key [^\s;,()]+")
+# And credentials that it could not get like this; the rest is in others' words.
+_NO_KEYS = re.compile(
+    r"(\bno credentials for .*?|\bnewer credentials cannot be read): .*", re.DOTALL
+)
 # URLs to remember (arbitrary), even of datasets that are no longer served, because their streams
 # may still fail. Names below forgotten URLs are hidden like all other paths.
 MOST_PLACES = 16_384
@@ -93,6 +98,7 @@ class DatasetPlaces:
 
     def _relative(self, text: str) -> str:
         text = _ACCESS_KEY.sub("an access key", text)
+        text = _NO_KEYS.sub(r"\1; the server's log says why", text)
         if "/" not in text:
             return text
         for root in self._roots:

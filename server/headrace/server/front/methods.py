@@ -13,9 +13,9 @@ If the code differs, the code is wrong.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, ExitStack, closing
+from contextlib import AbstractContextManager, ExitStack, closing, nullcontext
 from dataclasses import dataclass
-from typing import Any, ClassVar, Generic, TypeVar, cast
+from typing import Any, Generic, TypeVar, cast
 
 from google.protobuf.message import Message
 
@@ -26,6 +26,9 @@ from headrace.server.front.pools import Pool
 
 _Request = TypeVar("_Request", bound=Message)
 
+Hold = Callable[[Call], AbstractContextManager[object]]
+"""Holds something for a call."""
+
 
 @dataclass(frozen=True, slots=True)
 class Pooled(Generic[_Request]):
@@ -34,108 +37,96 @@ class Pooled(Generic[_Request]):
     Attributes:
         kind: The class of its requests.
         pool: The pool of threads.
-        answer: Answers a call.
+        answer: Does what a request asks for, and returns the last message, or None for none.
+        finish: Sends the last message.
+        check: Raises if the call must be refused before its request is received.
+        admit: Holds a place for the call from its request to its end; raises if there is none.
+        turn: Waits for a turn to parse the request, and holds it.
         is_open: Whether it answers unknown callers.
     """
 
     kind: type[_Request]
     pool: Pool
-    answer: Callable[[_Request, Call], None]
+    answer: Callable[[_Request, Call], bytes | None]
+    finish: Callable[[Call, bytes | None], object] = Call.answer
+    check: Callable[[Call], None] = lambda _call: None
+    admit: Hold = lambda _call: nullcontext()
+    turn: Hold = lambda _call: nullcontext()
     is_open: bool = False
 
-    def check(self, call: Call) -> None:
-        """Accept every call."""
-
     def received(self, call: Call, request: bytes) -> None:
-        """Queue the call for a thread.
+        """Take a place, and queue the call for a thread.
 
         Raises:
-            ServerBusyError: Too many calls wait for a thread.
-        """
-
-        def work() -> None:
-            # The call may have ended while it waited for this thread.
-            if call.is_wanted():
-                call.guarded(lambda: self.answer(call.parsed(request, self.kind), call))
-
-        _submit(self.pool, work, call, len(request))
-
-
-@dataclass(frozen=True, slots=True)
-class Streaming(Generic[_Request]):
-    """A method that a thread answers with messages as long as the stream is open.
-
-    Attributes:
-        kind: The class of its requests.
-        pool: The pool of threads, one for each stream that there may be.
-        refuse: Raises if there is no place for the stream.
-        admit: Holds a place for the stream; raises if there is none.
-        messages: Yields the messages of a call.
-        sender: Returns a function that sends a message of a call, waits until it is sent, and
-            returns whether more may follow.
-        is_open: False: it does not answer unknown callers.
-    """
-
-    kind: type[_Request]
-    pool: Pool
-    refuse: Callable[[Call], None]
-    admit: Callable[[Call], AbstractContextManager[None]]
-    messages: Callable[[_Request, Call], Iterator[bytes]]
-    sender: Callable[[Call], Callable[[bytes], bool]]
-    is_open: ClassVar[bool] = False
-
-    def check(self, call: Call) -> None:
-        """Refuse a call if there is no place for it.
-
-        Raises:
-            HeadraceError: There is no place.
-        """
-        self.refuse(call)
-
-    def received(self, call: Call, request: bytes) -> None:
-        """Take a place and a thread; there is a thread for each place.
-
-        Raises:
-            HeadraceError: There is no place.
+            HeadraceError: There is no place, or too many calls wait for a thread.
         """
         place = ExitStack()
         place.enter_context(self.admit(call))
 
+        def respond() -> None:
+            with place:
+                with self.turn(call):
+                    parsed = call.parsed(request, self.kind)
+                last = self.answer(parsed, call)
+            self.finish(call, last)
+
         def work() -> None:
             with place:
+                # The call may have ended while it waited for this thread.
                 if call.is_active:
-                    call.guarded(lambda: self._respond(call, request, place))
+                    call.guarded(respond)
 
+        is_queued = False
         try:
-            _submit(self.pool, work, call, len(request))
-        except BaseException:
-            place.close()
-            raise
-
-    def _respond(self, call: Call, request: bytes, place: ExitStack) -> None:
-        send = self.sender(call)
-        # Closed however the call ends, and the place is free before the client learns the end.
-        with (
-            place,
-            closing(cast("Any", self.messages(call.parsed(request, self.kind), call))) as messages,
-        ):
-            for message in messages:
-                if not send(message):
-                    return
-        call.answer(None)
-
-
-def _submit(pool: Pool, work: Callable[[], None], call: Call, request_bytes: int) -> None:
-    if not pool.submit(work, caller=call.whose, request_bytes=request_bytes):
-        raise ServerBusyError("too many calls are waiting for a thread; try again")
+            is_queued = self.pool.submit(work, caller=call.line, request_bytes=len(request))
+        finally:
+            if not is_queued:
+                place.close()
+        if not is_queued:
+            raise ServerBusyError("too many calls are waiting for a thread; try again")
 
 
 def unary(
-    kind: type[_Request], pool: Pool, answer: Callable[[_Request, Caller], Message]
+    kind: type[_Request], pool: Pool, answer: Callable[[_Request, Caller], Message], turn: Hold
 ) -> Method:
-    """Return a method that answers with one message."""
+    """Return a method that answers with one message; see `Pooled` for ``turn``."""
+    return Pooled(
+        kind,
+        pool,
+        lambda request, call: answer(request, call.caller).SerializeToString(),
+        turn=turn,
+    )
 
-    def respond(request: _Request, call: Call) -> None:
-        call.answer(answer(request, call.caller).SerializeToString())
 
-    return Pooled(kind, pool, respond)
+def streaming(
+    kind: type[_Request],
+    pool: Pool,
+    messages: Callable[[_Request, Call], Iterator[bytes]],
+    *,
+    sender: Callable[[Call], Callable[[bytes], bool]],
+    check: Callable[[Call], None],
+    admit: Hold,
+    turn: Hold = lambda _call: nullcontext(),
+) -> Method:
+    """Return a method that sends messages as long as a stream is open.
+
+    Args:
+        kind: The class of its requests.
+        pool: The pool of threads, one for each stream that there may be.
+        messages: Yields the messages of a call.
+        sender: Returns a function that sends a message of a call, waits until it is sent, and
+            returns whether more may follow.
+        check: See `Pooled`.
+        admit: See `Pooled`.
+        turn: See `Pooled`.
+    """
+
+    def answer(request: _Request, call: Call) -> None:
+        send = sender(call)
+        # Closed however the call ends.
+        with closing(cast("Any", messages(request, call))) as found:
+            for message in found:
+                if not send(message):
+                    return
+
+    return Pooled(kind, pool, answer, check=check, admit=admit, turn=turn)

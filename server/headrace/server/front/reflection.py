@@ -24,9 +24,13 @@ def reflection_methods(services: Iterable[str], pool: Pool) -> dict[str, Method]
     # Its stubs do not state what it returns, nor that it ignores the context.
     servicer: Any = reflection.ReflectionServicer((*services, SERVICE))
 
-    def answer(request: reflection_pb2.ServerReflectionRequest, call: Call) -> None:
+    def answer(request: reflection_pb2.ServerReflectionRequest, _: Call) -> bytes:
         (response,) = servicer.ServerReflectionInfo(iter([request]), None)
-        call.send_soon(response.SerializeToString(), call.receive_another)
+        return bytes(response.SerializeToString())
+
+    def finish(call: Call, message: bytes | None) -> None:
+        call.send_soon(message or b"", call.receive_another)
 
     kind = reflection_pb2.ServerReflectionRequest
-    return {f"/{SERVICE}/ServerReflectionInfo": Pooled(kind, pool, answer, is_open=True)}
+    found = Pooled(kind, pool, answer, finish, is_open=True)
+    return {f"/{SERVICE}/ServerReflectionInfo": found}

@@ -5,8 +5,8 @@ They hold no threads but some memory, so their waits are bounded.
 Contract:
 
 1. A call that has waited for about ``timeout_s`` is given up.
-2. There are never more than ``most``: the call that has waited longest is given up for a new one. A
-   well-behaved client sends its request with the headers, so its calls are hardly ever that one.
+2. There are never more than ``most``: for a new one, the line with the most waiting calls gives up
+   the one that has waited longest. Thus a caller with many calls ends none of another.
 3. `close` ends the thread; gRPC cuts the calls that wait then.
 
 If the code differs, the code is wrong.
@@ -27,6 +27,10 @@ _log = logging.getLogger(__name__)
 
 class WaitingCall(Protocol):
     """A call that waits for its client."""
+
+    @property
+    def line(self) -> str:
+        """The caller or the network that it belongs to."""
 
     def give_up(self, *, for_room: bool) -> None:
         """End the call, either to make room for others or because it has waited too long."""
@@ -58,15 +62,15 @@ class Waiting:
         self._also = also
         self._now = now
         self._lock = threading.Lock()
-        # Ordered by age, because all may wait equally long.
-        self._since: dict[WaitingCall, float] = {}
+        # By line, each ordered by age, because all may wait equally long; none is empty.
+        self._lines: dict[str, dict[WaitingCall, float]] = {}
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._look, name="headrace-waiting", daemon=True)
 
     @property
     def count(self) -> int:
         """Number of waiting calls."""
-        return len(self._since)
+        return sum(map(len, self._lines.values()))
 
     def start(self) -> None:
         """Start the thread that looks for calls that have waited too long."""
@@ -76,11 +80,12 @@ class Waiting:
         """Add a call that waits from now on."""
         oldest = None
         with self._lock:
-            self._since.pop(waiter, None)
-            if len(self._since) >= self._most:
-                oldest = next(iter(self._since))
-                del self._since[oldest]
-            self._since[waiter] = self._now()
+            self._drop(waiter)
+            if self.count >= self._most:
+                _, longest = max(self._lines.items(), key=lambda each: len(each[1]))
+                oldest = next(iter(longest))
+                self._drop(oldest)
+            self._lines.setdefault(waiter.line, {})[waiter] = self._now()
         # Never under the lock, because callers of this method may hold locks of gRPC.
         if oldest is not None:
             oldest.give_up(for_room=True)
@@ -88,17 +93,24 @@ class Waiting:
     def remove(self, waiter: WaitingCall) -> None:
         """Remove a call, if it waits."""
         with self._lock:
-            self._since.pop(waiter, None)
+            self._drop(waiter)
 
     def give_up_late(self) -> None:
         """Give up calls that have waited too long."""
         before = self._now() - self.timeout_s
         with self._lock:
-            late = [waiter for waiter, since in self._since.items() if since <= before]
+            waiting = [each for line in self._lines.values() for each in line.items()]
+            late = [waiter for waiter, since in waiting if since <= before]
             for waiter in late:
-                del self._since[waiter]
+                self._drop(waiter)
         for waiter in late:
             waiter.give_up(for_room=False)
+
+    def _drop(self, waiter: WaitingCall) -> None:
+        line = self._lines.get(waiter.line, {})
+        line.pop(waiter, None)
+        if not line:
+            self._lines.pop(waiter.line, None)
 
     def close(self) -> None:
         """End the thread."""

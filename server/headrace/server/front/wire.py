@@ -6,8 +6,9 @@ calls in the order of arrival, whoever makes them. So this package uses the laye
 the core's server, its event queue and its calls, as Cython exposes them.
 `headrace.server.front.wire_server` takes calls from the queue; this module handles each call.
 
-*Source:* ``grpc/_server.py`` of grpcio 1.71.2 and 1.85.1, which use the same parts in the same way.
-Only these two modules use them, and tests/server/front/test_front.py detects changes.
+*Source:* ``grpc/_server.py`` of grpcio 1.82.3 and 1.85.1, which use the same parts in the same way.
+Only these two modules use them. `check_parts` looks for them, and a server calls itself before it
+is ready (`headrace.server.rpc.self_call`).
 """
 
 from __future__ import annotations
@@ -19,11 +20,40 @@ from typing import Any, Protocol, cast
 import grpc
 from grpc._cython import cygrpc  # type: ignore[attr-defined]  # it has no stubs
 
+from headrace.errors import ConfigurationError
 from headrace.server.front.status import DETAILS_KEY, Failure
 
+PARTS = (
+    "CompletionQueue",
+    "CompletionType",
+    "ReceiveCloseOnServerOperation",
+    "ReceiveMessageOperation",
+    "SendInitialMetadataOperation",
+    "SendMessageOperation",
+    "SendStatusFromServerOperation",
+    "Server",
+    "StatusCode",
+    "auth_context",
+)
+
 _NO_FLAGS = 0
-_OK = cygrpc.StatusCode.ok
+_OK = 0
 _CODES = {code: code.value[0] for code in grpc.StatusCode}
+
+
+def check_parts() -> None:
+    """Look for the parts of grpcio that this package uses.
+
+    Raises:
+        ConfigurationError: One is missing.
+    """
+    missing = [name for name in PARTS if not hasattr(cygrpc, name)]
+    if missing:
+        raise ConfigurationError(
+            f"this server does not work with grpcio {grpc.__version__}, which lacks "
+            f"{', '.join(missing)}; install the version that headrace was tested with "
+            "(pip install 'headrace[server]')"
+        )
 
 
 class Receiver(Protocol):
@@ -53,41 +83,29 @@ class WireCall:
         metadata: The metadata of the call.
     """
 
-    __slots__ = (
-        "_call",
-        "_callbacks",
-        "_has_sent",
-        "_has_status",
-        "_is_cancelled",
-        "_lock",
-        "_on_over",
-        "_out",
-        "_pending",
-        "_receiver",
-        "metadata",
-    )
-
     def __init__(self, event: Any) -> None:
-        self._call = event.call
+        # None after the end: gRPC counts a call among those of its connection until nothing refers
+        # to it, and whoever received the call may keep this object, such as in a cycle.
+        self._call: Any | None = event.call
         self.metadata: Sequence[tuple[str, str | bytes]] = event.invocation_metadata
         self._receiver: Receiver
-        self._on_over: Callable[[bool], None]
+        self._on_over: Callable[[], None]
         self._lock = threading.RLock()
-        # Number of operations in progress.
+        # Number of operations in progress, and whether one of them sends a message.
         self._pending = 0
+        self._is_sending = False
         # Whether anything was sent, whether the status was, and whether the client is gone.
         self._has_sent = self._has_status = self._is_cancelled = False
         self._callbacks: list[Callable[[], None]] | None = []
         # Released when a message is sent for which a thread waits.
         self._out: threading.Lock | None = None
 
-    def serve(self, receiver: Receiver, on_over: Callable[[bool], None]) -> None:
+    def serve(self, receiver: Receiver, on_over: Callable[[], None]) -> None:
         """Start to watch for the end of the call, and pass the call to the receiver.
 
         Args:
             receiver: Receives the call's events.
-            on_over: Called when the call has ended and no operation is in progress, with whether
-                its client was gone before anything was sent.
+            on_over: Called when the call has ended and no operation is in progress.
         """
         self._receiver, self._on_over = receiver, on_over
         with self._lock:
@@ -96,11 +114,13 @@ class WireCall:
 
     def peer(self) -> str:
         """Return the client's address in gRPC's notation."""
-        return str(self._call.peer().decode(errors="replace"))
+        return "" if self._call is None else str(self._call.peer().decode(errors="replace"))
 
     def auth_context(self) -> Mapping[str, Sequence[bytes]]:
         """Return the TLS properties of the client."""
-        found = cast("Mapping[bytes, Sequence[bytes]]", cygrpc.auth_context(self._call) or {})
+        call = self._call
+        known = None if call is None else cygrpc.auth_context(call)
+        found = cast("Mapping[bytes, Sequence[bytes]]", known or {})
         return {key.decode(): values for key, values in found.items()}
 
     def receive(self) -> None:
@@ -134,6 +154,7 @@ class WireCall:
         """
 
         def done(_event: object) -> None:
+            self._is_sending = False
             try:
                 on_sent()
             finally:
@@ -142,6 +163,7 @@ class WireCall:
         with self._lock:
             if not self.is_active:
                 return False
+            self._is_sending = True
             self._start(
                 (*self._initial_metadata(), cygrpc.SendMessageOperation(message, _NO_FLAGS)), done
             )
@@ -167,7 +189,19 @@ class WireCall:
 
     def cancel(self) -> None:
         """Cut the call; this ends every wait of `send`."""
-        self._call.cancel()
+        call = self._call
+        if call is not None:
+            call.cancel()
+
+    def cut(self, failure: Failure) -> None:
+        """End the call whatever it does: with a failure, or by force if its client does not read.
+
+        The second time it is always by force.
+        """
+        with self._lock:
+            is_told = not self._is_sending and self.fail(failure)
+        if not is_told:
+            self.cancel()
 
     def on_end(self, callback: Callable[[], None]) -> bool:
         """Register a callback for the end of the call; return False if the call has ended."""
@@ -181,7 +215,7 @@ class WireCall:
         with self._lock:
             if not self.is_active:
                 return False
-            self._start((*self._initial_metadata(), *last, status), self._on_status_sent)
+            self._start((*self._initial_metadata(), *last, status), self._finished)
             self._has_status = True
             return True
 
@@ -194,6 +228,7 @@ class WireCall:
 
     def _start(self, operations: tuple[Any, ...], done: Callable[[Any], None]) -> None:
         """Start operations; ``done`` gets their result, and must call `_finished`."""
+        assert self._call is not None
         self._call.start_server_batch(operations, done)
         self._pending += 1
 
@@ -213,21 +248,18 @@ class WireCall:
         finally:
             self._finished()
 
-    def _on_status_sent(self, _event: object) -> None:
-        self._finished()
-
-    def _finished(self) -> None:
+    def _finished(self, _event: object = None) -> None:
         with self._lock:
             self._pending -= 1
             if self._pending or self.is_active:
                 return
             callbacks, self._callbacks = self._callbacks, None
+            self._call = None
         if callbacks is None:
             return
         try:
             for callback in callbacks:
                 callback()
         finally:
-            # It refers to this object, and gRPC cleans up a call with the last reference to it.
             del self._receiver
-            self._on_over(self._is_cancelled and not self._has_sent)
+            self._on_over()

@@ -4,18 +4,19 @@ Contract:
 
 1. A call is looked at as soon as gRPC delivers it, which costs little even for very many. It then
    waits in its caller's line, and nothing is done for it until the callers before it have had a
-   turn.
-2. At most ``most`` calls are in the lines, and at most half of them belong to one caller. The
-   receiver of one more call learns that there is no room.
+   turn (`Lines`). Strangers, whom the server does not know, wait until no known caller does.
+2. At most ``most`` calls of known callers wait, and at most half of them belong to one caller. The
+   receiver of one more call learns that there is no room. Of strangers at most `_MOST_STRANGERS`
+   wait, at most half of them of one network, and more are dropped; `_MOST_RUNNING` run at a time,
+   and `_MOST_OF_NETWORK` of one network; one has its turn in `_TURN_S`.
 3. Events of running calls come before the turns of waiting ones, except for one turn in
    `_EVENTS_A_TURN` events. After turns, this thread rests for twice the time that they took, so
-   that threads that make batches get Python's lock. A caller with many waiting calls has its turns
-   at a pace while others are present (`Pace`), until `stop`.
+   that threads that make batches get Python's lock.
 4. gRPC may deliver `_LOOKS` calls of each method at a time, so this many are looked at in each
    round of the event queue. Many calls of one method delay a call of another method by at most
    that, and a call of the same method by a look each.
-5. `stop` accepts no more calls; running ones may continue for a while and are then cut. The thread
-   ends with the last of them.
+5. `stop` accepts no more calls, and drops strangers that wait; running calls may continue for a
+   while and are then cut. The thread ends with the last of them.
 
 If the code differs, the code is wrong.
 """
@@ -23,7 +24,6 @@ If the code differs, the code is wrong.
 from __future__ import annotations
 
 import logging
-import math
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -34,11 +34,17 @@ import grpc
 from grpc._cython import cygrpc  # type: ignore[attr-defined]  # it has no stubs
 
 from headrace.server.front.lines import Lines
-from headrace.server.front.pace import Pace
-from headrace.server.front.wire import Receiver, WireCall
+from headrace.server.front.wire import Receiver, WireCall, check_parts
 
 _MOST_IN_LINES = 16_384
 """Arbitrary; each call takes about 10 KiB until it has its turn."""
+
+_MOST_STRANGERS, _MOST_RUNNING, _MOST_OF_NETWORK = 4096, 64, 16
+"""Arbitrary. A waiting call takes about 10 KiB and nothing else, and who waits for an answer asks
+less often the longer it waits, so calls wait rather than being cut."""
+
+_TURN_S = 0.005
+"""Two hundred calls a second take less than a twentieth of a processor."""
 
 _LOOKS = 32
 """With one, a burst of 1,500 calls would take 1,500 rounds of the event queue."""
@@ -60,16 +66,15 @@ _log = logging.getLogger(__name__)
 class Arrival(Receiver, Protocol):
     """The receiver of a call that may have to wait for a turn, or find no room to wait."""
 
-    def may_wait(self, waiting: int) -> bool:
-        """Return whether the call may wait; if not, it is cut.
+    @property
+    def is_known(self) -> bool:
+        """Whether the call's caller is known."""
 
-        Args:
-            waiting: How many calls of the same caller wait already.
-        """
+    def no_room(self) -> None:
+        """Prepare to report that there is no room; the call has its turn at once."""
 
-    def no_room(self) -> bool:
-        """Return whether the call continues, to report that there is no room; if not, it is cut."""
 
+_Waiting = tuple[WireCall, Arrival]
 
 Arrivals = Mapping[str, Callable[[WireCall], Arrival]]
 """Functions that make the receivers of calls, by the full names of methods."""
@@ -82,8 +87,7 @@ class WireServer:
         methods: The methods by their full names, such as ``/package.Service/Method``; the empty
             name stands for all others.
         options: Options of gRPC.
-        most: The most calls in the lines.
-        pace: The pace of callers with many calls; None for the default.
+        most: The most calls in the lines of known callers.
     """
 
     def __init__(
@@ -92,22 +96,26 @@ class WireServer:
         options: Sequence[tuple[str, int]],
         *,
         most: int = _MOST_IN_LINES,
-        pace: Pace | None = None,
     ) -> None:
+        check_parts()
         self._methods = methods
-        self._most = most
         self._queue = cygrpc.CompletionQueue()
         self._server = cygrpc.Server(tuple(options), False)
         self._server.register_completion_queue(self._queue)
         for name in filter(None, methods):
             self._server.register_method(name)
-        self._lines: Lines[tuple[WireCall, Arrival]] = Lines()
-        # Used by the serving thread: calls that gRPC was asked for, running calls, and whether no
-        # connection is left.
-        self._asked = self._calls = 0
+        self._known: Lines[_Waiting] = Lines(most=most)
+        self._strangers: Lines[_Waiting] = Lines(
+            most=_MOST_STRANGERS,
+            most_running=_MOST_RUNNING,
+            most_of_caller=_MOST_OF_NETWORK,
+            turn_s=_TURN_S,
+        )
+        # Used by the serving thread: calls that gRPC was asked for, running calls, events that were
+        # taken, and whether no connection is left.
+        self._asked = self._calls = self._handled = 0
         self._is_shut = False
-        self._worked_s = self._rests_until = self._paced_until = 0.0
-        self._pace = pace or Pace()
+        self._worked_s = self._rests_until = 0.0
         self._lock = threading.Lock()
         self._is_stopping = False
         self._cut_at: float | None = None
@@ -122,6 +130,11 @@ class WireServer:
         """Listen with TLS; return the port, or 0 on failure."""
         known: Any = credentials
         return int(self._server.add_http2_port(address.encode(), known._credentials))  # noqa: SLF001 - as gRPC's own server does
+
+    @property
+    def call_count(self) -> int:
+        """Number of calls that have had their turn and have not ended."""
+        return self._calls
 
     def start(self) -> None:
         """Start to take calls."""
@@ -152,63 +165,52 @@ class WireServer:
         return self._over
 
     def _serve(self) -> None:
-        handled = 0
         while not self._is_over():
-            self._cut_late()
-            event = self._queue.poll(time.time() + self._wait_s())
-            is_event = event.completion_type != cygrpc.CompletionType.queue_timeout
-            if is_event:
-                handled += 1
-                self._guarded(self._take, event)
-            # Deleted before the next poll: it may hold the last reference to a finished call.
-            del event
-            if self._lines and not (is_event and handled % _EVENTS_A_TURN):
-                self._give_turn()
+            self._guarded(self._serve_once)
         with self._lock:
             self._server.destroy()
             self._over.set()
 
+    def _serve_once(self) -> None:
+        """Take an event, if there is one in time, and give a turn."""
+        if self._is_stopping:
+            self._strangers.clear()
+            self._cut_late()
+        event = self._queue.poll(time.time() + self._wait_s())
+        is_event = event.completion_type != cygrpc.CompletionType.queue_timeout
+        if is_event:
+            self._handled += 1
+            self._guarded(self._take, event)
+        # Deleted before the next poll: it may hold the last reference to a finished call.
+        del event
+        if not (is_event and self._handled % _EVENTS_A_TURN):
+            self._give_turn()
+
     def _wait_s(self) -> float:
         """Return how long to wait for an event, in seconds."""
-        if not self._lines:
-            return _WAIT_S
-        return max(0.0, max(self._rests_until, self._paced_until) - time.monotonic())
+        now = time.monotonic()
+        turn_s = min(self._known.wait_s(now), self._strangers.wait_s(now))
+        return min(_WAIT_S, max(turn_s, self._rests_until - now))
 
     def _give_turn(self) -> None:
         """Continue the next waiting call, unless this thread is to rest."""
         began = time.monotonic()
-        if began < max(self._rests_until, self._paced_until):
+        if began < self._rests_until:
             return
-        caller, wait_s = self._next_caller()
-        if wait_s:
-            # Other callers may leave before then.
-            self._paced_until = began + min(wait_s, _WAIT_S)
+        lines = self._known or self._strangers
+        if (found := lines.pop(began)) is None:
             return
-        self._guarded(self._serve_call, *self._lines.pop(caller)[1], caller)
+        caller, (call, arrival) = found
+        self._guarded(self._serve_call, call, arrival, partial(lines.ended, caller))
         now = time.monotonic()
         self._worked_s += now - began
         if self._worked_s >= _WORK_S:
             self._rests_until, self._worked_s = now + _REST * self._worked_s, 0.0
 
-    def _next_caller(self) -> tuple[str, float]:
-        """Return the caller that may have the next turn soonest, and in how many seconds."""
-        soonest, least_s = "", math.inf
-        for caller in self._lines.callers():
-            wait_s = (
-                0.0
-                if self._is_stopping
-                else self._pace.wait_s(caller, self._lines.count_of(caller))
-            )
-            if not wait_s:
-                return caller, 0.0
-            if wait_s < least_s:
-                soonest, least_s = caller, wait_s
-        return soonest, least_s
-
     def _guarded(self, work: Callable[..., None], *arguments: Any) -> None:
         try:
             work(*arguments)
-        except Exception:  # noqa: BLE001 - the thread of all calls must go on
+        except BaseException:  # noqa: BLE001 - nothing may end the thread of all calls
             _log.exception("a call failed where none should; this is a bug of headrace")
 
     def _take(self, event: Any) -> None:
@@ -228,30 +230,19 @@ class WireServer:
     def _look(self, event: Any) -> None:
         call = WireCall(event)
         arrival = self._methods[event.tag](call)
-        line = arrival.line
-        waiting = self._lines.count_of(line)
-        if not arrival.may_wait(waiting):
-            return
-        if 2 * waiting < self._most > len(self._lines):
-            self._lines.append(line, (call, arrival))
-            # The call may belong to a caller that may have a turn now.
-            self._paced_until = 0.0
-        elif arrival.no_room():
-            self._serve_call(call, arrival)
+        lines = self._known if arrival.is_known else self._strangers
+        if not lines.append(arrival.line, (call, arrival)) and arrival.is_known:
+            arrival.no_room()
+            self._serve_call(call, arrival, lambda: None)
 
-    def _serve_call(self, call: WireCall, arrival: Arrival, caller: str = "") -> None:
-        """Pass a call to its receiver; this is a turn of ``caller`` if one is named."""
+    def _serve_call(self, call: WireCall, arrival: Arrival, on_over: Callable[[], None]) -> None:
         self._calls += 1
-        if caller:
-            self._pace.turn_given(caller)
-        call.serve(arrival, partial(self._call_is_over, caller))
 
-    def _call_is_over(self, caller: str, was_reset: bool) -> None:  # noqa: FBT001 - as WireCall gives it
-        self._calls -= 1
-        if caller:
-            self._pace.call_ended(caller, was_reset=was_reset)
-            if was_reset:
-                self._paced_until = 0.0
+        def over() -> None:
+            self._calls -= 1
+            on_over()
+
+        call.serve(arrival, over)
 
     def _ask_for(self, method: str) -> None:
         """Ask gRPC for a call of a method."""
@@ -267,4 +258,4 @@ class WireServer:
             self._cut_at += _WAIT_S
 
     def _is_over(self) -> bool:
-        return self._is_shut and not (self._asked or self._calls or self._lines)
+        return self._is_shut and not (self._asked or self._calls or self._known)

@@ -4,12 +4,14 @@
 
 Only the standard library is imported, because building a wheel runs this file by itself. The result
 is for CPython 3.11 and newer on this processor architecture. Extensions such as AVX2 are detected
-when the loops are loaded, so they run on any other machine of the architecture too.
+when the loops are loaded, so they run on any other machine of the architecture too. No headers of
+Python are needed. Where there is no C compiler, that of the package ``ziglang`` is used.
 """
 
 from __future__ import annotations
 
 import hashlib
+import importlib.util
 import os
 import shlex
 import shutil
@@ -35,6 +37,8 @@ _FLAGS = (
     "-fPIC",
     "-fvisibility=hidden",
 )
+# Otherwise it compiles for this very processor, checks for undefined behaviour and keeps symbols.
+_ZIG_FLAGS = ("-mcpu=baseline", "-fno-sanitize=undefined", "-s")
 
 
 class NotCompiledError(Exception):
@@ -53,16 +57,10 @@ def compile_loops(folder: Path = _HERE) -> Path:
     """Compile the loops into a folder; return the module's path.
 
     Raises:
-        NotCompiledError: It is not possible here; NumPy does the same, more slowly.
+        NotCompiledError: It is not possible here.
     """
     if sys.implementation.name != "cpython" or sysconfig.get_config_var("Py_GIL_DISABLED"):
         raise NotCompiledError("the loops need CPython with its global lock")
-    include = sysconfig.get_path("include")
-    if not Path(include, "Python.h").is_file():
-        raise NotCompiledError(
-            f"Python.h is not in {include}; install Python's headers (Debian, Ubuntu: apt-get "
-            "install python3-dev)"
-        )
     with tempfile.TemporaryDirectory(dir=folder, prefix=".compile-") as scratch:
         made = Path(scratch, EXTENSION)
         command = [
@@ -71,7 +69,6 @@ def compile_loops(folder: Path = _HERE) -> Path:
             "-bundle" if sys.platform == "darwin" else "-shared",
             *(("-undefined", "dynamic_lookup") if sys.platform == "darwin" else ()),
             f'-DSOURCES="{sources_digest()}"',
-            f"-I{include}",
             str(_SOURCES / "loops.c"),
             *("-o", str(made)),
             *shlex.split(os.environ.get("CFLAGS", "")),
@@ -88,22 +85,35 @@ def compile_if_stale() -> None:
         if not made.is_file() or sources_digest().encode() not in made.read_bytes():
             compile_loops()
     except (NotCompiledError, OSError) as error:
-        warnings.warn(
-            f"the loops are not compiled, and NumPy is used instead: {error}", stacklevel=2
-        )
+        warnings.warn(f"the loops are not compiled: {error}", stacklevel=2)
 
 
-def _compiler() -> list[str]:
-    """Return the command of a C compiler: that of ``CC``, or the first one found."""
+def find_compiler() -> list[str] | None:
+    """Return the command of a C compiler: that of ``CC``, or the first one found, or Zig's."""
     named = os.environ.get("CC")
     for candidate in [named] if named else [sysconfig.get_config_var("CC"), "cc", "gcc", "clang"]:
         command = shlex.split(candidate or "")
         if command and shutil.which(command[0]):
             return command
-    wanted = f"CC={named}" if named else "none of cc, gcc and clang"
+    if named or importlib.util.find_spec("ziglang") is None:
+        return None
+    return [sys.executable, "-m", "ziglang", "cc", *_ZIG_FLAGS]
+
+
+def needs_zig() -> bool:
+    """Return whether only the package ``ziglang``, which is missing, could compile the loops."""
+    return find_compiler() is None and not os.environ.get("CC")
+
+
+def _compiler() -> list[str]:
+    command = find_compiler()
+    if command is not None:
+        return command
+    named = os.environ.get("CC")
+    wanted = f"CC={named} is no program" if named else "none of cc, gcc and clang is a program"
     raise NotCompiledError(
-        f"{wanted} is a program on this machine; install a C compiler (Debian, Ubuntu: apt-get "
-        "install gcc libc6-dev)"
+        f"{wanted} on this machine; install a C compiler (Debian, Ubuntu: apt-get install gcc "
+        "libc6-dev; or pip install ziglang)"
     )
 
 

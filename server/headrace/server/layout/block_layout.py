@@ -26,6 +26,10 @@ WIDE_BYTES = 256
 TAKE_BYTES = 4096
 
 _SPAN_BYTES = 16
+# Blocks lie at multiples of this in the arena.
+_GRAIN_BYTES = 64
+# Raw bytes of a ragged value count one offset of Arrow, mostly of this size.
+_OFFSET_BYTES = 4
 _ROW_ALIGNMENT = 8
 
 # Longer packed rows start at cache lines if that wastes little space: 168 bytes then lie in 3 lines
@@ -77,6 +81,18 @@ class BlockLayout:
     def ragged(self) -> tuple[Field, ...]:
         """The columns whose bytes follow the parts, in order."""
         return tuple(entry for entry in self.fields if not entry.column.is_tensor)
+
+    def memory_bytes(self, sample_count: int, raw_bytes: int, *, block_count: int = 1) -> int:
+        """Return what samples of so many raw bytes take in memory, in blocks of one dataset."""
+        values = [
+            entry.column.item_bytes if entry.column.is_tensor else _OFFSET_BYTES
+            for entry in self.fields
+        ]
+        ragged_bytes = max(0, raw_bytes - sample_count * sum(values))
+        # As `size` counts them, each with what it is rounded up to on average.
+        aligned = sum(part.row_bytes for part in self.parts if part.aligned) + _GRAIN_BYTES // 2
+        row_bytes = sum(part.row_bytes for part in self.parts)
+        return sample_count * row_bytes + ragged_bytes + block_count * aligned
 
     def size(self, sample_count: int, ragged_bytes: int) -> int:
         """Return the most bytes that a block with these contents takes, including alignment."""

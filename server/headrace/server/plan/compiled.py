@@ -1,17 +1,15 @@
-"""Compute what orders and datasets compute, with compiled loops where these are installed."""
+"""Compute what orders and datasets compute, with compiled loops."""
 
 from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
-from types import ModuleType
 from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from headrace.order import walk_tables
-from headrace.order.packing import Fitted, PackedGroup, Pieces, best_fit, take_pieces
+from headrace.order.packing import Fitted, PackedGroup, Pieces
 from headrace.server.kernels.loader import LOOPS
 from headrace.storage import Dataset, Starts, search_starts
 
@@ -26,8 +24,6 @@ def walk(
     tables: NDArray[np.uint16], width: int, count: int, places: NDArray[np.int64]
 ) -> NDArray[np.int64]:
     """Compute the same as `headrace.order.walk_tables`."""
-    if LOOPS is None:
-        return walk_tables(tables, width, count, places)
     out = np.empty(places.size, np.int64)
     LOOPS.walk(tables, width, count, places, out)
     return out
@@ -40,8 +36,6 @@ def fit(
     limits: tuple[int, int, int],
 ) -> Fitted | None:
     """Compute the same as `headrace.order.packing.best_fit`."""
-    if LOOPS is None:
-        return best_fit(documents, starts, sizes, limits)
     out = np.empty((documents.size + limits[2], 4), np.int64)
     count, rows = LOOPS.best_fit(documents, starts, sizes, *limits, out)
     return None if count < 0 else Fitted(out[:count], rows)
@@ -54,8 +48,6 @@ def take(
     firsts: NDArray[np.int64],
 ) -> Pieces:
     """Compute the same as `headrace.order.packing.take_pieces`."""
-    if LOOPS is None:
-        return take_pieces(groups, which, rows, firsts)
     tables = np.array([each.memory for each in groups], np.int64).reshape(-1, 4)
     given = (tables, which, rows)
     counts = np.empty(rows.size, np.int64)
@@ -69,7 +61,7 @@ def search(
     starts: Starts, ordinals: NDArray[np.int64]
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Compute the same as `headrace.storage.search_starts`."""
-    if LOOPS is None or starts.buckets.dtype != np.uint16 or starts.steps > _MAX_STEPS:
+    if starts.buckets.dtype != np.uint16 or starts.steps > _MAX_STEPS:
         return search_starts(starts, ordinals)
     spans, offsets = np.empty(ordinals.size, np.int64), np.empty(ordinals.size, np.int64)
     LOOPS.find_spans(
@@ -112,30 +104,17 @@ class Located:
         return self._dataset.locate(sample_ids)
 
 
-def distinct_each(
-    blocks: NDArray[np.int64], ends: Sequence[int], *, kernels: ModuleType | None
-) -> list[NDArray[np.int64]]:
+def distinct_each(blocks: NDArray[np.int64], ends: Sequence[int]) -> list[NDArray[np.int64]]:
     """Return the distinct blocks of each batch, ascending.
 
     Args:
         blocks: ``(samples,) int64``: of all batches, one after the other.
         ends: The end of each batch.
-        kernels: The compiled functions, or None.
     """
-    if kernels is not None:
-        found, found_ends = np.empty_like(blocks), np.empty(len(ends), np.int64)
-        most = _CLOSE * blocks.size
-        if kernels.distinct(blocks, np.array(ends, np.int64), most, found, found_ends):
-            edges = [0, *found_ends.tolist()]
-            return [found[start:end] for start, end in itertools.pairwise(edges)]
-    return [_distinct(blocks[start:end]) for start, end in itertools.pairwise([0, *ends])]
-
-
-def _distinct(blocks: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Return the distinct blocks, ascending, without sorting if they are close together."""
-    if not blocks.size:
-        return blocks
-    first = int(blocks.min())
-    if int(blocks.max()) - first > _CLOSE * blocks.size:
-        return np.unique(blocks)
-    return np.flatnonzero(np.bincount(blocks - first)) + first
+    found, found_ends = np.empty_like(blocks), np.empty(len(ends), np.int64)
+    most = _CLOSE * blocks.size
+    if LOOPS.distinct(blocks, np.array(ends, np.int64), most, found, found_ends):
+        edges = [0, *found_ends.tolist()]
+        return [found[start:end] for start, end in itertools.pairwise(edges)]
+    # They are far apart.
+    return [np.unique(blocks[start:end]) for start, end in itertools.pairwise([0, *ends])]

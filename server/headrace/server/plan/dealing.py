@@ -16,8 +16,7 @@ from __future__ import annotations
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
-from itertools import accumulate
-from typing import NamedTuple, Protocol, cast
+from typing import NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -30,14 +29,11 @@ from headrace.order import (
     RankBatch,
     Row,
     check_speeds,
-    deal_evenly,
     find_rows,
     slices_of,
 )
 from headrace.server.kernels.loader import LOOPS
-from headrace.server.plan.compiled import distinct_each
-from headrace.server.plan.find_samples import Finder, Found, FoundTogether
-from headrace.server.plan.packed_rows import FoundRows, RowsTogether
+from headrace.server.plan.find_samples import Finder, Found
 
 # Each dealer keeps a few megabytes.
 _MAX_DEALERS = 8
@@ -121,7 +117,7 @@ class Dealer:
             for batch, each in zip(batches, whole, strict=True)
         ]
         positions = [own + batch.position for own, batch in zip(owns, batches, strict=True)]
-        return chosen(whole, owns), positions
+        return whole[0].together.picked(whole, owns), positions
 
     def is_dealt(self, batch: RankBatch) -> bool:
         """Return whether a global batch is dealt by cost; else it is dealt in order."""
@@ -197,20 +193,6 @@ class Dealers:
         return found
 
 
-def dealer_of_rows(
-    dealers: Dealers, deal: DealSpec, order: OrderSpec, ranks: Ranks, finder: Finder
-) -> Dealer:
-    """Return the dealer of packed rows with even costs, made once."""
-
-    def costs(found: Found) -> NDArray[np.float64]:
-        return row_costs(found, deal)
-
-    return dealers.get(
-        (deal, order, ranks, id(finder)),
-        lambda: Dealer(deal, order, ranks, finder=finder, costs=costs),
-    )
-
-
 def dealt(
     costs: NDArray[np.float64],
     edges: NDArray[np.int64],
@@ -219,8 +201,6 @@ def dealt(
     pace: NDArray[np.float64],
 ) -> NDArray[np.int64]:
     """Compute the same as `headrace.order.deal_evenly`."""
-    if LOOPS is None:
-        return deal_evenly(costs, edges, part_edges, loads, pace)
     falling = np.concatenate(
         [
             low + np.argsort(-costs[low:high], kind="stable")
@@ -230,67 +210,6 @@ def dealt(
     owners = np.empty(costs.size, np.int64)
     LOOPS.deal_evenly(falling, costs, edges, part_edges, loads, pace, owners)
     return owners
-
-
-def chosen(whole: Sequence[Found], owns: Sequence[NDArray[np.int64]]) -> list[Found]:
-    """Return a selection of the samples or rows of each of several batches.
-
-    Args:
-        whole: The batches.
-        owns: The items to select in each, ascending.
-    """
-    ends = list(accumulate(own.size for own in owns))
-    if whole and isinstance(whole[0], FoundRows):
-        return _chosen_rows(cast("Sequence[FoundRows]", whole), owns, ends)
-    pairs = list(zip(whole, owns, strict=True))
-    blocks = np.concatenate([found.blocks[own] for found, own in pairs])
-    touched = distinct_each(blocks, ends, kernels=LOOPS)
-    together = FoundTogether(
-        np.concatenate([found.sample_ids[own] for found, own in pairs]),
-        blocks,
-        np.concatenate([found.offsets[own] for found, own in pairs]),
-        np.concatenate([*touched, blocks[:0]]),
-    )
-    return together.cut(ends, accumulate(each.size for each in touched))
-
-
-def _chosen_rows(
-    whole: Sequence[FoundRows], owns: Sequence[NDArray[np.int64]], ends: Sequence[int]
-) -> list[Found]:
-    pieces = []
-    for found, own in zip(whole, owns, strict=True):
-        is_own = np.zeros(found.counts.size, np.bool_)
-        is_own[own] = True
-        pieces.append(np.flatnonzero(np.repeat(is_own, found.counts)))
-    counts = np.concatenate([found.counts[own] for found, own in zip(whole, owns, strict=True)])
-    starts = np.zeros(counts.size + 1, np.int64)
-    np.cumsum(counts, out=starts[1:])
-    pairs = list(zip(whole, pieces, strict=True))
-    blocks = np.concatenate([found.blocks[own] for found, own in pairs])
-    piece_ends = starts[np.array(ends, np.int64)].tolist()
-    touched = distinct_each(blocks, piece_ends, kernels=LOOPS)
-    together = RowsTogether(
-        np.concatenate([found.sample_ids[own] for found, own in pairs]),
-        blocks,
-        np.concatenate([found.offsets[own] for found, own in pairs]),
-        np.concatenate([*touched, blocks[:0]]),
-        np.concatenate([found.item_ids[own] for found, own in zip(whole, owns, strict=True)]),
-        starts,
-        np.concatenate([found.table[own] for found, own in pairs]),
-        np.concatenate([found.places.sample_ids[own] for found, own in pairs]),
-    )
-    return together.cut(ends, accumulate(each.size for each in touched))
-
-
-def row_costs(found: Found, deal: DealSpec) -> NDArray[np.float64]:
-    """Return the costs of rows of documents: by default the squares of documents' lengths."""
-    rows = cast("FoundRows", found)
-    sizes = rows.table[:, 1].astype(np.float64)
-    numbers = np.repeat(np.arange(rows.counts.size), rows.counts)
-    squares = deal.square_cost if deal.length_cost or deal.square_cost else 1.0
-    costs = deal.length_cost * sizes + squares * (sizes * sizes)
-    # Without pieces, the sums are integers.
-    return np.bincount(numbers, costs, minlength=rows.counts.size).astype(np.float64)
 
 
 def sample_costs(lengths: NDArray[np.int64], deal: DealSpec) -> NDArray[np.float64]:

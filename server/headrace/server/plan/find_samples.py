@@ -6,8 +6,8 @@ few of them a rank has.
 
 Contract:
 
-1. The result is that of `PlainFinder`, which is used if there are no kernels, if the order cannot
-   be read by steps, or if its steps are small.
+1. The result is that of `PlainFinder`, which is used if the order cannot be read by steps, or if
+   its steps are small.
 2. Memory is limited: at most `_MAX_STEPS` steps of `_MAX_PIECES` pieces each are kept, and
    `_MAX_BYTES` of all except the newest. The order itself keeps no more for this.
 3. Safe for several threads. If two miss the same step, both compute it, and one result is kept.
@@ -22,19 +22,20 @@ import itertools
 import threading
 from collections import OrderedDict
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import accumulate
 from operator import itemgetter
-from types import ModuleType
-from typing import NamedTuple, Protocol, TypeAlias
+from typing import NamedTuple, Protocol, Self, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
 from headrace.order import LINE_INVERSES, Order
 from headrace.server.kernels.loader import LOOPS
+from headrace.server.plan.compiled import distinct_each
 from headrace.server.plan.damaged import DamagedSamples
 from headrace.server.plan.step_tables import StepTables, step_tables
+from headrace.server.plan.steps_ahead import Steps
 from headrace.storage import OpenDataset
 
 # The steps that eight lanes look ahead (`FORESEEN_WINDOWS`), and those they have passed since.
@@ -67,12 +68,37 @@ class FoundTogether:
         blocks: ``(samples,) int64``: the block of each.
         offsets: ``(samples,) int64``: the place of each in its block.
         touched: The distinct blocks of each batch, ascending, one batch after the other.
+        alive: What their blocks exist as long as: windows of pieces.
     """
 
     sample_ids: NDArray[np.int64]
     blocks: NDArray[np.int64]
     offsets: NDArray[np.int64]
     touched: NDArray[np.int64]
+    alive: object = field(default=None, kw_only=True)
+
+    def picked(self, whole: Sequence[Found], owns: Sequence[NDArray[np.int64]]) -> list[Found]:
+        """Return a selection of the items of each of several batches that were found like this.
+
+        Args:
+            whole: The batches.
+            owns: The items to select in each, ascending.
+        """
+        pairs = list(zip(whole, owns, strict=True))
+        ends = list(accumulate(own.size for own in owns))
+        blocks = np.concatenate([found.blocks[own] for found, own in pairs])
+        touched = distinct_each(blocks, ends)
+        return FoundTogether(
+            np.concatenate([found.sample_ids[own] for found, own in pairs]),
+            blocks,
+            np.concatenate([found.offsets[own] for found, own in pairs]),
+            np.concatenate([*touched, blocks[:0]]),
+            alive=tuple(found.together.alive for found in whole),
+        ).cut(ends, accumulate(each.size for each in touched))
+
+    def places_before(self, items: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return how many of `sample_ids` belong to the first items of the order."""
+        return items
 
     def cut(self, ends: Iterable[int], touched_ends: Iterable[int]) -> list[Found]:
         """Return each batch.
@@ -140,6 +166,18 @@ class Finder(Protocol):
     """Find samples by their positions."""
 
     @property
+    def ordered(self) -> Finder:
+        """What finds samples in the order itself; others rearrange or relocate what that finds."""
+
+    @property
+    def steps(self) -> Steps | None:
+        """The steps of the order, by which to look ahead; None if it has none."""
+
+    @property
+    def replacing(self) -> DatasetFinder | None:
+        """What finds substitutes for damaged samples; None if none can take their place."""
+
+    @property
     def lane_bytes(self) -> int:
         """Raw bytes of the samples shuffled together in each lane."""
 
@@ -160,8 +198,27 @@ class Finder(Protocol):
     def positions(self, epoch: int, sample_ids: NDArray[np.int64]) -> list[NDArray[np.int64]]:
         """Return all positions of given samples in an epoch."""
 
-    def blocks_of_runs(self, sample_ids: NDArray[np.int64]) -> NDArray[np.int64]:
+    def blocks_of_runs(self, epoch: int, sample_ids: NDArray[np.int64]) -> NDArray[np.int64]:
         """Return all blocks of the runs that samples are in, ascending: they are read together."""
+
+
+class OrderFinder:
+    """What finders of an order itself have in common."""
+
+    @property
+    def ordered(self) -> Self:
+        """This finder."""
+        return self
+
+    @property
+    def steps(self) -> Steps | None:
+        """None: the order has no steps by which to look ahead."""
+        return None
+
+    @property
+    def replacing(self) -> DatasetFinder | None:
+        """None: damaged samples are not replaced."""
+        return None
 
 
 class DatasetFinder(Finder, Protocol):
@@ -217,8 +274,6 @@ class PlacedStep:
         ranges: Sequence[Range],
         found: NDArray[np.int64],
         first: int,
-        *,
-        kernels: ModuleType,
     ) -> list[NDArray[np.int64]]:
         """Find the samples at ranges of places of this step.
 
@@ -226,7 +281,6 @@ class PlacedStep:
             ranges: The places, counted from its first.
             found: ``(3, samples) int64``: receives the ids, blocks and places in blocks.
             first: Where in ``found`` the first sample goes.
-            kernels: The compiled functions.
 
         Returns:
             The distinct blocks of each range, ascending.
@@ -235,7 +289,7 @@ class PlacedStep:
         count = sum([end - start for start, end in ranges])
         touched = np.empty(min(count, len(ranges) * tables.blocks.size), np.int64)
         touched_ends = np.empty(len(ranges), np.int64)
-        kernels.find_dealt(
+        LOOPS.find_dealt(
             np.array(ranges, np.int64),
             tables.whole,
             tables.tables,
@@ -261,7 +315,7 @@ _Part: TypeAlias = "tuple[int, PlacedStep, int, int]"
 """The number of a batch, a step, and its places ``[start, end)`` for it."""
 
 
-class StepFinder:
+class StepFinder(OrderFinder):
     """Find samples by their positions, according to the contract above.
 
     Args:
@@ -290,9 +344,10 @@ class StepFinder:
         is_large = (
             step_samples >= least_step or step_samples * self.sample_bytes >= _LEAST_STEP_BYTES
         )
-        # If a whole lane is shuffled together, it is a single step, and there is nothing ahead.
+        # If a whole lane is shuffled together, only a ramp has steps to look ahead to.
         is_whole = order.memory_samples >= order.lane_length(0)
-        self.has_steps = is_large and not is_whole
+        self.has_steps = is_large and (not is_whole or order.spec.ramp)
+        self.block_samples = dataset.sample_count / max(1, dataset.block_count)
         self.lane_place = order.lane_place
         self.lane_length = order.lane_length
         spec = order.spec
@@ -305,10 +360,19 @@ class StepFinder:
         self._kept_bytes = 0
         self._last: PlacedStep | None = None
 
+    @property
+    def steps(self) -> Steps | None:
+        """Its own steps, if they are large enough to look ahead to."""
+        return self if self.has_steps else None
+
+    @property
+    def replacing(self) -> DatasetFinder:
+        """This finder."""
+        return self
+
     def find(self, epoch: int, batches: Sequence[Sequence[Range]]) -> list[Found]:
         """Return the samples at the positions of each batch, which may be several ranges."""
-        kernels = LOOPS
-        if kernels is None or not self._is_by_step:
+        if not self._is_by_step:
             return self._plain.find(epoch, batches)
         parts: list[_Part] = []
         ends, end = [], 0
@@ -319,40 +383,37 @@ class StepFinder:
                 while place < stop:
                     # Without a call for each batch.
                     if step is None or lane != step.lane or not step.start <= place < step.end:
-                        step = self._step(epoch, lane, place, kernels)
+                        step = self._step(epoch, lane, place)
                     if step is None:
                         return self._plain.find(epoch, batches)
                     past = min(stop, step.end)
                     parts.append((batch, step, place - step.start, past - step.start))
                     place = past
             ends.append(end)
-        return self._found(parts, ends, kernels)
+        return self._found(parts, ends)
 
     def step_blocks(self, epoch: int, lane: int, place: int) -> PlacedStep | None:
         """Return the step with a place of a lane; None if steps are not available now."""
-        kernels = LOOPS
-        if kernels is None or not self._is_by_step:
+        if not self._is_by_step:
             return None
-        return self._kept_step(epoch, lane, place, kernels)
+        return self._kept_step(epoch, lane, place)
 
-    def whole_runs(self, blocks: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return all blocks of the runs in which blocks start, ascending."""
-        return self.blocks_of_runs(self._dataset.block_first_samples(blocks))
+    def whole_runs(self, epoch: int, blocks: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return all blocks that an epoch reads with those given, ascending."""
+        return self.blocks_of_runs(epoch, self._dataset.block_first_samples(blocks))
 
     def _stretches(self, batch: Sequence[Range]) -> list[_Stretch]:
         cut = self._order.stretches
         return [part for start, stop in batch for part in cut(start, stop)]
 
-    def _found(
-        self, parts: Sequence[_Part], ends: Sequence[int], kernels: ModuleType
-    ) -> list[Found]:
+    def _found(self, parts: Sequence[_Part], ends: Sequence[int]) -> list[Found]:
         """Find the samples of batches by their parts, with one call for those of a step."""
         sample_ids, blocks, offsets = found = np.empty((3, ends[-1] if ends else 0), np.int64)
         touched: list[NDArray[np.int64]] = []
         at = 0
         for step, alike in itertools.groupby(parts, key=itemgetter(1)):
             own = [(start, end) for _, _, start, end in alike]
-            touched += step.find(own, found, at, kernels=kernels)
+            touched += step.find(own, found, at)
             at += sum([end - start for start, end in own])
         batches = [batch for batch, *_ in parts]
         if batches != list(range(len(ends))):
@@ -363,22 +424,20 @@ class StepFinder:
         together = FoundTogether(sample_ids, blocks, offsets, np.concatenate([_NO_IDS, *touched]))
         return together.cut(ends, accumulate([blocks.size for blocks in touched]))
 
-    def _step(self, epoch: int, lane: int, place: int, kernels: ModuleType) -> PlacedStep | None:
+    def _step(self, epoch: int, lane: int, place: int) -> PlacedStep | None:
         step = self._last
         if step is None or not step.holds(epoch, lane, place):
-            step = self._last = self._kept_step(epoch, lane, place, kernels)
+            step = self._last = self._kept_step(epoch, lane, place)
         return step
 
-    def _kept_step(
-        self, epoch: int, lane: int, place: int, kernels: ModuleType
-    ) -> PlacedStep | None:
+    def _kept_step(self, epoch: int, lane: int, place: int) -> PlacedStep | None:
         with self._lock:
             at = bisect.bisect_right(self._names, (epoch, lane, place)) - 1
             step = self._steps[self._names[at]] if at >= 0 else None
             if step is not None and step.holds(epoch, lane, place):
                 self._steps.move_to_end(step.name)
                 return step
-        placed = self._placed(epoch, lane, place, kernels)
+        placed = self._placed(epoch, lane, place)
         if placed is None:
             # This follows from the order's options, or is rare: then everything is found without
             # steps.
@@ -402,9 +461,9 @@ class StepFinder:
             self._names.remove(name)
             self._kept_bytes -= step.tables.nbytes
 
-    def _placed(self, epoch: int, lane: int, place: int, kernels: ModuleType) -> PlacedStep | None:
+    def _placed(self, epoch: int, lane: int, place: int) -> PlacedStep | None:
         step = self._order.step(epoch, lane, place)
-        tables = None if step is None else step_tables(step, self._dataset, kernels)
+        tables = None if step is None else step_tables(step, self._dataset)
         if step is None or tables is None:
             return None
         return PlacedStep(epoch, lane, step.start, step.start + step.count, tables)

@@ -25,7 +25,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from headrace.order import Buckets, Window
-from headrace.server.kernels.loader import LOOPS
 from headrace.server.plan.compiled import distinct_each
 from headrace.server.plan.find_samples import Finder, Found, FoundTogether, Range
 
@@ -84,7 +83,8 @@ class BucketFinder:
         lengths: Callable[[NDArray[np.int64]], NDArray[np.int64]],
         sample_bytes: int,
     ) -> None:
-        self.ordered: Final = ordered
+        self.ordered: Finder = ordered
+        self.steps, self.replacing = ordered.steps, ordered.replacing
         self._buckets = buckets
         self._unskipped = unskipped
         self._lengths = lengths
@@ -111,7 +111,7 @@ class BucketFinder:
         sample_ids, blocks, offsets = (
             np.concatenate(each) for each in zip((_NO_IDS,) * 3, *parts, strict=True)
         )
-        touched = distinct_each(blocks, ends, kernels=LOOPS)
+        touched = distinct_each(blocks, ends)
         together = FoundTogether(
             sample_ids, blocks, offsets, np.concatenate([*touched, blocks[:0]])
         )

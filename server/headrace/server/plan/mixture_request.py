@@ -9,10 +9,20 @@ import numpy as np
 
 from headrace.errors import BadArgumentError
 from headrace.order import Batching, Choice, MixtureDataset, MixtureSpec, OrderSpec, Schedule
+from headrace.order.mixture.schedule import PIECE_SAMPLES
 from headrace.v1 import shard_service_pb2 as pb
 
 # The first message of a stream names all of them, with about 100 bytes each.
 MAX_DATASETS = 10_000
+
+MAX_PIECES = 4096
+"""The most pieces of a schedule: 16 linear stretches."""
+
+# What a piece costs when a batch comes to it, some milliseconds, is spread over its samples: 1,000
+# pieces of one sample each took a server three seconds for 20 batches. Linear schedules are within
+# the limit wherever 16 knots are.
+_WINDOW_PIECES = 16
+_WINDOW_SAMPLES = _WINDOW_PIECES * PIECE_SAMPLES
 
 _Name = TypeVar("_Name")
 
@@ -85,6 +95,14 @@ def _dataset(dataset: pb.MixtureDataset, fingerprint: str) -> MixtureDataset:
 
 def _schedule(mixture: pb.Mixture) -> Schedule:
     wanted = len(mixture.datasets)
+    starts = [piece.start for piece in mixture.schedule]
+    for first, last in zip(starts, starts[_WINDOW_PIECES:], strict=False):
+        if last - first < _WINDOW_SAMPLES:
+            raise BadArgumentError(
+                f"{_WINDOW_PIECES} pieces of the schedule from {first} on last for {last - first} "
+                f"samples; they must last for at least {_WINDOW_SAMPLES}, so use fewer pieces",
+                field="schedule",
+            )
     for piece in mixture.schedule:
         if len(piece.weights) != wanted:
             raise BadArgumentError(

@@ -23,12 +23,12 @@ from numpy.typing import NDArray
 from headrace.order import MixtureOrder, Skips
 from headrace.order.packing import PackedGroup, PackedRows, Pieces, pass_packing_key
 from headrace.server.plan.compiled import Located, Locator, take
-from headrace.server.plan.find_samples import Found, Range
+from headrace.server.plan.find_samples import Found, OrderFinder, Range
 from headrace.server.plan.packed_rows import blocks_of_groups, kept_pieces, located_rows
 from headrace.server.plan.plain_finder import joined
 
 
-class PackedMixtureFinder:
+class PackedMixtureFinder(OrderFinder):
     """Find the rows of several datasets, according to the contract above.
 
     Args:
@@ -88,8 +88,9 @@ class PackedMixtureFinder:
         """Return all positions in an epoch of rows with given documents."""
         return [self._positions(epoch, sample_id) for sample_id in sample_ids.tolist()]
 
-    def blocks_of_runs(self, sample_ids: NDArray[np.int64]) -> NDArray[np.int64]:
+    def blocks_of_runs(self, epoch: int, sample_ids: NDArray[np.int64]) -> NDArray[np.int64]:
         """Return all blocks of the groups of documents, ascending."""
+        del epoch
         owners = np.searchsorted(self._first_ids, sample_ids, side="right") - 1
         found = []
         for dataset in np.unique(owners).tolist():

@@ -22,11 +22,10 @@ from typing import cast
 import numpy as np
 from numpy.typing import NDArray
 
-from headrace.order import Order, Skips
+from headrace.order import DealSpec, Order, Skips
 from headrace.order.packing import PackedRows, Pieces, packing_key
-from headrace.server.kernels.loader import LOOPS
 from headrace.server.plan.compiled import Located, Locator, distinct_each
-from headrace.server.plan.find_samples import Found, FoundTogether, Range
+from headrace.server.plan.find_samples import Found, FoundTogether, OrderFinder, Range
 from headrace.server.plan.plain_finder import joined, lane_bytes
 
 
@@ -46,6 +45,36 @@ class RowsTogether(FoundTogether):
     starts: NDArray[np.int64]
     table: NDArray[np.int64]
     documents: NDArray[np.int64]
+
+    def picked(self, whole: Sequence[Found], owns: Sequence[NDArray[np.int64]]) -> list[Found]:
+        """Return a selection of the rows of each of several batches; see `FoundTogether`."""
+        batches = cast("Sequence[FoundRows]", whole)
+        pieces = []
+        for found, own in zip(batches, owns, strict=True):
+            is_own = np.zeros(found.counts.size, np.bool_)
+            is_own[own] = True
+            pieces.append(np.flatnonzero(np.repeat(is_own, found.counts)))
+        counts = [found.counts[own] for found, own in zip(batches, owns, strict=True)]
+        starts = np.concatenate([[0], np.cumsum(np.concatenate(counts))])
+        ends = list(accumulate(own.size for own in owns))
+        pairs = list(zip(batches, pieces, strict=True))
+        blocks = np.concatenate([found.blocks[own] for found, own in pairs])
+        touched = distinct_each(blocks, starts[ends].tolist())
+        return RowsTogether(
+            np.concatenate([found.sample_ids[own] for found, own in pairs]),
+            blocks,
+            np.concatenate([found.offsets[own] for found, own in pairs]),
+            np.concatenate([*touched, blocks[:0]]),
+            np.concatenate([found.item_ids[own] for found, own in zip(batches, owns, strict=True)]),
+            starts,
+            np.concatenate([found.table[own] for found, own in pairs]),
+            np.concatenate([found.places.sample_ids[own] for found, own in pairs]),
+            alive=tuple(found.together.alive for found in whole),
+        ).cut(ends, accumulate(each.size for each in touched))
+
+    def places_before(self, items: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return how many pieces belong to the first rows."""
+        return self.starts[items]
 
     def cut(self, ends: Iterable[int], touched_ends: Iterable[int]) -> list[Found]:
         """Return each batch.
@@ -121,7 +150,7 @@ class FoundRows(Found):
         return FoundRows(self.together, self.start, last.end, self.touched_start, last.touched_end)
 
 
-class PackedFinder:
+class PackedFinder(OrderFinder):
     """Find rows of documents, according to the contract above.
 
     Args:
@@ -180,8 +209,9 @@ class PackedFinder:
             found.append(np.sort(self._order.positions(epoch, rows[:0] if is_out else rows)))
         return found
 
-    def blocks_of_runs(self, sample_ids: NDArray[np.int64]) -> NDArray[np.int64]:
+    def blocks_of_runs(self, epoch: int, sample_ids: NDArray[np.int64]) -> NDArray[np.int64]:
         """Return all blocks of the groups of documents, ascending."""
+        del epoch
         return np.unique(blocks_of_groups(self._rows, sample_ids, self._locator))
 
 
@@ -206,7 +236,7 @@ def located_rows(
     np.cumsum(pieces.counts, out=starts[1:])
     blocks, offsets = locator.locate(pieces.sample_ids)
     ends = list(accumulate(counts))
-    touched = distinct_each(blocks, starts[np.array(ends, np.int64)].tolist(), kernels=LOOPS)
+    touched = distinct_each(blocks, starts[np.array(ends, np.int64)].tolist())
     together = RowsTogether(
         pieces.sample_ids,
         blocks,
@@ -247,3 +277,14 @@ def blocks_of_groups(
     lasts, _ = locator.locate(firsts[groups + 1] - 1 + first_id)
     ranges = [np.arange(start, last + 1) for start, last in zip(starts, lasts, strict=True)]
     return np.concatenate(ranges)
+
+
+def row_costs(found: Found, deal: DealSpec) -> NDArray[np.float64]:
+    """Return the costs of rows of documents: by default the squares of documents' lengths."""
+    rows = cast("FoundRows", found)
+    sizes = rows.table[:, 1].astype(np.float64)
+    numbers = np.repeat(np.arange(rows.counts.size), rows.counts)
+    squares = deal.square_cost if deal.length_cost or deal.square_cost else 1.0
+    costs = deal.length_cost * sizes + squares * (sizes * sizes)
+    # Without pieces, the sums are integers.
+    return np.bincount(numbers, costs, minlength=rows.counts.size).astype(np.float64)

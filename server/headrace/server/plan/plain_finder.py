@@ -10,10 +10,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from headrace.order import Order, OrderSpec, ShardTable
-from headrace.server.kernels.loader import LOOPS
 from headrace.server.plan.compiled import Located, Locator, distinct_each
 from headrace.server.plan.damaged import DamagedSamples
-from headrace.server.plan.find_samples import LEAST_STEP, Found, FoundTogether, Range, StepFinder
+from headrace.server.plan.find_samples import (
+    LEAST_STEP,
+    DatasetFinder,
+    Found,
+    FoundTogether,
+    OrderFinder,
+    Range,
+    StepFinder,
+)
 from headrace.storage import OpenDataset
 
 
@@ -36,11 +43,13 @@ class SampleOrder(Protocol):
     def find_each(self, epoch: int, sample_ids: NDArray[np.int64]) -> list[NDArray[np.int64]]:
         """Return all positions of given samples in an epoch."""
 
-    def runs_of(self, sample_ids: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Return the first sample of each one's run, and the one after its last."""
+    def runs_of(
+        self, epoch: int, sample_ids: NDArray[np.int64]
+    ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Return the first sample of what is read with each one, and the one after its last."""
 
 
-class PlainFinder:
+class PlainFinder(OrderFinder):
     """Find samples with the order, and their blocks with the dataset.
 
     Args:
@@ -60,6 +69,11 @@ class PlainFinder:
         self.substitute = order.substitute
         self.damaged = DamagedSamples()
 
+    @property
+    def replacing(self) -> DatasetFinder:
+        """This finder."""
+        return self
+
     def found(self, sample_ids: NDArray[np.int64]) -> Found:
         """Return samples as one batch."""
         (found,) = located(sample_ids, [sample_ids.size], self._locator)
@@ -74,9 +88,9 @@ class PlainFinder:
         counts = [sum(stop - start for start, stop in batch) for batch in batches]
         return located(sample_ids, counts, self._locator)
 
-    def blocks_of_runs(self, sample_ids: NDArray[np.int64]) -> NDArray[np.int64]:
+    def blocks_of_runs(self, epoch: int, sample_ids: NDArray[np.int64]) -> NDArray[np.int64]:
         """Return all blocks of the runs that samples are in, ascending: they are read together."""
-        first_ids, ends = self._order.runs_of(sample_ids)
+        first_ids, ends = self._order.runs_of(epoch, sample_ids)
         firsts, chosen = np.unique(first_ids, return_index=True)
         blocks, _ = self._locator.locate(np.concatenate([firsts, ends[chosen] - 1]))
         first_blocks, last_blocks = blocks.reshape(2, -1)
@@ -88,7 +102,7 @@ class PlainFinder:
 class KeptOrders(SampleOrder, Protocol):
     """The parts of an order of filtered samples that a finder needs."""
 
-    def run_members(self, sample_ids: NDArray[np.int64]) -> NDArray[np.int64]:
+    def run_members(self, epoch: int, sample_ids: NDArray[np.int64]) -> NDArray[np.int64]:
         """Return all kept samples of the runs of given samples, ascending."""
 
 
@@ -99,9 +113,9 @@ class KeptFinder(PlainFinder):
         super().__init__(order, locator, lane_bytes=lane_bytes)
         self._members = order.run_members
 
-    def blocks_of_runs(self, sample_ids: NDArray[np.int64]) -> NDArray[np.int64]:
+    def blocks_of_runs(self, epoch: int, sample_ids: NDArray[np.int64]) -> NDArray[np.int64]:
         """Return the blocks with kept samples of the runs of given samples, ascending."""
-        blocks, _ = self._locator.locate(self._members(sample_ids))
+        blocks, _ = self._locator.locate(self._members(epoch, sample_ids))
         return np.unique(blocks)
 
 
@@ -141,7 +155,7 @@ def located(sample_ids: NDArray[np.int64], counts: Sequence[int], locator: Locat
     """
     blocks, offsets = locator.locate(sample_ids)
     ends = list(itertools.accumulate(counts))
-    touched = distinct_each(blocks, ends, kernels=LOOPS)
+    touched = distinct_each(blocks, ends)
     touched_ends = itertools.accumulate(own.size for own in touched)
     # There may be no samples at all.
     together = FoundTogether(sample_ids, blocks, offsets, np.concatenate([*touched, blocks[:0]]))

@@ -10,14 +10,13 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from headrace.order import EpochPlan, RankBatch, Token, TokenEncoder
+from headrace.order import EpochPlan, RankBatch, Token, TokenEncoder, stages_of
+from headrace.server.batch.stage import Accompany, Companions
 from headrace.server.plan.compiled import Locator
-from headrace.server.plan.dealing import Dealer, chosen
+from headrace.server.plan.dealing import Dealer
 from headrace.server.plan.find_samples import Finder, Found, Range
-from headrace.server.plan.partners import Partners, partners_of, positions_of
 from headrace.server.plan.plain_finder import located
 from headrace.server.plan.stream_request import StreamSpec
-from headrace.server.steps.transform_step import transforms_text
 
 # The most batches planned together, to share the cost of calls. The first batch of a stream is
 # planned alone, because its client waits for it, and then twice as many each time (measured: beyond
@@ -35,10 +34,11 @@ class PlannedBatch(NamedTuple):
         step: The number of global batches of the run before this one.
         part: The rank's part of the global batch.
         token: Resumes after the global batch.
-        found: Its samples, then pads, then the samples of its partners.
+        found: Its samples, then pads, then its companions.
+        sample_count: Its number of samples or packed rows, pads included.
         substitutes: How many of its own samples are skipped and replaced by others.
         dealt: The positions of its samples, if they are not consecutive; else None.
-        partners: The samples with which its own are mixed, or None.
+        companions: The samples that stages need in addition; None if none does.
         damaged: Its own samples that are replaced because of damage, without pads; None for none.
     """
 
@@ -47,16 +47,11 @@ class PlannedBatch(NamedTuple):
     part: RankBatch
     token: bytes
     found: Found
+    sample_count: int
     substitutes: int = 0
     dealt: NDArray[np.int64] | None = None
-    partners: Partners | None = None
+    companions: Companions | None = None
     damaged: NDArray[np.int64] | None = None
-
-    @property
-    def sample_count(self) -> int:
-        """Return its number of samples or packed rows."""
-        rows = self.found.end - self.found.start
-        return rows if self.partners is None else rows - len(self.partners.positions)
 
     @property
     def row_count(self) -> int:
@@ -72,7 +67,9 @@ class PlannedBatch(NamedTuple):
     def positions(self) -> NDArray[np.int64]:
         """Return the positions of all samples to read, ``(rows,) int64``."""
         own = positions_of(self.part) if self.dealt is None else self.dealt
-        return own if self.partners is None else np.concatenate([own, self.partners.positions])
+        if self.companions is None:
+            return own
+        return np.concatenate([own, self.companions.positions])
 
     def is_alike(self, other: PlannedBatch) -> bool:
         """Return whether the next batch can be made together with this one."""
@@ -116,7 +113,12 @@ Tally = Callable[[NDArray[np.int64]], NDArray[np.int64]]
 
 
 def planned_stream(
-    spec: StreamSpec, finder: Finder, *, tally: Tally, dealer: Dealer | None = None
+    spec: StreamSpec,
+    finder: Finder,
+    *,
+    tally: Tally,
+    dealer: Dealer | None = None,
+    accompany: Accompany | None = None,
 ) -> Iterator[Planned]:
     """Yield everything that a stream sends, in order: first one batch, then several at a time.
 
@@ -129,7 +131,7 @@ def planned_stream(
         if spec.epoch_count and epoch == spec.epoch + spec.epoch_count:
             return
         plan = EpochPlan(finder.sample_count, position, spec.global_batch_size, spec.end)
-        batches = _Epoch(spec, finder, tally, dealer, epoch, step, consumed, plan)
+        batches = _Epoch(spec, finder, tally, dealer, accompany, epoch, step, consumed, plan)
         size = yield from batches.events(size)
         if not finder.sample_count:
             return
@@ -157,6 +159,7 @@ def planned_samples(sample_ids: NDArray[np.int64], locator: Locator) -> PlannedB
         ),
         token=b"",
         found=found,
+        sample_count=count,
     )
 
 
@@ -168,6 +171,7 @@ class _Epoch:
     finder: Finder
     tally: Tally
     dealer: Dealer | None
+    accompany: Accompany | None
     epoch: int
     step: int
     consumed: int
@@ -224,10 +228,10 @@ class _Epoch:
             # The last batch is dealt in order.
             return self._batches(indices[:-1], encoder) + self._batches(indices[-1:], encoder)
         ranges = [ranges_of(part) for part in parts]
-        partners: Sequence[Partners | None] = [None] * len(parts)
-        if self.spec.is_mixed:
-            partners = [partners_of(part, positions_of(part)) for part in parts]
-            for own, each in zip(ranges, partners, strict=True):
+        companions: Sequence[Companions | None] = [None] * len(parts)
+        if self.accompany is not None:
+            companions = [self.accompany(part, positions_of(part)) for part in parts]
+            for own, each in zip(ranges, companions, strict=True):
                 own.extend([] if each is None else ascending_runs(each.positions))
         found = self.finder.find(self.epoch, ranges)
         return [
@@ -237,10 +241,13 @@ class _Epoch:
                 part=part,
                 token=self._token(encoder, index + 1, part.next_position),
                 found=samples,
+                sample_count=samples.end
+                - samples.start
+                - (0 if each is None else each.positions.size),
                 substitutes=self._substitutes(part),
-                partners=each,
+                companions=each,
             )
-            for index, part, samples, each in zip(indices, parts, found, partners, strict=True)
+            for index, part, samples, each in zip(indices, parts, found, companions, strict=True)
         ]
 
     def _dealt(
@@ -248,16 +255,17 @@ class _Epoch:
     ) -> list[PlannedBatch]:
         """Return the batches that a dealer gives to the rank."""
         found, positions = dealer.find(self.epoch, parts, self.spec.rank)
-        partners: Sequence[Partners | None] = [None] * len(parts)
-        if self.spec.is_mixed:
-            partners = [partners_of(*each) for each in zip(parts, positions, strict=True)]
+        companions: Sequence[Companions | None] = [None] * len(parts)
+        if self.accompany is not None:
+            companions = [self.accompany(*each) for each in zip(parts, positions, strict=True)]
             whole = [[(part.position, part.next_position)] for part in parts]
             rows = [
                 np.concatenate([own, each.positions]) - part.position
-                for part, own, each in zip(parts, positions, partners, strict=True)
+                for part, own, each in zip(parts, positions, companions, strict=True)
                 if each is not None
             ]
-            found = chosen(self.finder.find(self.epoch, whole), rows)
+            batches = self.finder.find(self.epoch, whole)
+            found = batches[0].together.picked(batches, rows)
         return [
             PlannedBatch(
                 epoch=self.epoch,
@@ -265,11 +273,14 @@ class _Epoch:
                 part=part,
                 token=self._token(encoder, part.index + 1, part.next_position),
                 found=samples,
+                sample_count=samples.end
+                - samples.start
+                - (0 if each is None else each.positions.size),
                 substitutes=self._dealt_substitutes(part, own),
                 dealt=own,
-                partners=each,
+                companions=each,
             )
-            for part, samples, own, each in zip(parts, found, positions, partners, strict=True)
+            for part, samples, own, each in zip(parts, found, positions, companions, strict=True)
         ]
 
     def _dealt_substitutes(self, part: RankBatch, positions: NDArray[np.int64]) -> int:
@@ -293,16 +304,7 @@ class _Epoch:
                 global_batch_size=self.spec.global_batch_size,
                 step=0,
                 sample_count=0,
-                mixture=self.spec.mixture,
-                skips=self.spec.skips_digest,
-                transforms=(
-                    transforms_text(self.spec.transforms, self.spec.images)
-                    if self.spec.transforms or self.spec.images
-                    else ""
-                ),
-                kept=self.spec.kept,
-                buckets=self.spec.buckets,
-                lengths=self.spec.lengths,
+                stages=self.spec.stages + stages_of(transforms=",".join(self.spec.batch_stages)),
             )
         )
 
@@ -315,6 +317,13 @@ class _Epoch:
             step=self.step + batch_count,
             sample_count=self.consumed + next_position - self.plan.base,
         )
+
+
+def positions_of(part: RankBatch) -> NDArray[np.int64]:
+    """Return the positions of a batch that is dealt in order: its own, then its pads."""
+    return np.concatenate(
+        [np.arange(part.start, part.stop), np.array(part.pad_positions, np.int64)]
+    )
 
 
 def ranges_of(part: RankBatch) -> list[Range]:

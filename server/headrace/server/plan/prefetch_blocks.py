@@ -11,9 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from headrace.server.cache.readers import Blocks, Waiter
-from headrace.server.plan.find_samples import Found
 from headrace.server.plan.planned_batches import Planned, PlannedBatch, PlannedEnd
-from headrace.server.plan.steps_ahead import StepsAhead
+from headrace.server.plan.steps_ahead import Ahead
 
 # A plan takes about 30 bytes per sample; these limit what a stream keeps (arbitrary).
 _MAX_PLANS = 64
@@ -23,11 +22,12 @@ _MAX_SAMPLES = 1 << 17
 # waits for them.
 _STEADY_PLANS = 2
 
-# If a first batch waits for more than this, nothing else is requested, so that it has the store for
-# itself. About 50 ms of a fast store, so that little time is lost if it needs less.
+# While a first batch waits, no more is requested once it and the batches after it have asked for
+# more than this, so that it has the store for itself. About 50 ms of a fast store, so that little
+# time is lost if it needs less.
 _ALONE_BYTES = 32 << 20
 
-BlocksOfRuns: TypeAlias = Callable[[NDArray[np.int64]], NDArray[np.int64]]
+BlocksOfRuns: TypeAlias = Callable[[int, NDArray[np.int64]], NDArray[np.int64]]
 
 FORESEEN_SAMPLES = _MAX_SAMPLES
 """Samples that a job looks ahead, so that the cache knows which blocks are no longer needed: in a
@@ -69,11 +69,13 @@ class Lookahead:
         blocks: Fetches the blocks.
         waiter: The stream's handle in the cache.
         budget_bytes: Returns how many bytes of blocks may currently be prefetched.
-        blocks_of_runs: Returns the blocks that are read together with those of given samples; None
+        blocks_of_runs: Returns the blocks that an epoch reads with those of given samples; None
             if blocks are read separately.
         foreseen_samples: How many samples to look ahead, prefetched ones included, when blocks may
             have to be evicted, so that the cache knows which blocks are still needed.
-        steps: Makes the `StepsAhead` of the stream, if it has any; called after the first batch.
+        steps: Makes what prefetches for the stream beyond its plans, if anything does; called after
+            the first batch.
+        most_ahead: Returns how many samples may be planned ahead now.
     """
 
     def __init__(
@@ -85,12 +87,14 @@ class Lookahead:
         budget_bytes: Callable[[], int],
         blocks_of_runs: BlocksOfRuns | None = None,
         foreseen_samples: int = 0,
-        steps: Callable[[], StepsAhead] | None = None,
+        steps: Callable[[], Ahead] | None = None,
+        most_ahead: Callable[[], int] = lambda: _MAX_SAMPLES,
     ) -> None:
         self._plans = plans
         self._make_steps = steps
-        self._steps: StepsAhead | None = None
+        self._steps: Ahead | None = None
         self._most_foreseen = foreseen_samples
+        self._most_ahead = most_ahead
         self._foreseen: deque[Planned] = deque()
         self._foreseen_samples = self._foreseen_batches = self._foreseeable = 0
         self._blocks = blocks
@@ -130,7 +134,7 @@ class Lookahead:
             self._advance_steps(self._make_steps, followers[-1] if followers else planned)
         return [planned, *followers]
 
-    def _advance_steps(self, make: Callable[[], StepsAhead], last: PlannedBatch) -> None:
+    def _advance_steps(self, make: Callable[[], Ahead], last: PlannedBatch) -> None:
         if self._steps is None:
             self._steps = make()
         self._steps.advance(
@@ -142,14 +146,13 @@ class Lookahead:
 
         Plans none while a first batch waits for many bytes.
         """
-        if self._first_bytes > _ALONE_BYTES:
-            return
         budget_bytes, ahead = self._budget_bytes(), self._waiter.ahead
-        while count > 0:
+        most_samples = min(_MAX_SAMPLES, self._most_ahead())
+        while count > 0 and not (self._first_bytes and self._is_first_alone()):
             is_full = (
                 self._waiter.asked_bytes >= budget_bytes
                 or ahead.asked_bytes >= budget_bytes * ahead.streams
-                or self._samples >= _MAX_SAMPLES
+                or self._samples >= most_samples
                 or len(self._entries) >= _MAX_PLANS
             )
             if self._entries and is_full:
@@ -158,6 +161,10 @@ class Lookahead:
             if not added:
                 return
             count -= added
+
+    def _is_first_alone(self) -> bool:
+        """Return whether a first batch that waits, and what was requested after it, are enough."""
+        return self._first_bytes + self._waiter.asked_bytes > _ALONE_BYTES
 
     def _followers(self, planned: PlannedBatch, most: int) -> list[PlannedBatch]:
         """Return following batches to make with a first one, if all their blocks are available.
@@ -184,12 +191,13 @@ class Lookahead:
 
     def _foresee(self, count: int) -> None:
         """Look further ahead, by more batches than were taken, unless a first one waits."""
-        if self._first_bytes > _ALONE_BYTES:
+        if self._first_bytes and self._is_first_alone():
             return
         self._foreseeable += _FORESEEN_PLANS * count
+        most_foreseen = min(self._most_foreseen, self._most_ahead())
         while (
             self._foreseeable > 0
-            and self._samples + self._foreseen_samples < self._most_foreseen
+            and self._samples + self._foreseen_samples < most_foreseen
             and self._foreseen_batches < _MAX_FORESEEN
             and (planned := next(self._plans, None)) is not None
         ):
@@ -236,7 +244,7 @@ class Lookahead:
         planned_batch = self._unasked.popleft()
         self._waiter.plan_batch()
         asked_bytes = 0
-        asked = self._blocks.prefetch(self._with_runs(planned_batch.found), self._waiter)
+        asked = self._blocks.prefetch(self._with_runs(planned_batch), self._waiter)
         if asked.size:
             asked_bytes = int(self._blocks.stored_bytes(asked).sum())
         self._entries.append((planned_batch, planned_batch.sample_count, asked_bytes))
@@ -245,19 +253,20 @@ class Lookahead:
             self._waiter.ask_bytes(asked_bytes)
         return 1
 
-    def _with_runs(self, found: Found) -> NDArray[np.int64]:
+    def _with_runs(self, planned: PlannedBatch) -> NDArray[np.int64]:
         """Return the blocks of a batch, and those that are read together with missing ones.
 
         One read brings them, and later batches need them. But a client waits for a first batch.
         Blocks that are being fetched were requested with their runs before.
         """
+        found = planned.found
         if self._blocks_of_runs is None or not self._taken:
             return found.touched
         absent = ~self._blocks.is_known(found.touched)
         if not absent.any():
             return found.touched
         lacking = np.isin(found.blocks, found.touched[absent])
-        runs = self._blocks_of_runs(found.sample_ids[lacking])
+        runs = self._blocks_of_runs(planned.epoch, found.sample_ids[lacking])
         return np.union1d(found.touched, runs)
 
     def _are_there(self, batches: list[PlannedBatch]) -> bool:
@@ -271,5 +280,5 @@ class Lookahead:
         # A block that is evicted meanwhile is fetched again.
         self._blocks.prefetch(found.touched, self._waiter)
         self._entries.extend([(batch, batch.sample_count, 0) for batch in batches])
-        self._samples += found.end - found.start
+        self._samples += sum([batch.sample_count for batch in batches])
         return True

@@ -58,12 +58,12 @@ def wanted_skips(request: BatchesRequest, token: Token | None, lists: Lists) -> 
     if request.HasField("skips"):
         wanted = found_list(request.skips, lists, field="skips")
     else:
-        wanted = _named(token.skips if token is not None else "", lists, field="skips")
-    if token is not None and digest_of(wanted) != token.skips:
+        wanted = _named(token.stage("skips") if token is not None else "", lists, field="skips")
+    if token is not None and digest_of(wanted) != token.stage("skips"):
         found = (
             found_list(request.token_skips, lists, field="token_skips")
             if request.HasField("token_skips")
-            else _named(token.skips, lists, field="token_skips")
+            else _named(token.stage("skips"), lists, field="token_skips")
         )
         check_adoption(wanted, found, token, allow_new_skips=request.allow_new_skips)
     return wanted
@@ -89,7 +89,7 @@ def mixture_skips(
     datasets = request.mixture.datasets
     wanted = _each(datasets, lists, field="skips")
     joined = join_skips(wanted, first_ids)
-    if token is not None and digest_of(joined) != token.skips:
+    if token is not None and digest_of(joined) != token.stage("skips"):
         found = join_skips(_each(datasets, lists, field="token_skips"), first_ids)
         check_adoption(joined, found, token, allow_new_skips=request.allow_new_skips)
     return wanted
@@ -133,9 +133,9 @@ def check_adoption(
     Raises:
         TokenSpecChangedError: It may not be adopted.
     """
-    if digest_of(found) != token.skips:
+    if digest_of(found) != token.stage("skips"):
         raise TokenSpecChangedError(
-            f"the token skips the samples of {_title(token.skips)}, but those of "
+            f"the token skips the samples of {_title(token.stage('skips'))}, but those of "
             f"{_title(digest_of(wanted))} are requested; give the token's list as token_skips with "
             "allow_new_skips, or request the token's list",
             field="skips",

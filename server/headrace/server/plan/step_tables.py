@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from types import ModuleType
 
 import numpy as np
 from numpy.typing import NDArray
 
 from headrace.order import NETWORK_ROUNDS, Step, network_sides
+from headrace.server.kernels.loader import LOOPS
 from headrace.server.plan.compiled import Located
 from headrace.storage import OpenDataset
 
@@ -59,14 +59,14 @@ class StepTables:
         return sum(array.nbytes for array in arrays)
 
 
-def step_tables(step: Step, dataset: OpenDataset, kernels: ModuleType) -> StepTables | None:
+def step_tables(step: Step, dataset: OpenDataset) -> StepTables | None:
     """Return the tables of a step; None if too many blocks end in its runs."""
     found = _pieces(step, dataset)
     if found is None:
         return None
     pieces, blocks = found
     buckets, shift = _buckets(pieces[:, 0])
-    whole, tables, width = _permutation(step, kernels)
+    whole, tables, width = _permutation(step)
     entries = step.entries.copy()
     entries[:-1, 1] -= step.low
     return StepTables(
@@ -83,21 +83,19 @@ def step_tables(step: Step, dataset: OpenDataset, kernels: ModuleType) -> StepTa
     )
 
 
-def _permutation(
-    step: Step, kernels: ModuleType
-) -> tuple[NDArray[np.int64], NDArray[np.uint16], int]:
+def _permutation(step: Step) -> tuple[NDArray[np.int64], NDArray[np.uint16], int]:
     """Return the permutation of a step, as the kernel `find_dealt` takes it."""
     keys = np.uint64(step.key), np.uint64(step.second_key)
     if step.is_small:
         words = np.empty(step.count, np.uint64)
         number_bits = (step.count - 1).bit_length()
-        kernels.sorting_words(*keys, number_bits, words)
+        LOOPS.sorting_words(*keys, number_bits, words)
         words.sort()
         words &= np.uint64((1 << number_bits) - 1)
         return words.view(np.int64), _NO_TABLES, 1
     width, height = network_sides(step.count)
     tables = np.zeros((NETWORK_ROUNDS, max(width, height)), np.uint16)
-    kernels.network_tables(*keys, width, height, tables)
+    LOOPS.network_tables(*keys, width, height, tables)
     return _NO_IDS, tables, width
 
 

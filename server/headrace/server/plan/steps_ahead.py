@@ -12,9 +12,12 @@ Contract, for each lane that a stream reads:
 2. While this place passes through a step, the missing blocks of the next step are prefetched in
    even parts, the last of them after three quarters of the step, so that they have time to arrive.
 3. The last step of an epoch is followed by the first of the next one, if the stream reads it.
+   A step that needs more blocks than it has samples for, as the first one does, is prefetched that
+   much earlier: while the long last step is served, which needs few. Of what is prefetched for it,
+   no more is in memory than there is room for, and than the last step has freed.
 4. Blocks of one run, and adjacent runs, are requested together, so that one read brings them.
 5. The cache keeps prefetched blocks until their step is over, in preference to unannounced ones.
-6. If the order cannot be read by steps, nothing is prefetched here.
+6. If the order cannot be read by steps, or one step is a whole epoch, nothing is prefetched here.
 
 If the code differs, the code is wrong.
 """
@@ -34,6 +37,10 @@ from headrace.server.cache.readers import Blocks, Waiter
 _PARTS = 16
 # The part of a step after which all blocks of the next one have been requested.
 _DONE_AT = 0.75
+# The last step of an epoch has half of the samples of its blocks, and each of them has about five
+# there. So when a share of the step has been served, that share to the fifth power of its blocks is
+# free (computed for the defaults; blocks of more samples are free later).
+_HELD, _FREED = 2, 5
 # The most steps that one batch passes through; more only if a step is a few samples.
 _MOST_STEPS = 64
 
@@ -61,6 +68,10 @@ class StepBlocks(Protocol):
 class Steps(Protocol):
     """The parts of an order that are needed here."""
 
+    @property
+    def block_samples(self) -> float:
+        """The mean number of samples of a block."""
+
     def lane_place(self, lane: int, position: int) -> int:
         """Return how many positions before ``position`` a lane fills."""
 
@@ -70,8 +81,15 @@ class Steps(Protocol):
     def step_blocks(self, epoch: int, lane: int, place: int) -> StepBlocks | None:
         """Return the step that holds a place of a lane; None if steps are not available now."""
 
-    def whole_runs(self, blocks: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return all blocks of the runs in which blocks start, ascending."""
+    def whole_runs(self, epoch: int, blocks: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return all blocks that an epoch reads with those given, ascending."""
+
+
+class Ahead(Protocol):
+    """What prefetches blocks of batches that are not planned yet."""
+
+    def advance(self, blocks: Blocks, waiter: Waiter, *, epoch: int, position: int) -> None:
+        """Prefetch the blocks that are due when a stream has reached a position."""
 
 
 class StepsAhead:
@@ -122,10 +140,13 @@ class _LaneAhead:
         self._end = None if last_epoch is None else (last_epoch + 1) * self._length
         self._own_end = 0
         self._own_start = 0
+        # The samples of this step, or of the one before if those are fewer.
+        self._room = 0
         # The step that is being requested, its remaining blocks, and the place to request more at.
         self._next_start = self._next_end = -1
         self._parts: list[NDArray[np.int64]] = []
         self._part_count = 0
+        self._samples = 1.0  # of these blocks
         # Steps with requested blocks that are not over yet.
         self._ahead: deque[_Part] = deque()
 
@@ -136,16 +157,17 @@ class _LaneAhead:
         at = epoch * self._length + place
         if not self._own_start <= at < self._own_end and not self._enter(at):
             return
-        if spare < self._own_end - self._own_start:
+        if spare < self._room or self._own_end - self._own_start == self._length:
+            # In the second case the step's blocks are those of the whole epoch, and of the next.
             return
         target = at + spare
         for _ in range(_MOST_STEPS):
-            for wanted in self._parts_until(target):
+            for wanted in self._parts_until(at, spare):
                 part = (self.lane, self._next_end)
                 if part not in self._ahead:
                     self._ahead.append(part)
                 yield wanted, part
-            if self._parts or target < self._next_end or not self._go_on(blocks):
+            if self._parts or target < self._next_start or not self._go_on(blocks):
                 return
 
     def passed(self) -> Iterator[_Part]:
@@ -158,7 +180,9 @@ class _LaneAhead:
         found = self._step(at)
         if found is None:
             return False
-        base = at - at % self._length
+        base, count = at - at % self._length, found.end - found.start
+        is_next = 0 < self._own_end == base + found.start
+        self._room = min(count, self._own_end - self._own_start) if is_next else count
         self._own_start, self._own_end = base + found.start, base + found.end
         if self._next_end < self._own_start:
             # At the start of a stream, and after a jump, its own step is the first to request.
@@ -175,21 +199,34 @@ class _LaneAhead:
             return False
         base = self._next_end - self._next_end % self._length
         self._next_start, self._next_end = base + found.start, base + found.end
-        unknown = found.blocks[~blocks.is_known(found.blocks)]
+        is_known = blocks.is_known(found.blocks)
+        unknown = found.blocks[~is_known]
         if unknown.size:
             # A run may continue in the step after this one, and one read brings all of it.
-            unknown = self._steps.whole_runs(unknown)
+            unknown = self._steps.whole_runs(self._next_start // self._length, unknown)
             unknown = unknown[~blocks.is_known(unknown)]
-        self._parts = _parts(unknown)
+        self._parts = even_parts(unknown)
+        if not found.start and is_known.any():
+            # The epoch before may be done with them sooner.
+            self._parts.insert(0, found.blocks[is_known])
         self._part_count = len(self._parts)
+        self._samples = max(1.0, unknown.size * self._steps.block_samples)
         return True
 
-    def _parts_until(self, target: int) -> list[NDArray[np.int64]]:
+    def _parts_until(self, at: int, spare: int) -> list[NDArray[np.int64]]:
         if not self._parts:
             return []
         count = max(1, self._next_end - self._next_start)
-        share = (target - self._next_start) / (count * _DONE_AT)
-        left = self._part_count - min(self._part_count, int(share * self._part_count))
+        own_count = self._own_end - self._own_start
+        surplus = max(0.0, self._samples - count)
+        pace = min(self._samples, count) if surplus < count else self._samples
+        done = at + spare - (self._next_start - surplus)
+        share = done / (max(1.0, pace) * _DONE_AT)
+        if surplus >= count and at < self._next_start:
+            freed = _HELD * own_count * ((at - self._own_start) / own_count) ** _FREED
+            share = min(share, (spare + freed) / self._samples)
+        asked = min(self._part_count, max(0, int(share * self._part_count)))
+        left = self._part_count - asked
         due = self._parts[: len(self._parts) - left]
         del self._parts[: len(due)]
         return due
@@ -198,7 +235,7 @@ class _LaneAhead:
         return self._steps.step_blocks(at // self._length, self.lane, at % self._length)
 
 
-def _parts(blocks: NDArray[np.int64]) -> list[NDArray[np.int64]]:
+def even_parts(blocks: NDArray[np.int64]) -> list[NDArray[np.int64]]:
     """Cut ascending blocks into even parts, but none of those that lie side by side."""
     if not blocks.size:
         return []

@@ -23,15 +23,15 @@ from headrace.order import (
     EpochPlan,
     OrderSpec,
     Skips,
+    Stages,
     Token,
+    buckets_text,
     decode_token,
     spec_differences,
+    split_buckets,
+    stages_of,
 )
 from headrace.server.layout.wire_columns import SAMPLE_IDS, WireColumn, choose_columns, refuse_large
-from headrace.server.settings.transform_config import StepVersion
-from headrace.server.steps.mix_images import MIXING
-from headrace.server.steps.registered import NOTHING_REGISTERED, Registered
-from headrace.server.steps.transform_step import wanted_transforms
 from headrace.v1 import shard_service_pb2 as pb
 
 # Messages count rows in int32.
@@ -122,6 +122,7 @@ def _wanted_order(order: pb.OrderSpec, token: Token | None, default_unit: int) -
             shuffle_samples=order.shuffle_samples,
             lanes=order.lanes or 1,
             unit=unit,
+            ramp=order.ramp if order.HasField("ramp") else defaults.ramp,
         )
     except BadArgumentError as error:
         field = f"order.{error.metadata.get('field', '')}"
@@ -166,8 +167,7 @@ class Readable:
         refused: Why each other column cannot be sent.
         max_batch_bytes: The maximum payload of one batch.
         id_column: The column of sample ids.
-        mixture: The digest of the mixture, as in tokens; empty for one dataset.
-        kept: The digest of the samples that a filter keeps, as in tokens; empty without a filter.
+        stages: Which stages samples pass before any request, as tokens name them.
         class_counts: The number of named classes by column, or None.
     """
 
@@ -177,8 +177,7 @@ class Readable:
     refused: dict[str, str]
     max_batch_bytes: int
     id_column: WireColumn = SAMPLE_IDS
-    mixture: str = ""
-    kept: str = ""
+    stages: Stages = ()
     class_counts: Mapping[str, int] | None = None
 
 
@@ -188,11 +187,9 @@ class StreamSpec:
 
     Attributes:
         order: The order's options.
-        mixture: Digest of the mixture, for tokens; empty for one dataset.
+        stages: The stages of the order, as tokens name them.
         skips: The samples to skip.
-        kept: Digest of the samples that a filter keeps; empty without one.
-        transforms: The transforms and tokenizers that are applied to samples.
-        images: The token's entries for image steps and their decoder.
+        batch_stages: What tokens contain about the stages of batches, each as ``name@version``.
         global_batch_size: The number of samples per batch over all ranks.
         rank: In [0, `world_size`).
         world_size: The number of ranks.
@@ -209,17 +206,13 @@ class StreamSpec:
         batch_stride: The stream gets one of every `batch_stride` batches.
         batch_offset: The index of that batch, in [0, `batch_stride`).
         deal: How samples are dealt to ranks; None means in order.
-        is_mixed: Whether each sample is mixed with the next one of the global batch.
         buckets: The number of units sorted by length together; 0 for none.
-        lengths: The digest of the lengths to sort by; empty without buckets.
     """
 
     order: OrderSpec
-    mixture: str
+    stages: Stages
     skips: Skips | None
-    kept: str
-    transforms: tuple[StepVersion, ...]
-    images: str
+    batch_stages: tuple[str, ...]
     global_batch_size: int
     rank: int
     world_size: int
@@ -236,14 +229,7 @@ class StreamSpec:
     batch_stride: int
     batch_offset: int
     deal: DealSpec | None = None
-    is_mixed: bool = False
     buckets: int = 0
-    lengths: str = ""
-
-    @property
-    def skips_digest(self) -> str:
-        """What a token says of the samples to leave out."""
-        return "" if self.skips is None else self.skips.digest
 
 
 class ReadFrom(Protocol):
@@ -264,10 +250,26 @@ class ReadFrom(Protocol):
         """
 
 
+class StageTitles(Protocol):
+    """The stages of a server, as they are checked here."""
+
+    def titles(self, request: BatchesRequest, token: Token | None) -> tuple[str, ...]:
+        """Return what tokens contain about the stages of a request.
+
+        Raises:
+            HeadraceError: A stage is unknown, or the token is for others.
+        """
+
+
 def stream_spec(
-    request: pb.ReadBatchesRequest, served: ReadFrom, registered: Registered = NOTHING_REGISTERED
+    request: pb.ReadBatchesRequest, served: ReadFrom, stages: StageTitles
 ) -> StreamSpec:
     """Check a request and fill in its defaults.
+
+    Args:
+        request: The request.
+        served: What it reads.
+        stages: The stages of the server.
 
     Raises:
         BadArgumentError: A field is outside its range; ``metadata["field"]`` names it.
@@ -284,25 +286,22 @@ def stream_spec(
     token = wanted.token
     if token is not None:
         check_version(request.dataset, token.fingerprint, readable)
-        _check_mixture(token, readable)
-        _check_kept(token, readable)
+        _check_stages(token, readable.stages)
     columns = choose_columns(request.columns, readable.columns, readable.refused)
     if request.with_ids:
         columns += (readable.id_column,)
     epoch, position = _start(request, token, readable)
     buckets = wanted_buckets(request, wanted, position=position, sample_count=readable.sample_count)
-    configs, images = (
-        wanted_transforms(request, token, registered)
-        if request.steps or token is not None
-        else ((), "")
+    skips = served.skips(request, token)
+    more = stages_of(
+        skips="" if skips is None else skips.digest,
+        buckets=buckets_text(buckets, _lengths(served, token)) if buckets else "",
     )
     spec = StreamSpec(
         order=wanted.order,
-        mixture=readable.mixture,
-        skips=served.skips(request, token),
-        kept=readable.kept,
-        transforms=configs,
-        images=images,
+        stages=readable.stages + more,
+        skips=skips,
+        batch_stages=_batch_stages(request, token, stages),
         global_batch_size=wanted.global_batch_size,
         rank=request.rank,
         world_size=request.world_size,
@@ -319,13 +318,18 @@ def stream_spec(
         batch_stride=request.batch_stride or 1,
         batch_offset=request.batch_offset,
         deal=_deal(request.deal) if request.HasField("deal") else None,
-        is_mixed=any(step.WhichOneof("step") in MIXING for step in request.steps),
         buckets=buckets,
-        lengths=_lengths(served, token) if buckets else "",
     )
     _check_ranges(spec)
     _check_batches(spec, readable)
     return spec
+
+
+def _batch_stages(
+    request: BatchesRequest, token: Token | None, stages: StageTitles
+) -> tuple[str, ...]:
+    has_none = not request.stages and (token is None or not token.stage("transforms"))
+    return () if has_none else stages.titles(request, token)
 
 
 def wanted_buckets(
@@ -345,14 +349,15 @@ def wanted_buckets(
     """
     buckets, token = request.buckets, wanted.token
     if token is not None:
-        if buckets and buckets != token.buckets:
-            found = f"buckets={token.buckets}" if token.buckets else "a run without buckets"
+        known, _ = split_buckets(token.stage("buckets"))
+        if buckets and buckets != known:
+            found = f"buckets={known}" if known else "a run without buckets"
             raise TokenSpecChangedError(
                 f"the token is for {found}, but buckets={buckets} is requested; request the "
                 "token's, or start over",
                 field="buckets",
             )
-        buckets = token.buckets
+        buckets = known
     if not buckets:
         return 0
     _check("buckets", buckets, low=LEAST_BUCKETS, high=MOST_BUCKETS + 1)
@@ -380,9 +385,10 @@ def wanted_buckets(
 
 def _lengths(served: ReadFrom, token: Token | None) -> str:
     digest = served.lengths_digest()
-    if token is not None and token.lengths not in {"", digest}:
+    _, found = split_buckets("" if token is None else token.stage("buckets"))
+    if found not in {"", digest}:
         raise TokenSpecChangedError(
-            f"the token is for samples sorted by the lengths {token.lengths}, but {digest} are "
+            f"the token is for samples sorted by the lengths {found}, but {digest} are "
             "stored; store the token's lengths again with `headrace index --pack-length`, with the "
             "same column or tokenizer, or start over",
             field="buckets",
@@ -390,35 +396,59 @@ def _lengths(served: ReadFrom, token: Token | None) -> str:
     return digest
 
 
-def _check_mixture(token: Token, readable: Readable) -> None:
-    if token.mixture == readable.mixture:
-        return
-    found, wanted = (
-        f"the mixture {digest}" if digest else "one dataset"
-        for digest in (token.mixture, readable.mixture)
-    )
-    raise TokenSpecChangedError(
-        f"the token is for {found}, but {wanted} is requested; request the token's datasets with "
-        "the amounts, batching and schedule of its run, or start over",
-        token_mixture=token.mixture,
-        mixture=readable.mixture,
-    )
+@dataclass(frozen=True, slots=True)
+class _Words:
+    """How the refusal of a token names one of its stages.
+
+    Attributes:
+        some: What comes before the stage's text.
+        none: What a run without the stage reads.
+        advice: What to request.
+        field: The field of the request.
+    """
+
+    some: str
+    none: str
+    advice: str
+    field: str
 
 
-def _check_kept(token: Token, readable: Readable) -> None:
-    if token.kept == readable.kept:
-        return
-    found, wanted = (
-        f"the samples of the filter {digest}" if digest else "all samples"
-        for digest in (token.kept, readable.kept)
-    )
-    raise TokenSpecChangedError(
-        f"the token is for {found}, but {wanted} are requested; use the where= of the token's run, "
-        "or start over",
-        field="where",
-        token_kept=token.kept,
-        kept=readable.kept,
-    )
+_WORDS = {
+    "mixture": _Words(
+        "the mixture",
+        "one dataset",
+        "request the token's datasets with the amounts, batching and schedule of its run",
+        "mixture",
+    ),
+    "filter": _Words(
+        "the samples of the filter",
+        "all samples",
+        "use the where= of the token's run",
+        "where",
+    ),
+}
+# The other stages compare what tokens say with requests.
+_CHECKED = {*_WORDS, "skips", "buckets", "transforms"}
+
+
+def _check_stages(token: Token, wanted: Stages) -> None:
+    unknown = [name for name, _ in token.stages if name not in _CHECKED]
+    if unknown:
+        raise TokenSpecChangedError(
+            f"the token is for the stages {unknown}, which this server does not have; continue "
+            "with the headrace that made it, or start over",
+            field="resume_token",
+        )
+    for name, words in _WORDS.items():
+        texts = token.stage(name), dict(wanted).get(name, "")
+        if len(set(texts)) == 1:
+            continue
+        found, asked = (f"{words.some} {text}" if text else words.none for text in texts)
+        raise TokenSpecChangedError(
+            f"the token is for {found}, but the request is for {asked}; {words.advice}, or start "
+            "over",
+            field=words.field,
+        )
 
 
 def check_version(dataset: str, fingerprint: str, readable: Readable) -> None:

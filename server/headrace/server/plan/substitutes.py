@@ -18,6 +18,7 @@ from typing import Final
 import numpy as np
 
 from headrace.errors import BadArgumentError, StepFailedError
+from headrace.server.batch.stage import Replacement
 from headrace.server.plan.find_samples import DatasetFinder
 from headrace.server.plan.planned_batches import PlannedBatch
 
@@ -32,13 +33,14 @@ class Substitutes:
 
     Args:
         finder: The finder of the stream's samples.
-        use: Their use: the same bytes for streams to which the same samples are damaged.
+        replacement: How samples are replaced.
         title: The stream's name in the log.
     """
 
-    def __init__(self, finder: DatasetFinder, use: bytes, *, title: str) -> None:
+    def __init__(self, finder: DatasetFinder, replacement: Replacement, *, title: str) -> None:
         self._finder = finder
-        self._use = use
+        self._replacement = replacement
+        self._use = replacement.use.encode()
         self._title = title
 
     def known(self) -> set[int]:
@@ -56,8 +58,8 @@ class Substitutes:
         found = set(planned.found.item_ids[sorted(rows)].tolist())
         for sample_id in sorted(found - self._finder.damaged.known(self._use)):
             _log.warning(
-                "the image of sample %d of the %s cannot be decoded; other samples take its place",
-                sample_id,
+                "%s of the %s; other samples take its place",
+                self._replacement.failure.format(sample_id),
                 self._title,
             )
         known |= found
@@ -99,7 +101,6 @@ class Substitutes:
                 return damaged[-1]
             why = f"neither can {MOST_TRIES} samples that would take its place"
         raise StepFailedError(
-            f"decode_image: the image of sample {sample_id} cannot be decoded, and {why}; list "
-            "damaged samples in skips, or convert the images again",
+            f"{self._replacement.failure.format(sample_id)}, and {why}; {self._replacement.advice}",
             sample_id=sample_id,
         )

@@ -9,13 +9,11 @@ from pathlib import Path
 from headrace.errors import HeadraceError
 from headrace.server.access.callers import read_tokens
 from headrace.server.access.tls import tls_credentials
-from headrace.server.datasets.served_dataset import open_one
+from headrace.server.datasets.open_served import open_one
 from headrace.server.process.start_warnings import start_warnings
 from headrace.server.settings.dataset_config import DatasetConfig
 from headrace.server.settings.server_config import ServerConfig
-from headrace.server.settings.transform_config import transform_configs
-from headrace.server.steps.registered import load_tokenizers
-from headrace.server.steps.transform_pool import check_transforms
+from headrace.server.stream.stage_plugs import check_stages
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,12 +43,7 @@ def check_config(config: ServerConfig) -> list[Finding]:
         if config.tokens:
             count = len(read_tokens(Path(config.tokens)))
             found.append(Finding(True, f"good: {count} callers in {config.tokens}"))
-        if config.tokenizers:
-            load_tokenizers(config.tokenizers)
-            found.append(Finding(True, f"good: tokenizers {', '.join(config.tokenizers)}"))
-        if config.transforms:
-            check_transforms(transform_configs(config.transforms).values())
-            found.append(Finding(True, f"good: transforms {', '.join(config.transforms)}"))
+        found += [Finding(True, f"good: {text}") for text in check_stages(config)]
     except HeadraceError as error:
         found.append(Finding(False, f"bad: {error.message}"))
     return found + [Finding(True, f"warning: {text}") for text in start_warnings(config)]

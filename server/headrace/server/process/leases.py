@@ -1,8 +1,11 @@
 """Keep track of the processes that use a private server.
 
 A client process holds a lease: a connection to a unix socket, for as long as it lives. It sends a
-line of JSON, ``{"watch": [pids]}``, and receives the address of the server. Anything else that it
-sends means that it is about to read.
+line of JSON, ``{"watch": [pids]}``, and receives the address of the server. A dot means that it is
+about to read. Before a run reads for the first time, it sends ``{"run": "...", "versions": {...}}``
+and receives a line of JSON with the version of each dataset that the run reads: ``{"versions":
+{name: fingerprint}}``, or ``{"failure": {...}}``. What it sent in ``versions`` it has read before,
+from another server.
 
 Contract of `Leases.wait`:
 
@@ -13,7 +16,9 @@ Contract of `Leases.wait`:
    accepted. So a client that holds the lock and finds the socket is served, and one that does not
    find it may start another server once it has the lock. If asked to end, it waits only some
    seconds for the lock.
-3. `Leases.close` removes the files in the folder, and the folder if it is empty.
+3. A run that is new here reads the newest versions, and all processes that name the same run read
+   the same, until none of them is alive.
+4. `Leases.close` removes the files in the folder, and the folder if it is empty.
 
 If the code differs, the code is wrong.
 """
@@ -27,9 +32,12 @@ import os
 import selectors
 import socket
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
+from headrace.errors import HeadraceError
 from headrace.server.access.unix_clients import accept
 
 _TICK_S = 0.25
@@ -40,23 +48,29 @@ _LOCK_S = 5.0
 starts a server.
 """
 
-_MOST_BYTES = 4096
-"""The most bytes of a client's message; a list of two process ids takes fifty."""
+_MOST_BYTES = 1 << 17
+"""The most bytes of a client's message: the versions of a thousand datasets. A unix socket hands it
+over in one piece."""
 
 
 class Leases:
     """Answer the clients of one server; not safe for several threads."""
 
-    def __init__(self, path: Path, lock: Path, *, address: str) -> None:
+    def __init__(
+        self, path: Path, lock: Path, *, address: str, newest: Callable[[], Mapping[str, str]]
+    ) -> None:
         """Start to listen; the client that starts this server holds the start lock.
 
         Args:
             path: The path of the socket, in a folder that only this user can access.
             lock: The file whose lock a client holds while it starts a server.
             address: The server's address, as clients write it.
+            newest: Returns the fingerprint of the newest version of each dataset.
         """
         self._path, self._lock_path = path, lock
         self._address = address
+        self._newest = newest
+        self._runs: dict[str, _Run] = {}
         self._lock: int | None = None
         self._watched: set[int] = set()
         self._count = 0
@@ -140,9 +154,9 @@ class Leases:
     def _listen_to(self, client: socket.socket) -> None:
         try:
             said = client.recv(_MOST_BYTES)
-            if said.startswith(b"{"):
-                self._watched.update(_pids(said))
-                client.sendall(self._address.encode() + b"\n")
+            # Dots may have come before, and a client waits for each answer.
+            if wanted := said.lstrip(b"."):
+                client.sendall(self._answer_to(json.loads(wanted)).encode() + b"\n")
         except (OSError, ValueError, TypeError, KeyError):
             said = b""
         if said:
@@ -151,14 +165,36 @@ class Leases:
         self._close(client)
         self._count -= 1
 
+    def _answer_to(self, wanted: Mapping[str, Any]) -> str:
+        pids = {int(pid) for pid in wanted["watch"]}
+        self._watched.update(pids)
+        if "run" not in wanted:
+            return self._address
+        try:
+            return json.dumps({"versions": self._join(wanted, pids)})
+        except HeadraceError as error:
+            known = {"reason": error.reason, "message": error.message, "metadata": error.metadata}
+            return json.dumps({"failure": known})
+
+    def _join(self, wanted: Mapping[str, Any], pids: set[int]) -> Mapping[str, str]:
+        alive = {name: run for name, run in self._runs.items() if any(map(_is_alive, run.pids))}
+        run = alive.get(wanted["run"]) or _Run(wanted["versions"] or self._newest())
+        run.pids.update(pids)
+        self._runs = {**alive, wanted["run"]: run}
+        return run.versions
+
     def _close(self, client: object) -> None:
         assert isinstance(client, socket.socket)
         self._selector.unregister(client)
         client.close()
 
 
-def _pids(said: bytes) -> Iterable[int]:
-    return [int(pid) for pid in json.loads(said.splitlines()[0])["watch"]]
+@dataclass(frozen=True, slots=True)
+class _Run:
+    """What the processes of one run read."""
+
+    versions: Mapping[str, str]
+    pids: set[int] = field(default_factory=set)
 
 
 def _is_alive(pid: int) -> bool:

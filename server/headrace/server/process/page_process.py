@@ -27,7 +27,7 @@ from typing import Final
 
 from headrace.errors import ConfigurationError
 from headrace.server.settings.config_layers import ConfigSource
-from headrace.server.settings.server_config import ServerConfig
+from headrace.server.settings.server_config import ServerConfig, split_address
 from headrace.server.telemetry.status import Status
 
 _PAUSE_S: Final = 0.5
@@ -44,7 +44,7 @@ def check_page(config: ServerConfig) -> None:
     """Check that the page can be run here, if the settings include one.
 
     Raises:
-        ConfigurationError: A package is missing.
+        ConfigurationError: A package is missing, or the address cannot be listened on.
     """
     if not config.page:
         return
@@ -54,6 +54,25 @@ def check_page(config: ServerConfig) -> None:
             f"the page needs {', '.join(missing)}, not installed here; install it with pip install "
             "'headrace[page]', or serve without --page"
         )
+    _check_free(config.page)
+
+
+def _check_free(address: str) -> None:
+    """Refuse an address that the page could never have, before it is tried again and again."""
+    host, port = split_address(address)
+    try:
+        (family, _, _, _, place), *_ = socket.getaddrinfo(
+            host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )
+        with socket.socket(family, socket.SOCK_STREAM) as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            probe.bind(place)
+    except OSError as error:
+        raise ConfigurationError(
+            f"the page cannot listen on {address} ({error.strerror or error}); stop what listens "
+            "there, give another --page HOST:PORT, or serve without --page",
+            address=address,
+        ) from error
 
 
 @contextmanager

@@ -17,8 +17,7 @@ from headrace.server.process.start_warnings import start_warnings
 from headrace.server.rpc.server import start_server
 from headrace.server.settings.config_layers import ConfigSource
 from headrace.server.settings.server_config import ServerConfig
-from headrace.server.settings.transform_config import transform_configs
-from headrace.server.steps.transform_pool import check_transforms
+from headrace.server.stream.stage_plugs import check_stages
 from headrace.server.telemetry.logs import event
 from headrace.server.workers.supervisor import start_supervisor
 
@@ -74,12 +73,12 @@ def serve(
         _log.info("asked to end; draining for at most %g s", config.drain_s)
         end_by(config.drain_s)
 
-    # Here, not in the server, since each worker is a server; so are transforms checked.
+    # Here, not in the server, since each worker is a server; so are stages checked.
     for text in start_warnings(config):
         _log.warning("%s", text)
     with _handled({signal.SIGTERM: ask, signal.SIGINT: ask}):
         check_page(config)
-        check_transforms(transform_configs(config.transforms).values())
+        list(check_stages(config))
         if config.workers:
             _serve_workers(config, source, wait)
         else:

@@ -15,17 +15,14 @@ from contextlib import ExitStack
 from dataclasses import replace
 from multiprocessing.connection import Connection
 from multiprocessing.reduction import recv_handle
-from pathlib import Path
 from queue import Empty, SimpleQueue
 from typing import Any, cast
 
 from headrace.errors import HeadraceError
-from headrace.server.access.callers import Access
 from headrace.server.batch.freed_memory import keep_freed_memory
 from headrace.server.cache.block_cache import BlockCache
 from headrace.server.cache.memory.arena import ArenaHeader, Memory
 from headrace.server.cache.memory.shared_memory import Desk, Shared
-from headrace.server.datasets.catalog import Catalog
 from headrace.server.process.forced_end import end_by
 from headrace.server.process.reload import Reloader
 from headrace.server.rpc.listen import SHARED_PORT_OPTIONS
@@ -34,7 +31,6 @@ from headrace.server.settings.config_layers import ConfigSource
 from headrace.server.settings.server_config import ServerConfig
 from headrace.server.telemetry.logs import start_logging
 from headrace.server.telemetry.metrics import Metrics
-from headrace.server.telemetry.tracing import start_tracing
 from headrace.server.workers.messages import (
     CannotStart,
     Drain,
@@ -74,15 +70,11 @@ class _Worker:
             desk=Desk(desk.map()),
             observer=self.metrics,
         )
-        access = Access(Path(self.config.tokens) if self.config.tokens else None)
         self.server = Server(
             self.config,
-            catalog=Catalog(),
             # It has all the methods of a cache that streams use.
             cache=cast("BlockCache", self.cache),
             metrics=self.metrics,
-            access=access,
-            tracing=start_tracing(self.config.otlp_endpoint),
             options=SHARED_PORT_OPTIONS,
         )
 

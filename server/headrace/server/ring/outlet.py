@@ -207,6 +207,10 @@ class RingOutlet:
                 self._memory.close()
                 self._on_close()
 
+    def announced(self, stream: Messages) -> RingMessages:
+        """Return the messages of a stream that are not in the ring."""
+        return RingMessages(stream, self)
+
     def _has_room(self) -> bool:
         likely = self._likely_bytes
         return self._memory.fits(likely) or not self._memory.could_fit(likely)

@@ -34,15 +34,15 @@ GRPC_OPTIONS = (
     # again when needed. The defaults are 2 minutes and never.
     ("grpc.server_handshake_timeout_ms", 5_000),
     ("grpc.max_connection_idle_ms", 60_000),
-    # Calls of one connection, including reset ones that are not cleaned up yet. gRPC refuses more
-    # without telling us. Clients know the limit and hold further calls back, but they may count a
-    # call as gone a moment before it is cleaned up. So the limit is far above what one client
-    # opens, even a burst of 1,500 streams, and far below the 20,000 resets possible in 0.1 s.
-    ("grpc.max_concurrent_streams", 2048),
+    # Calls of one connection, including reset ones that are not cleaned up yet. Clients know the
+    # limit and hold further calls back. A client of ours has one stream on a connection.
+    ("grpc.max_concurrent_streams", 128),
+    # A compressed request is refused by its headers: 0.9 MB may become 1 GiB.
+    ("grpc.compression_enabled_algorithms_bitset", 1),
     # Calls of one method that gRPC holds until the server takes them, including reset ones. Taking
     # one needs 0.1 to 0.4 ms; until then it occupies about 50 KiB. gRPC ends further calls with
-    # CANCELLED, by default from 1,000 on. A client that resets 2,048 calls on one connection after
-    # another would fill this, but must pause after a few (`Gate`); with 65,536 it took 3 GB.
+    # CANCELLED, by default from 1,000 on; with 65,536, resets on one connection after another took
+    # 3 GB.
     ("grpc.server.max_pending_requests", 1 << 13),
     ("grpc.server.max_pending_requests_hard_limit", 1 << 13),
 )

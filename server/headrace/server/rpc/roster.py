@@ -23,21 +23,19 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from functools import partial
 
 from grpc_health.v1 import health_pb2
 
 from headrace.errors import DatasetNotFoundError, HeadraceError, RebalanceError
-from headrace.server.cache.block_cache import BlockCache
-from headrace.server.cache.read_observer import ReadObserver, StoreHealth
-from headrace.server.datasets.catalog import Catalog
-from headrace.server.datasets.served_dataset import ServedDataset, open_served
+from headrace.server.cache.read_observer import StoreHealth
+from headrace.server.datasets.open_served import open_served
+from headrace.server.datasets.served_dataset import ServedDataset
 from headrace.server.front.health import Health
 from headrace.server.front.hidden_paths import DatasetPlaces
 from headrace.server.settings.dataset_config import DatasetConfig
-from headrace.server.settings.server_config import ServerConfig
-from headrace.server.stream.open_streams import OpenStreams
+from headrace.server.stream.parts import Parts
 from headrace.server.telemetry.logs import event
 from headrace.storage import Trial, try_datasets
 
@@ -50,34 +48,19 @@ class Roster:
     """Opens and retires datasets.
 
     Args:
-        config: The server's settings.
-        catalog: The served datasets; empty at first.
-        cache: The cache of their blocks.
-        streams: The open streams.
+        parts: What it shares with other parts of the server; the catalog is empty at first.
         health: Reports each dataset, unless there is access control: everybody may read health.
         places: Remembers the URL of each dataset.
-        observers: Are notified of each read.
     """
 
-    def __init__(
-        self,
-        config: ServerConfig,
-        *,
-        catalog: Catalog,
-        cache: BlockCache,
-        streams: OpenStreams,
-        health: Health,
-        places: DatasetPlaces,
-        observers: Sequence[ReadObserver] = (),
-    ) -> None:
-        self._config = config
-        self._catalog = catalog
-        self._cache = cache
-        self._streams = streams
+    def __init__(self, parts: Parts, *, health: Health, places: DatasetPlaces) -> None:
+        self._config, self._catalog = parts.config, parts.catalog
+        self._cache, self._streams = parts.cache, parts.streams
         self._health = health
         self._places = places
         self._store_health = StoreHealth(self._report_store)
-        self._observers = (*observers, self._store_health)
+        tracing = () if parts.tracing is None else (parts.tracing,)
+        self._observers = (parts.metrics, *tracing, self._store_health)
         self._served: dict[str, DatasetConfig] = {}
         self._changing = threading.Lock()
 

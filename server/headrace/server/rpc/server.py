@@ -18,12 +18,14 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
+from functools import partial
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Self
 
+import grpc
 from grpc_health.v1 import health_pb2
 
 from headrace.server.access.callers import Access
@@ -31,34 +33,33 @@ from headrace.server.access.tls import tls_credentials
 from headrace.server.batch.freed_memory import keep_freed_memory
 from headrace.server.cache.block_cache import BlockCache
 from headrace.server.cache.disk.disk_cache import DiskCache
-from headrace.server.datasets.catalog import Catalog
 from headrace.server.front.calls import MOST_WAITING, Method, SharedByCalls, arrivals_of
 from headrace.server.front.descriptors import most_connections, most_fetch_threads, raise_limit
-from headrace.server.front.doorkeeper import Doorkeeper
-from headrace.server.front.floods import Floods
-from headrace.server.front.gate import Gate
 from headrace.server.front.health import SERVICE as HEALTH_SERVICE
 from headrace.server.front.health import Health
 from headrace.server.front.hidden_paths import DatasetPlaces
 from headrace.server.front.pools import CallPools
 from headrace.server.front.reflection import reflection_methods
-from headrace.server.front.tallied import TalliedLog
 from headrace.server.front.waiting import Waiting
 from headrace.server.front.wire_server import WireServer
-from headrace.server.kernels.loader import log_loops
 from headrace.server.ring.rings import Rings
 from headrace.server.rpc.listen import GRPC_OPTIONS, SHARED_PORT_OPTIONS, bind
 from headrace.server.rpc.roster import Roster
+from headrace.server.rpc.self_call import self_called
 from headrace.server.rpc.shard_service import SERVICE, ShardService
 from headrace.server.settings.server_config import ServerConfig, fixed_settings
 from headrace.server.stream.open_streams import OpenStreams
+from headrace.server.stream.parts import Parts
 from headrace.server.telemetry.metrics import Metrics
 from headrace.server.telemetry.metrics_endpoint import MetricsEndpoint, start_metrics_endpoint
 from headrace.server.telemetry.status import Status, status_of
-from headrace.server.telemetry.tracing import Tracing, start_tracing
+from headrace.server.telemetry.tracing import start_tracing
 
 # How long cut calls may take to end; they have nothing left to do.
 _CUT_TIMEOUT_S = 10.0
+
+# Connections and calls of probes (arbitrary).
+_MOST_PROBES = 64
 
 _log = logging.getLogger(__name__)
 
@@ -68,68 +69,49 @@ class Server:
 
     Attributes:
         addresses: The addresses on which it listens, in the order of the configuration.
+        health_address: The address of ``health_listen`` with the actual port; empty for none.
     """
 
     def __init__(
         self,
         config: ServerConfig,
         *,
-        catalog: Catalog,
         cache: BlockCache,
         metrics: Metrics,
-        access: Access,
-        tracing: Tracing | None = None,
         options: Sequence[tuple[str, int]] = GRPC_OPTIONS,
     ) -> None:
-        self._config = config
-        self._catalog = catalog
-        self._cache = cache
+        self._config, self._metrics = config, metrics
         self._streams = OpenStreams(
             config.max_streams, max_streams_per_peer=config.max_streams_per_peer
         )
-        connections = most_connections(config, raise_limit())
-        self._health = Health(connections)
+        tracing = start_tracing(config.otlp_endpoint)
+        self._parts = Parts(config, cache, self._streams, metrics, tracing)
+        self._cache, self._catalog = cache, self._parts.catalog
+        access = Access(Path(config.tokens) if config.tokens else None)
+        self._health = Health()
         self._pools = CallPools(config.max_streams)
-        self._floods = Floods()
-        self._gate = Gate()
-        self._door = Doorkeeper(connections, self._gate.pause)
+        self._probes = Waiting(most=_MOST_PROBES, timeout_s=config.request_timeout_s)
         self._waiting = Waiting(
             most=MOST_WAITING,
             timeout_s=config.request_timeout_s,
-            also=(self._floods.clear_old, lambda: self._streams.look(access.changes())),
+            also=(self._probes.give_up_late, lambda: self._streams.look(access.changes())),
         )
         self._rings = Rings(config, metrics)
-        self._service = ShardService(
-            config,
-            catalog=catalog,
-            cache=cache,
-            streams=self._streams,
-            metrics=metrics,
-            pools=self._pools,
-            rings=self._rings,
-            tracing=tracing,
-        )
+        self._service = ShardService(self._parts, pools=self._pools, rings=self._rings)
         places = DatasetPlaces()
         self._is_port_shared = options is SHARED_PORT_OPTIONS
-        self._grpc = WireServer(
-            arrivals_of(self._methods(), self._shared_by_calls(access, metrics, places)),
-            (*options, ("grpc.max_allowed_incoming_connections", connections)),
-        )
-        self._metrics = metrics
-        self._tracing = tracing
-        self._roster = Roster(
-            config,
-            catalog=catalog,
-            cache=cache,
-            streams=self._streams,
-            health=self._health,
-            places=places,
-            observers=[metrics, *([tracing] if tracing else [])],
-        )
+        connections = most_connections(config, raise_limit())
+        shared = SharedByCalls(access, metrics, self._waiting, places)
+        self._grpc = _wire_server(self._methods(), shared, options, connections)
+        # Probes need no token.
+        shared = SharedByCalls(Access(None), metrics, self._probes, places)
+        self._probed = _wire_server(self._health.methods(), shared, options, _MOST_PROBES)
+        self._roster = Roster(self._parts, health=self._health, places=places)
         self._metrics_endpoint: MetricsEndpoint | None = None
         self._ended = threading.Event()
         self._ending = threading.Lock()
         self.addresses: tuple[str, ...] = ()
+        self.health_address = ""
 
     def _methods(self) -> dict[str, Method]:
         return {
@@ -137,23 +119,6 @@ class Server:
             **self._health.methods(),
             **reflection_methods((SERVICE, HEALTH_SERVICE), self._pools.unary),
         }
-
-    def _shared_by_calls(
-        self, access: Access, metrics: Metrics, places: DatasetPlaces
-    ) -> SharedByCalls:
-        malformed = TalliedLog(_log, "malformed requests: %d since the last such line, last: %s")
-        hidden = TalliedLog(_log, "calls failed at files: %d since the last such line, last: %s")
-        return SharedByCalls(
-            access,
-            metrics,
-            self._waiting,
-            self._floods,
-            self._door,
-            self._gate,
-            malformed,
-            places,
-            hidden,
-        )
 
     @property
     def address(self) -> str:
@@ -171,11 +136,18 @@ class Server:
         return self._streams.call_count
 
     @property
+    def versions(self) -> dict[str, str]:
+        """Return the fingerprints of the datasets, by name."""
+        names = self._catalog.names
+        return {name: self._catalog.get(name).dataset.fingerprint for name in names}
+
+    @property
     def described(self) -> dict[str, object]:
         """Return the fields that the log has for a started server."""
         return {
             "version": version("headrace"),
             "addresses": " ".join(self.addresses),
+            "health": self.health_address,
             "metrics": self.metrics_address,
             "datasets": len(self._catalog.names),
         }
@@ -188,30 +160,36 @@ class Server:
             HeadraceError: A dataset cannot be opened.
         """
         config = self._config
+        self._waiting.start()
+        if config.health_listen:
+            self.health_address = self._bound(self._probed, config.health_listen)
+            self._probed.start()
         self._roster.open_all()
         tls = tls_credentials(config.tls_cert, config.tls_key, config.tls_client_ca)
         self.addresses = tuple(
-            bind(
-                self._grpc,
-                address,
-                tls=tls,
-                unix_mode=config.unix_mode,
-                is_shared=self._is_port_shared,
-            )
-            for address in config.addresses
+            self._bound(self._grpc, address, tls) for address in config.addresses
         )
         self._rings.listen(self.addresses)
         if self._config.metrics_listen:
             self._metrics_endpoint = start_metrics_endpoint(
                 self._config.metrics_listen, self._metrics.registry
             )
-        self._waiting.start()
-        self._door.start(self.addresses)
-        self._gate.start(self.addresses)
-        self._grpc.start()
+        with self_called(self._grpc, partial(bind, self._grpc)):
+            self._grpc.start()
         for name in ("", SERVICE):
             self._health.set(name, health_pb2.HealthCheckResponse.SERVING)
         self._roster.tell_health()
+
+    def _bound(
+        self, server: WireServer, address: str, tls: grpc.ServerCredentials | None = None
+    ) -> str:
+        return bind(
+            server,
+            address,
+            tls=tls,
+            unix_mode=self._config.unix_mode,
+            is_shared=self._is_port_shared,
+        )
 
     @property
     def stream_count(self) -> int:
@@ -237,13 +215,10 @@ class Server:
             Whether all datasets could be opened. Another reload with the same settings tries the
             others again.
         """
-        held = [name for name in fixed_settings(config) if self._differs(config, name)]
+        held = [n for n in fixed_settings(config) if getattr(config, n) != getattr(self._config, n)]
         if held:
             _log.warning("a restart is needed for: %s", ", ".join(held))
         return not self._roster.change_to(config.dataset_configs)
-
-    def _differs(self, config: ServerConfig, name: str) -> bool:
-        return bool(getattr(config, name) != getattr(self._config, name))
 
     def drain(self) -> bool:
         """End all streams between two batches, then stop.
@@ -254,7 +229,6 @@ class Server:
         deadline = time.monotonic() + self._config.drain_s
         self._health.enter_graceful_shutdown()
         # New calls are refused from here on; running ones may continue until the deadline.
-        self._floods.close()
         self._grpc.stop(self._config.drain_s)
         self._streams.drain()
         was_idle = self._streams.wait_idle(deadline)
@@ -271,24 +245,22 @@ class Server:
             with ExitStack() as left:
                 # From the last line up; one that fails does not keep the others open.
                 left.callback(self._ended.set)
-                if self._tracing is not None:
-                    left.callback(self._tracing.close)
+                if self._parts.tracing is not None:
+                    left.callback(self._parts.tracing.close)
                 left.callback(self._service.close)
                 left.callback(self._roster.close)
                 if self._metrics_endpoint is not None:
                     left.callback(self._metrics_endpoint.close)
                 left.callback(self._pools.shutdown)
-                left.callback(self._gate.close)
-                left.callback(self._door.close)
                 left.callback(self._waiting.close)
                 left.callback(self._cache.close)
                 left.callback(self._cut)
-                left.callback(self._floods.close)
                 left.callback(self._rings.close)
                 left.callback(self._streams.drain)
 
     def _cut(self) -> None:
-        self._grpc.stop(0).wait(_CUT_TIMEOUT_S)
+        for one in (self._grpc, self._probed):
+            one.stop(0).wait(_CUT_TIMEOUT_S)
 
     def wait(self, timeout_s: float | None = None) -> bool:
         """Wait until the server has ended; return whether it has."""
@@ -316,20 +288,24 @@ def start_server(config: ServerConfig) -> Server:
     """
     # For the whole process, and before the cache has threads.
     keep_freed_memory()
-    access = Access(Path(config.tokens) if config.tokens else None)
     metrics = Metrics()
-    tracing = start_tracing(config.otlp_endpoint)
-    cache = _open_cache(config, metrics)
-    server = Server(
-        config, catalog=Catalog(), cache=cache, metrics=metrics, access=access, tracing=tracing
-    )
+    server = Server(config, cache=_open_cache(config, metrics), metrics=metrics)
     try:
         server.start()
-        log_loops()
     except BaseException:
         server.stop()
         raise
     return server
+
+
+def _wire_server(
+    methods: Mapping[str, Method],
+    shared: SharedByCalls,
+    options: Sequence[tuple[str, int]],
+    connections: int,
+) -> WireServer:
+    most = ("grpc.max_allowed_incoming_connections", connections)
+    return WireServer(arrivals_of(methods, shared), (*options, most))
 
 
 def _open_cache(config: ServerConfig, metrics: Metrics) -> BlockCache:

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 
+from headrace.arguments import joined_sources
 from headrace.errors import ConfigurationError
 from headrace.server.settings.config_file import read_config_file
 from headrace.server.settings.from_mapping import from_mapping
@@ -80,9 +81,9 @@ def _from_environment(environment: Mapping[str, str]) -> dict[str, object]:
 
 
 def _named_urls(text: str) -> dict[str, object]:
-    """Return the datasets in a text such as ``NAME=URL NAME=URL``."""
+    """Return the datasets in a text such as ``NAME=URL NAME=INDEX from SOURCE``."""
     found: dict[str, object] = {}
-    for one in text.split():
+    for one in joined_sources(text.split()):
         name, equals, url = one.partition("=")
         if not (name and equals and url):
             raise ConfigurationError(

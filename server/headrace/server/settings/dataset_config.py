@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass, field
 
 from headrace.errors import ConfigurationError
-from headrace.storage import SourceOptions, StoreOptions
+from headrace.storage import SourceOptions, StoreOptions, index_options
 
 _VERSIONED = re.compile(r"(?P<url>.+)#(?P<fingerprint>[0-9a-f]{32})")
 
@@ -19,7 +19,8 @@ class DatasetConfig:
     endpoints and credentials.
 
     Attributes:
-        url: Its URL; a ``#`` followed by a fingerprint selects an older version.
+        url: Its URL; a ``#`` followed by a fingerprint selects an older version. ``INDEX from
+            SOURCE`` sets ``source.index_of``, too.
         store: The endpoint, the credentials and other options of its store.
         source: Its layout, and options for it, such as pickled columns or a table version.
         item_nulls: Whether its lists may contain null items; `None` means the server's
@@ -37,6 +38,9 @@ class DatasetConfig:
     def __post_init__(self) -> None:
         if not self.url:
             raise ConfigurationError("a dataset has no url; give one, such as s3://bucket/flights")
+        url, source = index_options(self.url, self.source)
+        object.__setattr__(self, "url", url)
+        object.__setattr__(self, "source", source)
 
     @property
     def place(self) -> tuple[str, str | None]:

@@ -12,8 +12,6 @@ from typing import Literal
 
 from headrace.errors import ConfigurationError
 from headrace.server.settings.dataset_config import DatasetConfig
-from headrace.server.settings.tokenizer_config import tokenizer_paths
-from headrace.server.settings.transform_config import transform_configs
 
 LogLevel = Literal["debug", "info", "warning", "error"]
 LogFormat = Literal["console", "json"]
@@ -49,13 +47,16 @@ class ServerConfig:
             reads its batches; 0 for none. The default is twice what clients request by default.
         ring_uids: User ids that may have rings besides the server's own, separated by commas. Rings
             need unix sockets, which ``unix_mode`` protects too.
+        health_listen: ``host:port`` or ``unix:/path`` for health checks, without TLS or tokens;
+            empty for none. No call to another address delays them.
         metrics_listen: ``host:port`` of the Prometheus endpoint; empty for none.
         page: ``host:port`` of the page for browsers; empty for none. Needs the packages of the
             ``[page]`` extra.
         page_hosts: Host names of the page besides localhost and plain addresses, separated by
             commas.
-        cache_bytes: Maximum total size of decoded blocks. The default, 2 GiB, is what one job with
-            default options shuffles together; each lane needs as much.
+        cache_bytes: Maximum total size of decoded blocks. The default, 3 GiB, holds the 2 GiB that
+            one job with default options shuffles together, if its samples take up to 1.3 times as
+            much in memory as in raw bytes; each lane needs as much.
         workers: Number of processes that serve, besides the one with the cache; 0 serves in one
             process.
         cache_dir: Folder on a local disk that keeps stored blocks across restarts; empty for none.
@@ -119,10 +120,11 @@ class ServerConfig:
     unix_mode: int = 0o600
     ring_bytes: int = 256 * _MIB
     ring_uids: str = ""
+    health_listen: str = ""
     metrics_listen: str = ""
     page: str = ""
     page_hosts: str = ""
-    cache_bytes: int = 2048 * _MIB
+    cache_bytes: int = 3072 * _MIB
     workers: int = 0
     cache_dir: str = ""
     cache_dir_bytes: int = 64 * 1024 * _MIB
@@ -158,8 +160,6 @@ class ServerConfig:
         self._check_addresses()
         self._check_numbers()
         self._check_security()
-        transform_configs(self.transforms)
-        tokenizer_paths(self.tokenizers)
 
     @property
     def dataset_configs(self) -> Mapping[str, DatasetConfig]:
@@ -194,7 +194,7 @@ class ServerConfig:
     def _check_addresses(self) -> None:
         if not self.addresses:
             raise ConfigurationError("no address to listen on; give HOST:PORT or unix:/path")
-        for address in (*self.addresses, *filter(None, [self.metrics_listen, self.page])):
+        for address in (*self.addresses, *filter(None, self._others)):
             if not address.startswith("unix:"):
                 split_address(address)
         if self.page.startswith("unix:"):
@@ -203,6 +203,10 @@ class ServerConfig:
             raise ConfigurationError(
                 f"metrics cannot be served on {self.metrics_listen!r}; give HOST:PORT"
             )
+
+    @property
+    def _others(self) -> tuple[str, ...]:
+        return self.health_listen, self.metrics_listen, self.page
 
     def _check_security(self) -> None:
         if bool(self.tls_cert) != bool(self.tls_key):

@@ -9,8 +9,7 @@ Contract:
    pinned and no place is taken.
 3. Batches are made together as long as their payloads are expected to take at most
    `TOGETHER_BYTES`; a larger batch is made alone.
-4. The writer is chosen here for each pass: the compiled loops if they are installed and the samples
-   lie in pinned blocks, and NumPy otherwise.
+4. Samples in blocks of several layouts are copied into one block first.
 
 If the code differs, the code is wrong.
 """
@@ -19,22 +18,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from types import ModuleType
 from typing import cast
+
+import numpy as np
 
 from headrace.payload import SAMPLE_ID_COLUMN
 from headrace.server.batch.batch_writer import BatchWriter, Measured
 from headrace.server.batch.compiled_rows import CompiledRows
 from headrace.server.batch.compiled_writer import CompiledWriter
-from headrace.server.batch.numpy_writer import NumpyWriter
-from headrace.server.batch.packed_writer import PackedWriter
 from headrace.server.batch.targets import Finished, Outlet, Places
-from headrace.server.cache.gather import BlockRows, Rows
+from headrace.server.cache.gather import BlockRows, Rows, StagedRows
 from headrace.server.cache.readers import Blocks
-from headrace.server.kernels.loader import LOOPS
 from headrace.server.layout.block_layout import Projection
 from headrace.server.layout.wire_columns import refuse_large
-from headrace.server.plan.find_samples import Found
 from headrace.server.plan.packed_rows import FoundRows
 from headrace.server.plan.planned_batches import PlannedBatch
 from headrace.server.stream.stream_setup import Contents, batch_header, sample_title
@@ -47,8 +43,6 @@ KiB, as they are planned, take one pass of eight and not one of seven and anothe
 # Bytes of a row beyond its values while a batch is gathered: ids, places, column spans.
 _ROW_BYTES = 64
 _SPAN_BYTES = 48
-# Smaller amounts are claimed together with the payload.
-_WORTH_CLAIMING_BYTES = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +69,6 @@ class BatchMaker:
         outlet: Where to write batches.
         max_batch_bytes: The largest payload of one batch.
         claim: Claims memory for batches before it is used.
-        kernels: The compiled loops, or None.
 
     Attributes:
         projection: The columns that the stream needs of its dataset.
@@ -90,20 +83,20 @@ class BatchMaker:
         outlet: Outlet,
         max_batch_bytes: int,
         claim: Callable[[int], None] = lambda _: None,
-        kernels: ModuleType | None = LOOPS,
     ) -> None:
         self._contents = contents
         self._blocks = blocks
         self._outlet = outlet
         self._max_batch_bytes = max_batch_bytes
         self._claim = claim
-        self._kernels = kernels
         self._most_bytes = min(contents.max_chunk_bytes, max_batch_bytes)
         fields = map(blocks.layout.by_name.__getitem__, _gathered(contents))
         self.projection = Projection(blocks.layout, tuple(fields))
-        self._rows_writer: CompiledRows | PackedWriter | None = None
-        self._numpy: NumpyWriter | None = None
-        self._compiled: BatchWriter[Rows] | None = None
+        columns, packed = contents.columns, contents.packed
+        self._rows_writer = (
+            None if packed is None else CompiledRows(columns, self.projection, packed)
+        )
+        self._writer: BatchWriter = self._rows_writer or CompiledWriter(columns, self.projection)
         ragged = sum(not entry.column.is_tensor for entry in self.projection.fields)
         row_bytes = self.projection.layout.parts[0].row_bytes
         self._row_bytes = row_bytes + _ROW_BYTES + _SPAN_BYTES * ragged
@@ -117,8 +110,8 @@ class BatchMaker:
             is_there: Whether all its blocks were in memory.
         """
         fitting = max(1, TOGETHER_BYTES // max(1, payload_bytes))
-        # NumPy gains nothing from it, and steps process one batch at a time.
-        is_able = self._kernels is not None and self._contents.pipeline is None
+        # Steps process one batch at a time.
+        is_able = self._contents.pipeline is None
         is_likely = is_there and payload_bytes <= self._most_bytes
         self.most = min(2 * self.most, fitting) if is_able and is_likely else 1
 
@@ -149,9 +142,12 @@ class BatchMaker:
         found = batches[0].found.up_to(batches[-1].found)
         sample_ids = found.sample_ids
         beside += self._row_bytes * sample_ids.size
-        writer = self._writer(rows, found)
-        if not isinstance(writer, CompiledWriter | CompiledRows) and beside > _WORTH_CLAIMING_BYTES:
-            self._claim(beside)
+        if not isinstance(rows, BlockRows):
+            rows = self._in_one_block(rows, sample_ids.size)
+            beside += rows.memory.array.nbytes
+        writer = self._writer
+        if self._rows_writer is not None:
+            self._expect(self._rows_writer, cast("FoundRows", found))
         measured = writer.measure(rows, sample_ids.size, len(batches))
         largest = max(measured.sizes)
         if largest > self._most_bytes:
@@ -169,32 +165,20 @@ class BatchMaker:
         writer.write(rows, shown, measured, places.find())
         return Made(places.finish(), measured.sizes, measured.buffer_bytes)
 
-    def _writer(self, rows: Rows, found: Found) -> BatchWriter[Rows]:
-        kernels = self._kernels
-        if self._contents.packed is not None:
-            return self._rows_of(cast("FoundRows", found))
-        if kernels is None or not isinstance(rows, BlockRows):
-            if self._numpy is None:
-                self._numpy = NumpyWriter(self._contents.columns, self.projection)
-            return self._numpy
-        if self._compiled is None:
-            made = CompiledWriter(kernels, self._contents.columns, self.projection)
-            # It gets only `BlockRows`.
-            self._compiled = cast("BatchWriter[Rows]", made)
-        return self._compiled
+    def stage(self, count: int) -> StagedRows:
+        """Return where a number of samples can be copied to."""
+        return StagedRows(
+            self.projection, count, max_bytes=self._max_batch_bytes, claim=self._claim
+        )
 
-    def _rows_of(self, found: FoundRows) -> CompiledRows | PackedWriter:
-        if self._rows_writer is None:
-            packed = self._contents.packed
-            assert packed is not None
-            columns, projection = self._contents.columns, self.projection
-            self._rows_writer = (
-                PackedWriter(columns, projection, packed)
-                if self._kernels is None
-                else CompiledRows(self._kernels, columns, projection, packed)
-            )
-        self._rows_writer.expect(found.places, lambda piece: self._title(found, piece))
-        return self._rows_writer
+    def _in_one_block(self, rows: Rows, count: int) -> BlockRows:
+        """Copy samples from blocks of several layouts into one."""
+        staged = self.stage(count)
+        staged.add(np.arange(count), rows)
+        return staged.in_one_block()
+
+    def _expect(self, writer: CompiledRows, found: FoundRows) -> None:
+        writer.expect(found.places, lambda piece: self._title(found, piece))
 
     def _title(self, found: FoundRows, piece: int) -> str:
         show = self._contents.shown_samples

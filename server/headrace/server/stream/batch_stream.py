@@ -7,15 +7,15 @@ Contract:
    last requested epoch.
 2. Waiting: while the store is slow, a `Heartbeat` is sent every ``heartbeat_s`` between two
    batches, and one at the end of the wait. After ``store_timeout_s`` without a block the stream
-   fails with `StoreUnavailableError`. The same holds while steps process a batch: each step has
+   fails with `StoreUnavailableError`. The same holds while stages process a batch: each has
    ``step_timeout_s``, and a transform has the timeout of its pool
-   (`headrace.server.steps.transform_pool`).
+   (`headrace.server.stages.transforms.transform_pool`).
 3. Failure: errors are raised between two batches and never within one, because a batch is read and
    assembled completely before its first message. What was sent stays valid, and its tokens resume
    the run. If several batches are made in one pass (`stream.batch_maker`), this holds for all.
-4. Cancellation: `cancel`, from any thread, ends a wait at once, a step between two rows, and the
+4. Cancellation: `cancel`, from any thread, ends a wait at once, a stage between two rows, and the
    generator before its next batch. Closing the generator has the same effect at any point.
-5. Drain and rotation: `interrupt` ends a wait at once and a step between two rows; the generator
+5. Drain and rotation: `interrupt` ends a wait at once and a stage between two rows; the generator
    raises the given error before its next batch.
 6. However it ends, the stream leaves no block pinned, and no fetch that only this stream needed
    starts afterwards. `close` does this for a stream whose messages were never read.
@@ -42,17 +42,17 @@ from headrace.errors import (
     RebalanceError,
     StoreUnavailableError,
 )
+from headrace.server.batch.row_pool import RowPool
 from headrace.server.batch.targets import ClientGoneError, Outlet, WireOutlet, message_frame
 from headrace.server.cache.gather import StagedRows
 from headrace.server.cache.readers import Blocks
 from headrace.server.plan.planned_batches import PlannedBatch, PlannedEnd
 from headrace.server.plan.prefetch_blocks import Lookahead, plan_bytes
-from headrace.server.plan.steps_ahead import StepsAhead
+from headrace.server.plan.steps_ahead import Ahead
 from headrace.server.shares import Budget, Share, ShortError
-from headrace.server.steps.row_pool import RowPool
 from headrace.server.stream.batch_maker import BatchMaker, Made
 from headrace.server.stream.fair_turns import StreamTurns, Turns
-from headrace.server.stream.stepped_batches import SteppedBatches
+from headrace.server.stream.staged_batches import StagedBatches
 from headrace.server.stream.stream_setup import Contents
 from headrace.v1 import shard_service_pb2 as pb
 
@@ -72,7 +72,7 @@ class StreamLimits:
     Attributes:
         heartbeat_s: Seconds between heartbeats while the stream waits.
         store_timeout_s: How long the stream waits for a block.
-        step_timeout_s: How long a step may process a batch.
+        step_timeout_s: How long a stage may process a batch.
         lifetime_s: When the client is asked to reconnect; 0 means never.
         max_batch_bytes: The largest payload of one batch.
         prefetch_bytes: Returns the current limit of prefetched bytes.
@@ -165,10 +165,10 @@ class BatchStream:
         self._is_closed = False
         self.batch_bytes = 0
         self.expires_at = time.monotonic() + (limits.lifetime_s or math.inf)
-        self._stepped = (
+        self._staged = (
             None
             if contents.pipeline is None
-            else SteppedBatches(
+            else StagedBatches(
                 contents,
                 contents.pipeline,
                 outlet=self._outlet,
@@ -181,10 +181,10 @@ class BatchStream:
         self._maker = BatchMaker(
             contents,
             blocks=blocks,
-            # Steps need each batch in one piece.
-            outlet=self._outlet if self._stepped is None else WireOutlet(limits.max_batch_bytes),
+            # Stages need each batch in one piece.
+            outlet=self._outlet if self._staged is None else WireOutlet(limits.max_batch_bytes),
             max_batch_bytes=limits.max_batch_bytes,
-            claim=self._share.claim if self._stepped is None else self._stepped.claim,
+            claim=self._share.claim if self._staged is None else self._staged.claim,
         )
         self._is_there = True
         self._lookahead = Lookahead(
@@ -195,6 +195,7 @@ class BatchStream:
             blocks_of_runs=contents.blocks_of_runs,
             foreseen_samples=contents.foreseen_samples,
             steps=self._make_steps(),
+            most_ahead=contents.most_ahead,
         )
 
     def cancel(self) -> None:
@@ -221,12 +222,12 @@ class BatchStream:
         if self._is_closed:
             return
         self._is_closed = True
-        if self._stepped is not None:
-            self._stepped.close()
+        if self._staged is not None:
+            self._staged.close()
         self._blocks.leave(self._waiter)
 
-    def _make_steps(self) -> Callable[[], StepsAhead] | None:
-        """Return what makes the stream's `StepsAhead`; None without any, or without prefetching."""
+    def _make_steps(self) -> Callable[[], Ahead] | None:
+        """Return what makes the stream's `Ahead`; None without any, or without prefetching."""
         make, limits = self._contents.steps, self._limits
         if make is None or not limits.prefetch_bytes():
             return None
@@ -241,7 +242,7 @@ class BatchStream:
 
     def _epochs(self) -> Iterator[bytes]:
         # Chosen once: every call counts where batches are small.
-        take = self.plan if self._stepped is None else partial(self._take, self._stepped)
+        take = self.plan if self._staged is None else partial(self._take, self._staged)
         while (taken := take()) is not None:
             if isinstance(taken, PlannedEnd):
                 yield self._framed(pb.ReadBatchesResponse(epoch_end=self._epoch_end(taken)))
@@ -249,24 +250,27 @@ class BatchStream:
             while taken:
                 if self._limits.lifetime_s and time.monotonic() >= self.expires_at:
                     raise worn_error()
-                if self._stepped is None or not self._stepped.is_ahead:
+                if self._staged is None or not self._staged.is_ahead:
                     self._outlet.wait()
-                self.check_ending()
+                if self._ending is not None:
+                    raise self._ending
                 made = yield from self._made(taken[: self._outlet.room(len(taken))])
                 del taken[:made]
 
-    def _take(self, stepped: SteppedBatches) -> list[PlannedBatch] | PlannedEnd | None:
+    def _take(self, staged: StagedBatches) -> list[PlannedBatch] | PlannedEnd | None:
         """Return what was planned early, or plan."""
-        planned = stepped.take_planned()
+        planned = staged.take_planned()
         return self.plan() if planned is None else planned
 
     def plan(self) -> list[PlannedBatch] | PlannedEnd | None:
         """Plan the next batches or end of an epoch; None after the last epoch."""
         # Checked before planning: the dataset of a stream that was ended may be closed.
-        self.check_ending()
+        if self._ending is not None:
+            raise self._ending
         with self._turns.batches.turn():
             taken = self._lookahead.take(self._maker.most)
-        self.check_ending()
+        if self._ending is not None:
+            raise self._ending
         return taken
 
     def _made(self, batches: list[PlannedBatch]) -> Generator[bytes, None, int]:
@@ -294,12 +298,13 @@ class BatchStream:
         made.messages.clear()
         self._share.keep(
             sum([len(message) for message, _ in finished]),
-            making=0 if self._stepped is None else self._stepped.ahead_bytes,
+            making=0 if self._staged is None else self._staged.ahead_bytes,
         )
         sent = 0
         try:
             while finished:
-                self.check_ending()
+                if self._ending is not None:
+                    raise self._ending
                 message, batch_count = finished.popleft()
                 for _ in range(batch_count):
                     self._outlet.announce()
@@ -313,12 +318,12 @@ class BatchStream:
 
     def _passed(self, batches: list[PlannedBatch]) -> Generator[bytes, None, Made | None]:
         """Make batches in one pass, or one while its blocks arrive; None if they do not fit."""
-        if self._stepped is not None:
+        if self._staged is not None:
             (planned,) = batches
-            stepped, replaced = yield from self._stepped.make(planned, self)
+            staged, replaced = yield from self._staged.make(planned, self)
             if replaced:
                 self._observer.replaced(self._dataset, samples=replaced)
-            return stepped
+            return staged
         with self._turns.batches.turn():
             made = self._maker.make(batches)
         if made is None and len(batches) == 1:
@@ -338,14 +343,9 @@ class BatchStream:
             yield from self._waited_for_blocks(planned, None)
             if (made := self.gather(planned)) is not None:
                 return made
-        staged = StagedRows(
-            self._maker.projection,
-            planned.found.blocks.size,
-            max_bytes=self._limits.max_batch_bytes,
-            claim=self._share.claim,
-        )
+        staged = self._maker.stage(planned.found.blocks.size)
         yield from self._waited_for_blocks(planned, staged)
-        return self._maker.write([planned], staged, beside=staged.nbytes)
+        return self._maker.write([planned], staged.in_one_block(), beside=staged.nbytes)
 
     def _stood(self) -> Iterator[bytes]:
         """Reserve memory for the plan as long as the stream is open."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 from typing import Protocol, runtime_checkable
 
 import numpy as np
@@ -13,8 +12,8 @@ from headrace.order import EndMode
 from headrace.server.datasets.served import Part, Served
 from headrace.server.plan.planned_batches import PlannedBatch, planned_stream
 from headrace.server.plan.stream_request import StreamSpec
-from headrace.server.steps.registered import Registered
 from headrace.server.stream.get_batch_request import batch_spec
+from headrace.server.stream.stage_plugs import Stages
 from headrace.server.stream.stream_setup import (
     batch_header,
     stream_dealer,
@@ -45,7 +44,7 @@ class _Placed(Protocol):
 
 
 def explain(
-    request: pb.GetBatchRequest, served: Served, *, registered: Registered
+    request: pb.GetBatchRequest, served: Served, *, stages: Stages
 ) -> pb.ExplainBatchResponse:
     """Explain the batch that a request would return.
 
@@ -53,16 +52,16 @@ def explain(
         HeadraceError: See `batch_spec`.
         BadArgumentError: The batch is too large to explain.
     """
-    # Samples that a batch is mixed with do not belong to it.
-    spec = replace(batch_spec(request, served, registered), is_mixed=False)
+    spec = batch_spec(request, served, stages)
     _check_size(spec, served.readable.sample_count)
     finder = stream_finder(spec, served)
     dealer = stream_dealer(spec, served, finder)
+    # The companions of its samples do not belong to the batch.
     first = next(planned_stream(spec, finder, tally=served.tally, dealer=dealer))
     assert isinstance(first, list)
     (planned,) = first
     response = pb.ExplainBatchResponse(
-        start=stream_start(spec, served, stream_pipeline(spec, served, request.steps, registered)),
+        start=stream_start(spec, served, stream_pipeline(spec, served, request.stages, stages)),
         header=batch_header(planned),
     )
     _explain_rows(planned, served, response)

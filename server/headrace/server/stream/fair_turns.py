@@ -39,7 +39,7 @@ from dataclasses import dataclass
 from typing import Protocol
 from weakref import WeakValueDictionary
 
-from headrace.server.steps.row_pool import RowPool
+from headrace.server.batch.row_pool import RowPool
 
 # Python runs one thread at a time, and another one while the first copies; more threads find
 # nothing to do (two is measured on two processors; four for larger machines is arbitrary).
@@ -223,13 +223,13 @@ class StreamTurns:
 
     Attributes:
         batches: Turns for making batches.
-        steps: Turns for steps, which may take a second for each row.
+        stages: Turns for stages, which may take a second for each row.
         rows: The workers for rows of images, with their own turns.
         on_store_wait: Called when a batch begins to wait for the store.
     """
 
     batches: CallerTurns
-    steps: CallerTurns
+    stages: CallerTurns
     rows: RowPool
     on_store_wait: Callable[[], None] = lambda: None
 
@@ -255,7 +255,7 @@ class Sent(Protocol):
     """A call that sends messages."""
 
     @property
-    def whose(self) -> str:
+    def line(self) -> str:
         """The caller."""
 
     @property
@@ -296,7 +296,7 @@ class _Sender:
     def __init__(self, rule: SendTurns, turns: Turns, call: Sent) -> None:
         self._rule = rule
         self._turns = turns
-        self._mine = turns.of(call.whose)
+        self._mine = turns.of(call.line)
         self._call = call
         # How many messages in a row must be sent quickly before the next one takes a turn.
         self._quick_missing = 0

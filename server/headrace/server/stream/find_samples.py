@@ -10,8 +10,8 @@ from headrace.errors import BadArgumentError
 from headrace.order import EndMode, EpochPlan, find_rows
 from headrace.server.datasets.served import Served
 from headrace.server.plan.stream_request import StreamSpec
-from headrace.server.steps.registered import Registered
 from headrace.server.stream.get_batch_request import batch_spec
+from headrace.server.stream.stage_plugs import Stages
 from headrace.server.stream.stream_setup import stream_dealer, stream_finder
 from headrace.v1 import shard_service_pb2 as pb
 
@@ -27,7 +27,7 @@ _MAX_DEALT = 1 << 22
 
 
 def find_samples(
-    request: pb.FindSamplesRequest, served: Served, *, registered: Registered
+    request: pb.FindSamplesRequest, served: Served, *, stages: Stages
 ) -> pb.FindSamplesResponse:
     """Find samples in the rest of an epoch.
 
@@ -35,7 +35,7 @@ def find_samples(
         HeadraceError: See `batch_spec`.
         BadArgumentError: A sample does not exist, or there would be too many rows.
     """
-    spec = batch_spec(request.batch, served, registered)
+    spec = batch_spec(request.batch, served, stages)
     count = len(request.sample_ids)
     most = _MAX_BUCKETED if spec.buckets else _MAX_SAMPLES
     if spec.deal is not None:
@@ -44,7 +44,7 @@ def find_samples(
         raise BadArgumentError(
             f"sample_ids has {count} ids; it must have 1 to {most}", field="sample_ids"
         )
-    if len(request.dataset_indices) != (count if spec.mixture else 0):
+    if len(request.dataset_indices) != (count if dict(spec.stages).get("mixture") else 0):
         raise BadArgumentError(
             f"dataset_indices has {len(request.dataset_indices)} indices for {count} ids; it must "
             "have one for each id of a mixture, and none for one dataset",

@@ -13,13 +13,13 @@ from headrace.server.datasets.served import Served
 from headrace.server.layout.wire_columns import WireColumn, choose_columns
 from headrace.server.plan.stream_request import (
     DEFAULT_CHUNK_BYTES,
+    StageTitles,
     StreamSpec,
     check_chunk_bytes,
     check_payload,
     check_version,
     stream_spec,
 )
-from headrace.server.steps.registered import Registered
 from headrace.v1 import shard_service_pb2 as pb
 
 # How many ids of the greatest length fit into a request of 1 MiB.
@@ -41,7 +41,7 @@ class SamplesSpec:
     max_chunk_bytes: int
 
 
-def batch_spec(request: pb.GetBatchRequest, served: Served, registered: Registered) -> StreamSpec:
+def batch_spec(request: pb.GetBatchRequest, served: Served, stages: StageTitles) -> StreamSpec:
     """Return the spec of the stream whose first batch is requested; it has at least one.
 
     Raises:
@@ -52,7 +52,7 @@ def batch_spec(request: pb.GetBatchRequest, served: Served, registered: Register
     readable = served.readable
     if request.fingerprint:
         check_version(request.dataset, request.fingerprint, readable)
-    spec = stream_spec(_stream_request(request), served, registered)
+    spec = stream_spec(_stream_request(request), served, stages)
     plan = EpochPlan(readable.sample_count, spec.position, spec.global_batch_size, spec.end)
     if not plan.batch_count:
         raise PositionPastEndError(
@@ -99,8 +99,7 @@ def _stream_request(request: pb.GetBatchRequest) -> pb.ReadBatchesRequest:
         epoch_count=1,
         max_chunk_bytes=request.max_chunk_bytes,
         allow_new_skips=request.allow_new_skips,
-        steps=request.steps,
-        allow_decoder_change=request.allow_decoder_change,
+        stages=request.stages,
         where=request.where,
         buckets=request.buckets,
     )

@@ -4,7 +4,8 @@ Contract:
 
 1. A stream that must end gets an error between two batches.
 2. A stream whose time is over, whose caller has lost access or whose memory others need is cut
-   `GRACE_S` later if it has not ended by then, because its client does not read.
+   `GRACE_S` later if it has not ended by then: with an error if a batch takes longer, and by force
+   if its client does not read.
 3. `OpenStreams.look` finds these streams; it is called a few times a second.
 
 If the code differs, the code is wrong.
@@ -33,8 +34,12 @@ _REFUSAL_S = 1.0
 # that reads, and less than the two seconds within which it must have ended).
 GRACE_S = 1.0
 
+# Fewer than the calls that gRPC allows on a connection, so that one more can be told: beyond those,
+# clients wait without a word until one of their calls ends.
+MOST_ON_CONNECTION = 120
+
 # A caller that opens one short stream after the other counts between two of them (arbitrary).
-_SHARED_S = 1.0
+_RECENT_S = 1.0
 
 
 class Stream(Protocol):
@@ -54,7 +59,7 @@ class OpenStream:
     """One stream from its request to its end, for those that may end it; `OpenStreams` makes it.
 
     Args:
-        cancel: Ends the call by force.
+        cut: Ends the call in the middle of its work, and by force if it is called again.
         lost: Returns why the caller may no longer read this; None if it may.
 
     Attributes:
@@ -63,11 +68,12 @@ class OpenStream:
     """
 
     def __init__(
-        self, cancel: Callable[[], object], lost: Callable[[], HeadraceError | None]
+        self, cut: Callable[[HeadraceError], object], lost: Callable[[], HeadraceError | None]
     ) -> None:
-        self._cancel = cancel
+        self._cut = cut
         self._lost = lost
         self._cut_at = math.inf
+        self._error: HeadraceError = worn_error()
         # Its caller was identified before it was opened.
         self._access_changes = -1
         self.stream: Stream | None = None
@@ -81,13 +87,15 @@ class OpenStream:
     def end(self, error: HeadraceError) -> None:
         """End the stream within about `GRACE_S`: with an error, or by force."""
         self.interrupt(error)
+        self._error = error
         self._cut_at = min(self._cut_at, time.monotonic() + GRACE_S)
 
     def look(self, now: float, *, access_changes: int) -> None:
         """End the stream if it must end, and cut it if it has not ended in time."""
         is_new, self._access_changes = access_changes != self._access_changes, access_changes
         if now >= self._cut_at:
-            self._cancel()
+            self._cut(self._error)
+            self._cut_at = now + GRACE_S
         elif self.stream is not None and now >= self.stream.expires_at:
             self.end(worn_error())
         elif is_new and (error := self._lost()) is not None:
@@ -109,7 +117,8 @@ class OpenStreams:
         self._admitted = 0
         self._admitted_of: Counter[tuple[str, str]] = Counter()
         self._callers = 0
-        self._shared_at = -math.inf
+        # Who opened one last, and who another than that, with the times.
+        self._latest = self._before = ("", -math.inf)
         # In the order in which they were opened.
         self._open: dict[OpenStream, None] = {}
         self._calls = 0
@@ -121,10 +130,13 @@ class OpenStreams:
         """Number of open streams."""
         return self._admitted
 
-    @property
-    def is_shared(self) -> bool:
-        """Whether several callers have streams, or had when one was opened a moment ago."""
-        return self._callers > 1 or time.monotonic() - self._shared_at < _SHARED_S
+    def are_others_here(self, caller: str) -> bool:
+        """Return whether other callers have streams, or have opened one a moment ago."""
+        _, at = self._latest if self._latest[0] != caller else self._before
+        return (
+            self._admitted_of["caller", caller] < self._admitted
+            or time.monotonic() - at < _RECENT_S
+        )
 
     def are_within_share(self, caller: Caller, total: int) -> bool:
         """Return whether a caller has at most its share of ``total`` streams."""
@@ -136,25 +148,29 @@ class OpenStreams:
         return self._calls
 
     @contextmanager
-    def admit(self, caller: Caller = ANYBODY, peer: str = "") -> Iterator[None]:
+    def admit(
+        self, caller: Caller = ANYBODY, peer: str = "", connection: str = ""
+    ) -> Iterator[None]:
         """Hold a place for one stream while the context lasts.
 
         Args:
             caller: The caller.
             peer: The address of the caller.
+            connection: The connection of the call, if its streams are limited.
 
         Raises:
             DrainingError: The server is shutting down.
             StreamLimitError: There are as many streams as allowed.
         """
-        counted = (("caller", caller.name), ("peer", peer))
+        counted = (("caller", caller.name), ("peer", peer), ("connection", connection))
         with self._changed:
-            self._check(caller, peer)
+            self._check(caller, peer, connection)
             self._admitted += 1
             self._admitted_of.update(counted)
             self._callers += self._admitted_of["caller", caller.name] == 1
-            if self._callers > 1:
-                self._shared_at = time.monotonic()
+            if self._latest[0] != caller.name:
+                self._before = self._latest
+            self._latest = (caller.name, time.monotonic())
         try:
             yield
         finally:
@@ -166,13 +182,15 @@ class OpenStreams:
                 for key in counted:
                     if not self._admitted_of[key]:
                         del self._admitted_of[key]
+                if not self._admitted:
+                    self._changed.notify_all()
 
     @contextmanager
     def opened(
-        self, cancel: Callable[[], object], lost: Callable[[], HeadraceError | None]
+        self, cut: Callable[[HeadraceError], object], lost: Callable[[], HeadraceError | None]
     ) -> Iterator[OpenStream]:
         """Register a stream while the context lasts; its arguments are those of `OpenStream`."""
-        opened = OpenStream(cancel, lost)
+        opened = OpenStream(cut, lost)
         with self._changed:
             self._open[opened] = None
         try:
@@ -267,18 +285,18 @@ class OpenStreams:
                 lambda: not self._calls, max(0.0, deadline - time.monotonic())
             )
 
-    def check(self, caller: Caller = ANYBODY, peer: str = "") -> None:
+    def check(self, caller: Caller = ANYBODY, peer: str = "", connection: str = "") -> None:
         """Raise what `admit` would raise, without holding a place."""
         with self._changed:
-            self._check(caller, peer)
+            self._check(caller, peer, connection)
 
-    def _check(self, caller: Caller, peer: str) -> None:
+    def _check(self, caller: Caller, peer: str, connection: str) -> None:
         self._check_draining()
         if time.monotonic() < self._refuses_until:
             raise _busy_error()
-        self._check_limits(caller, peer)
+        self._check_limits(caller, peer, connection)
 
-    def _check_limits(self, caller: Caller, peer: str) -> None:
+    def _check_limits(self, caller: Caller, peer: str, connection: str) -> None:
         for limit, count, text in (
             (
                 self._max_streams,
@@ -294,6 +312,11 @@ class OpenStreams:
                 self._max_streams_per_peer,
                 self._admitted_of["peer", peer],
                 "this address has {} streams, its maximum; wait",
+            ),
+            (
+                MOST_ON_CONNECTION if connection else 0,
+                self._admitted_of["connection", connection],
+                "this connection has {} streams, its maximum; open others on another connection",
             ),
         ):
             if limit and count >= limit:

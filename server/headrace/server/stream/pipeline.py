@@ -1,108 +1,85 @@
-"""The steps of one stream: checked when it starts, and applied to each batch."""
+"""The stages of one stream: checked when it starts, and applied to each batch."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass
-from threading import Event
-from typing import TypeAlias, TypeVar, cast
+from dataclasses import dataclass, replace
+from typing import TypeVar
 
 import numpy as np
-from numpy.typing import NDArray
 
-from headrace.errors import BadArgumentError, StepFailedError
+from headrace.errors import StepFailedError
 from headrace.order import sample_keys
-from headrace.payload import SAMPLE_ID_COLUMN
 from headrace.server.batch.batch_values import (
     Batch,
     Claim,
-    Partnered,
+    Group,
     PlacedBatch,
-    Values,
     made_bytes,
+    make_now,
     place_batch,
     split_payload,
     write_batch,
 )
+from headrace.server.batch.row_pool import Waits, Workers
+from headrace.server.batch.stage import Accompany, Replacement, Running, Stage, Work
 from headrace.server.batch.targets import Finished, Places
 from headrace.server.layout.wire_columns import WireColumn, refuse_large
-from headrace.server.plan.packed_rows import FoundRows
 from headrace.server.plan.planned_batches import PlannedBatch
-from headrace.server.steps.augment_image import AugmentImage, Images, rows_of
-from headrace.server.steps.column_steps import Cast, Pad, Stack, Step, Work
-from headrace.server.steps.decode_image import DecodeImage
-from headrace.server.steps.mix_images import MIXING, MixImages
-from headrace.server.steps.one_hot import OneHot
-from headrace.server.steps.pack_texts import PackTexts
-from headrace.server.steps.registered import Registered
-from headrace.server.steps.row_pool import Waits, Workers
-from headrace.server.steps.tokenize_texts import Tokenize
-from headrace.server.steps.transform_step import TransformStep
+from headrace.server.plan.substitutes import Substitutes
 from headrace.server.stream.fair_turns import CallerTurns, StreamTurns
+from headrace.server.stream.stage_plugs import Asked, Facts
 from headrace.v1 import shard_service_pb2 as pb
-
-AnyStep: TypeAlias = Step | TransformStep | AugmentImage | Tokenize
 
 _Made = TypeVar("_Made")
 
-Steps: TypeAlias = Generator[Event | None, None, _Made]
-"""Running steps: yields work that other threads do, or None every few milliseconds."""
-
-_MAX_STEPS = 64
 # Rows that take less than this together share one turn (arbitrary: heartbeats cost little then).
 _TURN_S = 0.005
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Prepared:
-    """A batch after all steps, except for the images that the last step makes.
-
-    Attributes:
-        batch: The columns.
-        images: The images still to be made for one of the columns; None for none.
-        damaged: Rows whose images cannot be decoded and are to be replaced; if there are any, this
-            batch is discarded.
-    """
-
-    batch: Batch
-    images: Images | None
-    damaged: tuple[int, ...] = ()
-
-
 @dataclass(frozen=True, slots=True)
 class Pipeline:
-    """The steps that every batch of a stream goes through before it is sent.
+    """The stages that every batch of a stream goes through before it is sent.
 
     Attributes:
         before: The columns that are gathered.
         after: The columns that are sent.
-        steps: The steps from the former to the latter.
+        stages: The stages from the former to the latter.
         seed: The seed of the order.
         max_batch_bytes: The largest payload.
-        texts: Makes rows from the gathered texts, before all steps; None if rows or samples are
-            gathered.
+        is_as_stored: Whether a row is gathered for each sample as it is stored, from which the
+            first stage makes the rows of the order.
+        substitutes: Replaces samples that a stage cannot use; None if they are errors.
     """
 
     before: tuple[WireColumn, ...]
     after: tuple[WireColumn, ...]
-    steps: tuple[AnyStep, ...]
+    stages: tuple[Stage, ...]
     seed: int
     max_batch_bytes: int
-    texts: PackTexts | None = None
+    is_as_stored: bool = False
+    substitutes: Substitutes | None = None
 
     @property
     def is_ahead(self) -> bool:
-        """Whether a batch may be prepared while the images of the one before are made."""
-        return self._last_images is not None and not any(
-            isinstance(step, TransformStep) for step in self.steps
-        )
+        """Whether a batch may be prepared while the one before is written."""
+        return all(stage.runs_ahead for stage in self.stages)
 
     @property
-    def _last_images(self) -> AugmentImage | None:
-        last = self.steps[-1] if self.steps else None
-        return last if isinstance(last, AugmentImage) else None
+    def replacement(self) -> Replacement | None:
+        """How samples are replaced that a stage cannot use; None if they are errors."""
+        found = [each for stage in self.stages if (each := stage.replacement) is not None]
+        if not found:
+            return None
+        return replace(found[0], use="\n".join(sorted(each.use for each in found)))
+
+    @property
+    def accompany(self) -> Accompany | None:
+        """Finds the samples that a stage needs in addition to a rank's; None if none does."""
+        found = (stage.accompany for stage in self.stages)
+        return next((each for each in found if each is not None), None)
 
     def prepare(
         self,
@@ -113,49 +90,37 @@ class Pipeline:
         turns: StreamTurns,
         timeout_s: float,
         claim: Claim,
-    ) -> Steps[Prepared]:
-        """Apply all steps to a batch, except for the images that the last step makes.
+    ) -> Running[Batch]:
+        """Apply all stages to a batch, except for columns that are made in their place.
 
         Args:
             planned: The batch.
             payload: The gathered columns.
             buffer_bytes: The length of each of their buffers.
             turns: The stream's turns; as many threads work as there are processors.
-            timeout_s: How long each step may take; transforms have their own timeout.
-            claim: Claims the memory of steps before it is used.
+            timeout_s: How long each stage may take; transforms have their own timeout.
+            claim: Claims the memory of stages before it is used.
 
         Raises:
-            StepFailedError: A step cannot process this batch, or takes too long.
+            StepFailedError: A stage cannot process this batch, or takes too long.
         """
-        workers = Workers(turns.rows, turns.steps, timeout_s)
-        columns = yield from self._columns(planned, payload, buffer_bytes, workers, claim)
+        workers = Workers(turns.rows, turns.stages, timeout_s)
+        row_count = planned.found.sample_ids.size if self.is_as_stored else planned.row_count
+        columns = split_payload(self.before, payload, buffer_bytes, row_count=row_count)
         keys = sample_keys(self.seed, planned.epoch, planned.positions)
-        batch = Batch(columns, planned.row_count, keys, self._partnered(planned))
-        for step in self.steps:
-            added = _added(claim, made_bytes(batch, payload))
-            if isinstance(step, TransformStep):
-                batch = yield from step.run(batch, claim=added)
-            elif isinstance(step, Tokenize):
-                batch = yield from step.run(batch, workers=workers, claim=added)
-            elif isinstance(step, AugmentImage):
-                images = yield from step.prepare(batch, workers=workers, claim=added)
-                if step.may_skip and not images.damaged:
-                    added(images.values.nbytes + images.beside_bytes)
-                    images = yield from step.decoded(images, workers)
-                if images.damaged:
-                    return Prepared(batch, None, tuple(sorted(images.damaged)))
-                if step is self._last_images:
-                    return Prepared(batch, images)
-                added(images.values.nbytes + images.beside_bytes)
-                batch = yield from self._made(step, batch, images, workers)
-            else:
-                added(step.cost(batch))
-                batch = yield from _in_time(step, batch, turns.steps, timeout_s)
-        return Prepared(batch, None)
+        batch = Batch(columns, row_count, keys, self._group(planned), planned.found)
+        for stage in self.stages:
+            if not stage.takes_unmade:
+                batch = yield from _all_made(batch, payload, workers, claim)
+            context = _Context(workers, turns.stages, _added(claim, made_bytes(batch, payload)))
+            batch = yield from stage.run(batch, context)
+            if batch.damaged:
+                break
+        return batch
 
     def place(
         self,
-        prepared: Prepared,
+        batch: Batch,
         header: pb.BatchHeader,
         *,
         payload: memoryview,
@@ -165,7 +130,7 @@ class Pipeline:
         """Take a place for a batch; no memory is claimed after that.
 
         Args:
-            prepared: The batch.
+            batch: The batch.
             header: The header; the fields about the payload are filled in.
             payload: See `prepare`.
             places: Gives the place.
@@ -174,86 +139,85 @@ class Pipeline:
         Raises:
             BadArgumentError: The payload would exceed the limit.
         """
-        batch, images, last = prepared.batch, prepared.images, self._last_images
-        beside = made_bytes(batch, payload)
-        if images is not None and last is not None:
-            beside += images.beside_bytes
-            batch = last.with_images(batch, images)
+        laters = [each.later for each in batch.columns.values()]
+        beside = sum(0 if later is None else later.beside_bytes for later in laters)
         return place_batch(
             batch,
             header,
             max_batch_bytes=self.max_batch_bytes,
             places=places,
-            claim=_added(claim, beside),
+            claim=_added(claim, made_bytes(batch, payload) + beside),
         )
 
     def fill(
-        self, prepared: Prepared, placed: PlacedBatch, *, turns: StreamTurns, timeout_s: float
+        self, placed: PlacedBatch, *, turns: StreamTurns, timeout_s: float
     ) -> Waits[list[Finished]]:
-        """Write a batch into its place, including its images, and return its messages.
+        """Write a batch into its place, and return its messages.
 
         Args:
-            prepared: The batch.
-            placed: The place of the batch.
+            placed: The batch and its place.
             turns: The turns of the stream.
-            timeout_s: How long the images may take.
+            timeout_s: How long a column may take that is not made yet.
 
         Raises:
-            StepFailedError: An image cannot be decoded, or the images take too long.
+            StepFailedError: A value cannot be made, or it takes too long.
         """
-        images, last = prepared.images, self._last_images
-        if images is None or last is None:
-            return write_batch(placed, {})
+        return write_batch(placed, Workers(turns.rows, turns.stages, timeout_s, line=turns))
 
-        workers = Workers(turns.rows, turns.steps, timeout_s, line=turns)
-
-        def make(rows: Sequence[NDArray[np.uint8]]) -> Waits[None]:
-            return last.make(images, rows, workers)
-
-        return write_batch(placed, {images.values.column.name: make})
-
-    def _made(
-        self, step: AugmentImage, batch: Batch, images: Images, workers: Workers
-    ) -> Waits[Batch]:
-        """Make images that a later step needs."""
-        nothing = images.values.values
-        made = np.empty(nothing.shape, nothing.dtype)
-        yield from step.make(images, rows_of(made), workers)
-        return step.with_images(batch, images, made)
-
-    def _partnered(self, planned: PlannedBatch) -> Partnered | None:
-        if planned.partners is None:
+    def _group(self, planned: PlannedBatch) -> Group | None:
+        if planned.companions is None:
             return None
         # The key of the global batch's first sample, which is the same for all ranks.
         first = np.array([planned.part.position])
         (key,) = sample_keys(self.seed, planned.epoch, first).tolist()
-        return Partnered(key, planned.partners.rows)
+        return Group(key, planned.companions.rows)
 
-    def _columns(
-        self,
-        planned: PlannedBatch,
-        payload: memoryview,
-        buffer_bytes: Sequence[int],
-        workers: Workers,
-        claim: Claim,
-    ) -> Waits[dict[str, Values]]:
-        """Return the columns before the first step."""
-        found = planned.found
-        count = planned.row_count if self.texts is None else found.sample_ids.size
-        columns = split_payload(self.before, payload, buffer_bytes, row_count=count)
-        if self.texts is None:
-            return columns
-        rows = cast("FoundRows", found)
-        (texts,) = columns.values()
-        return (
-            yield from self.texts.run(
-                texts,
-                rows.places,
-                rows.sample_ids,
-                rows.item_ids,
-                workers=workers,
-                claim=claim,
-            )
+
+def _all_made(batch: Batch, payload: memoryview, workers: Workers, claim: Claim) -> Waits[Batch]:
+    """Make the columns of a batch that are not made yet."""
+    columns = dict(batch.columns)
+    for name, each in columns.items():
+        if each.later is not None:
+            size = made_bytes(batch, payload) + each.values.nbytes + each.later.beside_bytes
+            claim(size)
+            columns[name] = yield from make_now(each, workers)
+            batch = replace(batch, columns=dict(columns))
+    return batch
+
+
+@dataclass(frozen=True, slots=True)
+class _Context:
+    """What one stage may use for a batch; see `headrace.server.batch.stage.Context`."""
+
+    workers: Workers
+    turns: CallerTurns
+    claim_all: Claim
+
+    def claim(self, size: int) -> None:
+        self.claim_all(size)
+
+    def in_turns(self, stage: str, row_count: int, work: Work[_Made]) -> Work[_Made]:
+        """Work when it is the caller's turn; the time that is spent waiting does not count."""
+        worked_s, timeout_s = 0.0, self.workers.timeout_s
+        with closing(work):
+            while worked_s < timeout_s:
+                yield from self.turns.queued()
+                began = time.monotonic()
+                try:
+                    while time.monotonic() - began < _TURN_S:
+                        next(work)
+                except StopIteration as end:
+                    made: _Made = end.value
+                    return made
+                finally:
+                    took_s = time.monotonic() - began
+                    self.turns.end_worked(took_s)
+                worked_s += took_s
+                yield
+        raise StepFailedError(
+            f"{stage} worked longer than {timeout_s:g} s on a batch of {row_count} rows; use "
+            "smaller batches, or ask the operator to raise step_timeout_s",
+            step=stage,
         )
 
 
@@ -261,138 +225,46 @@ def _added(claim: Claim, size: int) -> Claim:
     return lambda more: claim(size + more)
 
 
-def _in_time(step: Step, batch: Batch, turns: CallerTurns, timeout_s: float) -> Work[Batch]:
-    """Run a step; the time that it waits for turns does not count."""
-    worked_s = 0.0
-    with closing(step.run(batch)) as work:
-        while worked_s < timeout_s:
-            yield from turns.queued()
-            began = time.monotonic()
-            try:
-                while time.monotonic() - began < _TURN_S:
-                    next(work)
-            except StopIteration as end:
-                made: Batch = end.value
-                return made
-            finally:
-                took_s = time.monotonic() - began
-                turns.end_worked(took_s)
-            worked_s += took_s
-            yield
-    name = type(step).__name__
-    raise StepFailedError(
-        f"{name} worked longer than {timeout_s:g} s on a batch of {batch.row_count} rows; use "
-        "smaller batches, or ask the operator to raise step_timeout_s",
-        step=name,
-    )
-
-
 def make_pipeline(
-    messages: Sequence[pb.BatchStep],
+    asked: Sequence[Asked],
     columns: Sequence[WireColumn],
     *,
     row_count: int,
     seed: int,
     max_batch_bytes: int,
-    registered: Registered,
     class_counts: Mapping[str, int] | None = None,
-    texts: tuple[WireColumn, PackTexts] | None = None,
+    first: tuple[WireColumn, Stage] | None = None,
 ) -> Pipeline:
-    """Return the steps of a request.
+    """Return the stages of a request.
 
     Args:
-        messages: The steps of the request.
-        columns: The columns before the steps, including the server's own.
+        asked: The stages that it asks for.
+        columns: The columns before them, including the server's own.
         row_count: The most rows of a batch.
         seed: The seed of the order.
-        max_batch_bytes: The largest payload, also between two steps.
-        registered: The registered transforms and tokenizers that steps may name.
+        max_batch_bytes: The largest payload, also between two stages.
         class_counts: The number of classes that the dataset names, by column.
-        texts: The column of texts that is gathered instead, and the step that makes these columns
-            from it; None if they are gathered themselves.
+        first: The column that is gathered instead, and the stage that makes `columns` from it; None
+            if they are gathered themselves.
 
     Raises:
-        BadArgumentError: A step is not possible.
-        ConfigurationError: This server lacks what a step needs.
+        BadArgumentError: A stage is not possible.
+        ConfigurationError: This server lacks what a stage needs.
     """
-    _check_count(messages)
     now = {column.name: column for column in columns}
-    steps: list[AnyStep] = []
-    for place, message in enumerate(messages):
-        _check_own(message)
-        if message.WhichOneof("step") in MIXING:
-            _check_behind_images(messages, place)
-            continue
-        mixing = None
-        if place + 1 < len(messages) and messages[place + 1].WhichOneof("step") in MIXING:
-            mixing = MixImages(messages[place + 1], place + 1, class_counts or {})
-        step = _step(message, place, registered, class_counts or {}, mixing)
-        now = step.columns(now)
+    stages = [] if first is None else [first[1]]
+    options = [each.options for each in asked]
+    for place, kind, own in asked:
+        stage = kind.make(own, Facts(place, options, class_counts or {}))
+        now = stage.columns(now)
         size = row_count * sum(column.item_bytes for column in now.values() if column.is_tensor)
         refuse_large(size, max_batch_bytes)
-        steps.append(step)
+        stages.append(stage)
     return Pipeline(
-        before=tuple(columns) if texts is None else (texts[0],),
+        before=tuple(columns) if first is None else (first[0],),
         after=tuple(now.values()),
-        steps=tuple(steps),
+        stages=tuple(stages),
         seed=seed,
         max_batch_bytes=max_batch_bytes,
-        texts=None if texts is None else texts[1],
+        is_as_stored=first is not None,
     )
-
-
-def _step(
-    message: pb.BatchStep,
-    place: int,
-    registered: Registered,
-    class_counts: Mapping[str, int],
-    mixing: MixImages | None,
-) -> AnyStep:
-    kind = message.WhichOneof("step")
-    if message.decode_image.transforms:
-        return AugmentImage(message.decode_image, place, mixing)
-    makers: dict[str, Callable[[], AnyStep]] = {
-        "cast": lambda: Cast(message.cast),
-        "pad": lambda: Pad(message.pad),
-        "stack": lambda: Stack(message.stack),
-        "decode_image": lambda: DecodeImage(message.decode_image),
-        "one_hot": lambda: OneHot(
-            "one_hot", message.one_hot.column, message.one_hot.class_count, class_counts
-        ),
-        "transform": lambda: TransformStep(message.transform, registered.transforms),
-        "tokenize": lambda: Tokenize(message.tokenize, registered.tokenizers),
-    }
-    if kind not in makers:
-        raise BadArgumentError(
-            "a step is unknown to this server; use a newer server", field="steps"
-        )
-    return makers[kind]()
-
-
-def _check_count(messages: Sequence[pb.BatchStep]) -> None:
-    if len(messages) > _MAX_STEPS:
-        raise BadArgumentError(
-            f"the request has {len(messages)} steps; it must have at most {_MAX_STEPS}",
-            field="steps",
-        )
-
-
-def _check_behind_images(messages: Sequence[pb.BatchStep], place: int) -> None:
-    kind = messages[place].WhichOneof("step")
-    column = getattr(messages[place], str(kind)).column
-    before = messages[place - 1].decode_image if place else pb.DecodeImage()
-    if place + 1 < len(messages) or not before.transforms or before.column != column:
-        raise BadArgumentError(
-            f"steps[{place}], {kind}, must be the last step, right after the DecodeImage with "
-            f"transforms that makes its column {column!r}",
-            field="steps",
-        )
-
-
-def _check_own(message: pb.BatchStep) -> None:
-    kind = message.WhichOneof("step")
-    if kind is not None and getattr(getattr(message, kind), "column", "") == SAMPLE_ID_COLUMN:
-        raise BadArgumentError(
-            f"{kind}: column {SAMPLE_ID_COLUMN!r} belongs to the server and cannot be changed",
-            field="steps",
-        )

@@ -1,8 +1,8 @@
-"""A batch on its way through the steps of its stream; it may be started before its turn.
+"""A batch on its way through the stages of its stream; it may be started before its turn.
 
 Contract:
 
-1. `advance` takes no longer than a step takes between two rows, and never waits for other threads.
+1. `advance` takes no longer than a stage takes between two rows, and never waits for other threads.
 2. A failure is kept until the batch's turn: `result` raises it.
 3. Memory is claimed before the batch has its place, and never afterwards. So while one batch is
    written, the next one may claim.
@@ -17,10 +17,10 @@ from dataclasses import dataclass
 from threading import Event
 
 from headrace.errors import HeadraceError
+from headrace.server.batch.stage import Running
 from headrace.server.plan.planned_batches import PlannedBatch
 from headrace.server.shares import ShortError
 from headrace.server.stream.batch_maker import Made
-from headrace.server.stream.pipeline import Steps
 
 # How often a waiting thread checks for work (arbitrary: heartbeats are due every few seconds).
 _TICK_S = 0.02
@@ -55,7 +55,7 @@ class RunningBatch:
     def __init__(
         self,
         planned: PlannedBatch,
-        work: Callable[[RunningBatch], Steps[Made | Damaged]],
+        work: Callable[[RunningBatch], Running[Made | Damaged]],
         *,
         claimed: int,
     ) -> None:

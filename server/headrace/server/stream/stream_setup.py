@@ -7,17 +7,18 @@ from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
+from google.protobuf.any_pb2 import Any
 from numpy.typing import NDArray
 
 from headrace.order import OrderSpec
+from headrace.server.cache.block_cache import BlockCache
+from headrace.server.cache.needs import CacheNeed
+from headrace.server.cache.readers import Blocks
 from headrace.server.datasets.served import Served
-from headrace.server.datasets.served_dataset import ServedDataset
 from headrace.server.layout.packed_columns import PackedColumns
 from headrace.server.layout.wire_columns import WireColumn, refuse_taken_names
 from headrace.server.plan.dealing import Dealer, Ranks
-from headrace.server.plan.find_samples import Finder, StepFinder
-from headrace.server.plan.length_buckets import BucketFinder
-from headrace.server.plan.plain_finder import PlainFinder
+from headrace.server.plan.find_samples import Finder
 from headrace.server.plan.planned_batches import (
     Planned,
     PlannedBatch,
@@ -30,15 +31,14 @@ from headrace.server.plan.prefetch_blocks import (
     BlocksOfRuns,
 )
 from headrace.server.plan.skip_lists import list_message
-from headrace.server.plan.steps_ahead import StepsAhead
+from headrace.server.plan.steps_ahead import Ahead, Steps, StepsAhead
 from headrace.server.plan.stream_request import StreamSpec, greatest_rows, stream_spec
 from headrace.server.plan.substitutes import Substitutes
-from headrace.server.settings.transform_config import StepVersion, TransformConfig
-from headrace.server.steps.pack_texts import PackTexts
-from headrace.server.steps.registered import NOTHING_REGISTERED, Registered
+from headrace.server.plan.window_finder import WindowFinder
+from headrace.server.plan.windows_ahead import WindowsAhead
 from headrace.server.stream.get_batch_request import batch_spec, samples_spec
 from headrace.server.stream.pipeline import Pipeline, make_pipeline
-from headrace.server.telemetry.cache_needs import CacheNeed
+from headrace.server.stream.stage_plugs import NO_STAGES, Stages
 from headrace.v1 import shard_service_pb2 as pb
 
 
@@ -55,16 +55,19 @@ class Contents:
         row_count: The most samples of a batch.
         shown_ids: Returns the values of the column of sample ids for given items.
         shown_samples: The same for the samples that are read; None if these are the items.
+        blocks: Returns the blocks that hold its samples, of a cache.
+        is_cuttable: Whether it reads whole blocks, and should be opened again, to read windows,
+            when its job is short of memory.
         max_group_bytes: The largest message with several batches; 0 if there may be none.
         job: Equal for streams that read the same samples at about the same time.
-        pipeline: The steps that are applied to each batch; None for none.
+        pipeline: The stages that are applied to each batch; None for none.
         blocks_of_runs: See `Lookahead`.
         foreseen_samples: See `Lookahead`.
-        steps: Makes `StepsAhead` from the spare bytes of the cache; None if nothing is read by
-            steps of the order.
+        steps: Makes what prefetches beyond plans from the spare bytes of the cache; None for
+            nothing.
+        most_ahead: See `Lookahead`.
         need: What the stream needs of the cache; None if nothing is shuffled.
         packed: The columns of rows, if samples are rows of documents.
-        substitutes: Replaces samples with damaged images; None if damage is an error.
     """
 
     title: str
@@ -74,15 +77,17 @@ class Contents:
     max_chunk_bytes: int
     row_count: int
     shown_ids: Callable[[NDArray[np.int64]], NDArray[np.int64]]
+    blocks: Callable[[BlockCache], Blocks]
+    is_cuttable: bool = False
     max_group_bytes: int = 0
     job: Hashable = None
     pipeline: Pipeline | None = None
     blocks_of_runs: BlocksOfRuns | None = None
     foreseen_samples: int = 0
-    steps: Callable[[Callable[[], int]], StepsAhead] | None = None
+    steps: Callable[[Callable[[], int]], Ahead] | None = None
+    most_ahead: Callable[[], int] = lambda: FORESEEN_SAMPLES
     need: CacheNeed | None = None
     packed: PackedColumns | None = None
-    substitutes: Substitutes | None = None
     shown_samples: Callable[[NDArray[np.int64]], NDArray[np.int64]] | None = None
 
     @property
@@ -93,23 +98,24 @@ class Contents:
 
 
 def stream_contents(
-    request: pb.ReadBatchesRequest, served: Served, registered: Registered = NOTHING_REGISTERED
+    request: pb.ReadBatchesRequest, served: Served, stages: Stages = NO_STAGES
 ) -> Contents:
     """Return the contents of a rank's stream.
 
     Raises:
         HeadraceError: See `stream_spec`.
     """
-    return _contents(stream_spec(request, served, registered), served, request.steps, registered)
+    spec = stream_spec(request, served, stages)
+    return _contents(spec, served, request.stages, stages, may_be_cut=True)
 
 
-def batch_contents(request: pb.GetBatchRequest, served: Served, registered: Registered) -> Contents:
+def batch_contents(request: pb.GetBatchRequest, served: Served, stages: Stages) -> Contents:
     """Return the contents for only the first batch of a stream.
 
     Raises:
         HeadraceError: See `batch_spec`.
     """
-    contents = _contents(batch_spec(request, served, registered), served, request.steps, registered)
+    contents = _contents(batch_spec(request, served, stages), served, request.stages, stages)
     # The first plan is always a single batch.
     return replace(
         contents,
@@ -119,15 +125,13 @@ def batch_contents(request: pb.GetBatchRequest, served: Served, registered: Regi
     )
 
 
-def samples_contents(
-    request: pb.GetSamplesRequest, served: Served, registered: Registered
-) -> Contents:
+def samples_contents(request: pb.GetSamplesRequest, served: Served, stages: Stages) -> Contents:
     """Return the contents for samples as one batch.
 
     Raises:
         HeadraceError: See `samples_spec`.
     """
-    del registered  # samples by id belong to no epoch, so no steps are applied to them
+    del stages  # samples by id belong to no epoch, so no stages are applied to them
     spec = samples_spec(request, served)
     refuse_taken_names(spec.columns)
     start = pb.StreamStart(columns=[column.to_proto() for column in spec.columns])
@@ -144,6 +148,7 @@ def samples_contents(
         spec.max_chunk_bytes,
         spec.sample_ids.size,
         served.shown_ids,
+        served.blocks,
     )
 
 
@@ -163,16 +168,16 @@ def stream_start(spec: StreamSpec, served: Served, pipeline: Pipeline | None) ->
         position=spec.position,
         epoch_sample_count=served.readable.sample_count,
         skips=None if spec.skips is None else list_message(spec.skips),
-        transforms=map(transform_message, spec.transforms),
+        transforms=map(_transform, spec.batch_stages),
         buckets=spec.buckets,
     )
     served.describe(start)
     return start
 
 
-def transform_message(config: TransformConfig | StepVersion) -> pb.Transform:
-    """Return the wire's description of a transform."""
-    return pb.Transform(name=config.name, version=config.version)
+def _transform(title: str) -> pb.Transform:
+    name, _, version = title.partition("@")
+    return pb.Transform(name=name, version=version)
 
 
 def sample_title(shown: NDArray[np.int64]) -> str:
@@ -196,41 +201,25 @@ def batch_header(planned: PlannedBatch) -> pb.BatchHeader:
 
 
 def stream_pipeline(
-    spec: StreamSpec,
-    served: Served,
-    steps: Sequence[pb.BatchStep],
-    registered: Registered,
+    spec: StreamSpec, served: Served, messages: Sequence[Any], stages: Stages
 ) -> Pipeline | None:
-    """Return the steps of a stream; None if there are none.
+    """Return the stages of a stream; None if there are none.
 
     Raises:
         HeadraceError: See `make_pipeline`.
     """
-    packed = served.packed
-    texts = None
-    if packed is not None and packed.texts is not None:
-        tokenizer = registered.tokenizers.of_lengths(packed.tokenizer, dataset=served.name)
-        texts = (
-            packed.texts,
-            PackTexts(
-                packed,
-                spec.columns,
-                tokenizer,
-                title=lambda sample: sample_title(served.shown_samples(np.array([sample]))),
-                shown_ids=served.shown_ids,
-            ),
-        )
-    elif not steps:
+    # Only rows are made of something else than what is sent.
+    first = None if served.packed is None else stages.first(served, spec.columns)
+    if first is None and not messages:
         return None
     return make_pipeline(
-        steps,
+        stages.asked(messages),
         spec.columns,
         row_count=greatest_rows(spec, served.readable),
         seed=spec.order.seed,
-        registered=registered,
         max_batch_bytes=served.readable.max_batch_bytes,
         class_counts=served.readable.class_counts,
-        texts=texts,
+        first=first,
     )
 
 
@@ -238,12 +227,9 @@ def stream_finder(spec: StreamSpec, served: Served) -> Finder:
     """Return the finder of a stream's samples by position.
 
     Raises:
-        HeadraceError: See `Served.bucket_finder`.
+        HeadraceError: See `Served.finder`.
     """
-    if spec.buckets:
-        assert isinstance(served, ServedDataset)
-        return served.bucket_finder(spec.order, spec.skips, spec.buckets)
-    return served.finder(spec.order, spec.skips)
+    return served.finder(spec.order, spec.skips, buckets=spec.buckets)
 
 
 def stream_dealer(spec: StreamSpec, served: Served, finder: Finder) -> Dealer | None:
@@ -261,24 +247,28 @@ def stream_dealer(spec: StreamSpec, served: Served, finder: Finder) -> Dealer | 
 def _contents(
     spec: StreamSpec,
     served: Served,
-    steps: Sequence[pb.BatchStep],
-    registered: Registered,
+    messages: Sequence[Any],
+    stages: Stages,
+    *,
+    may_be_cut: bool = False,
 ) -> Contents:
     finder = stream_finder(spec, served)
+    job = served.name, served.readable.fingerprint, spec.order, spec.stages
+    need = _need(job, spec, served, finder) if finder.lane_bytes else None
     # Buckets are made from what the order brings together.
-    ordered = finder.ordered if isinstance(finder, BucketFinder) else finder
-    plans = planned_stream(
-        spec, finder, tally=served.tally, dealer=stream_dealer(spec, served, finder)
-    )
+    ordered = finder.ordered
+    windowed, blocks, is_cuttable = _cut(spec, served, finder, need if may_be_cut else None)
+    finder = finder if windowed is None else windowed
+    dealer = stream_dealer(spec, served, finder)
     title = f"batches for rank {spec.rank} of {spec.world_size}"
-    pipeline = stream_pipeline(spec, served, steps, registered)
+    pipeline = stream_pipeline(spec, served, messages, stages)
+    if pipeline is not None:
+        pipeline = replace(pipeline, substitutes=_substitutes(pipeline, ordered, served))
+    accompany = None if pipeline is None else pipeline.accompany
+    plans = planned_stream(spec, finder, tally=served.tally, dealer=dealer, accompany=accompany)
     start = stream_start(spec, served, pipeline)
     # Texts are gathered like samples, and become rows afterwards.
-    texts = None if pipeline is None or pipeline.texts is None else pipeline.before
-    job = (
-        *(served.readable.fingerprint, spec.mixture, spec.order),
-        *(spec.skips_digest, spec.kept, spec.buckets),
-    )
+    texts = pipeline.before if pipeline is not None and pipeline.is_as_stored else None
     return Contents(
         title,
         start,
@@ -287,53 +277,108 @@ def _contents(
         spec.max_chunk_bytes,
         greatest_rows(spec, served.readable) * served.samples_an_item,
         served.shown_ids,
+        blocks,
+        is_cuttable=is_cuttable,
         max_group_bytes=spec.max_group_bytes,
         job=job,
         pipeline=pipeline,
         blocks_of_runs=finder.blocks_of_runs,
         foreseen_samples=_foreseen_samples(spec, served, ordered),
-        steps=(
-            _steps_ahead(spec, ordered)
-            if isinstance(ordered, StepFinder) and ordered.has_steps
-            else None
-        ),
-        need=CacheNeed(job, _lanes(spec), finder.lane_bytes) if finder.lane_bytes else None,
+        steps=_ahead(spec, served, finder, windowed),
+        most_ahead=_most_ahead(spec, windowed),
+        need=need,
         packed=None if texts else served.packed,
-        substitutes=_substitutes(steps, ordered, served),
         shown_samples=served.shown_samples,
     )
 
 
-def _substitutes(
-    steps: Sequence[pb.BatchStep], finder: Finder, served: Served
-) -> Substitutes | None:
-    columns = sorted(
-        step.decode_image.column for step in steps if step.decode_image.on_error == pb.ON_ERROR_SKIP
+def _cut(
+    spec: StreamSpec, served: Served, finder: Finder, need: CacheNeed | None
+) -> tuple[WindowFinder | None, Callable[[BlockCache], Blocks], bool]:
+    """Return what reads windows, how to read blocks, and whether windows can be read later."""
+    windows = served.windows
+    if windows is None or need is None:
+        return None, served.blocks, False
+    # With all lanes, since the ranks that read the others may not be there yet.
+    whole = replace(need, lanes=range(spec.order.lanes))
+    together = _together(spec, served, finder)
+    windowed = windows.finder(finder, whole, together=together, batch=spec.global_batch_size)
+    if windowed is None:
+        return None, served.blocks, True
+    return windowed, lambda cache: windows.blocks(served.blocks(cache)), False
+
+
+def _together(spec: StreamSpec, served: Served, finder: Finder) -> int:
+    """Return how many positions are shuffled together, in all lanes."""
+    sample_bytes = max(1, served.epoch_bytes // max(1, finder.sample_count))
+    return spec.order.lanes * finder.lane_bytes // sample_bytes
+
+
+def _most_ahead(spec: StreamSpec, windowed: WindowFinder | None) -> Callable[[], int]:
+    if windowed is None:
+        return lambda: FORESEEN_SAMPLES
+    return lambda: windowed.ahead // (spec.world_size * spec.batch_stride)
+
+
+def _ahead(
+    spec: StreamSpec, served: Served, finder: Finder, windowed: WindowFinder | None
+) -> Callable[[Callable[[], int]], Ahead] | None:
+    """Return what makes the `Ahead` of a stream; None for none."""
+    found = finder.steps
+    steps = None if found is None else _steps_ahead(spec, found, served, finder.sample_count)
+    # Windows hold the samples of all lanes.
+    if windowed is None or len(_lanes(spec)) < spec.order.lanes:
+        return steps
+    last_epoch = _last_epoch(spec)
+    return lambda spare_bytes: WindowsAhead(
+        windowed, None if steps is None else steps(spare_bytes), last_epoch=last_epoch
     )
-    if not columns or not isinstance(finder, PlainFinder | StepFinder):
+
+
+def _last_epoch(spec: StreamSpec) -> int | None:
+    return spec.epoch + spec.epoch_count - 1 if spec.epoch_count else None
+
+
+def _need(job: Hashable, spec: StreamSpec, served: Served, finder: Finder) -> CacheNeed:
+    share = served.memory_bytes / max(1, served.raw_bytes)
+    return CacheNeed(
+        job,
+        _lanes(spec),
+        int(finder.lane_bytes * share),
+        # Under two names, the same data lies in memory twice.
+        (served.name, served.dataset.fingerprint),
+        served.memory_bytes,
+    )
+
+
+def _substitutes(pipeline: Pipeline, finder: Finder, served: Served) -> Substitutes | None:
+    replacement = pipeline.replacement
+    if replacement is None or finder.replacing is None:
         return None
-    return Substitutes(finder, "\n".join(columns).encode(), title=served.name)
+    return Substitutes(finder.replacing, replacement, title=served.name)
 
 
 def _foreseen_samples(spec: StreamSpec, served: Served, finder: Finder) -> int:
     foreseen = FORESEEN_SAMPLES
-    if isinstance(finder, StepFinder) and finder.has_steps:
-        together = spec.order.lanes * finder.lane_bytes // finder.sample_bytes
-        foreseen = min(foreseen, round(FORESEEN_WINDOWS * together))
+    if finder.steps is not None:
+        foreseen = min(foreseen, round(FORESEEN_WINDOWS * _together(spec, served, finder)))
     # The streams of a job look this far ahead together.
     return foreseen // (spec.world_size * spec.batch_stride * served.samples_an_item)
 
 
-def _steps_ahead(spec: StreamSpec, finder: StepFinder) -> Callable[[Callable[[], int]], StepsAhead]:
+def _steps_ahead(
+    spec: StreamSpec, steps: Steps, served: Served, sample_count: int
+) -> Callable[[Callable[[], int]], StepsAhead]:
     lanes = _lanes(spec)
-    last_epoch = spec.epoch + spec.epoch_count - 1 if spec.epoch_count else None
+    sample_bytes = max(1, served.memory_bytes // max(1, sample_count))
+    last_epoch = _last_epoch(spec)
 
     def make(spare_bytes: Callable[[], int]) -> StepsAhead:
         return StepsAhead(
-            finder,
+            steps,
             lanes,
             last_epoch=last_epoch,
-            spare_samples=lambda: spare_bytes() // (finder.sample_bytes * len(lanes)),
+            spare_samples=lambda: spare_bytes() // (sample_bytes * len(lanes)),
         )
 
     return make
@@ -358,4 +403,5 @@ def _order(spec: OrderSpec) -> pb.OrderSpec:
         shuffle_samples=spec.shuffle_samples,
         lanes=spec.lanes,
         unit=spec.unit,
+        ramp=spec.ramp,
     )

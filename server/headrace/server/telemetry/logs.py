@@ -2,6 +2,9 @@
 
 An event has a text and, if there is something to search by, fields: ``log.info("stream ended",
 extra=event(dataset="flights", reason="OK"))``.
+
+Events repeat what clients sent. So characters that a terminal obeys instead of showing them are
+written as escapes: control characters, and those that reverse or hide text.
 """
 
 from __future__ import annotations
@@ -52,7 +55,8 @@ class JsonLines(logging.Formatter):
         }
         if record.exc_info:
             stated["traceback"] = self.formatException(record.exc_info)
-        return json.dumps(stated, default=str)
+        # All that is not ASCII is escaped, and of ASCII all control characters but this one.
+        return json.dumps(stated, default=str).replace("\x7f", "\\u007f")
 
 
 class ConsoleLines(logging.Formatter):
@@ -63,12 +67,19 @@ class ConsoleLines(logging.Formatter):
         text = f"{_utc(record.created)} {record.levelname:<7} {record.getMessage()}{fields}"
         if record.exc_info:
             text += f" | {self.formatException(record.exc_info)}"
-        return " | ".join(line.strip() for line in text.splitlines())
+        return " | ".join(_plain(line.strip()) for line in text.strip().split("\n"))
 
 
 def _fields(record: logging.LogRecord) -> Mapping[str, object]:
     found = getattr(record, _FIELDS, None)
     return found if isinstance(found, Mapping) else {}
+
+
+def _plain(text: str) -> str:
+    """Return a text with escapes in place of what is not shown as itself."""
+    if text.isprintable():
+        return text
+    return "".join(letter if letter.isprintable() else ascii(letter)[1:-1] for letter in text)
 
 
 def _quoted(value: object) -> str:

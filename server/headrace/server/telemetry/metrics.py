@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import platform
 from importlib.metadata import version
-from typing import Protocol
 
 from prometheus_client import (
     CollectorRegistry,
@@ -151,41 +150,6 @@ class _MemoryMetrics:
         self._held_bytes.set_function(lambda: budget.held_bytes)
 
 
-class _PixelMetrics:
-    """Metrics of the cache of decoded images; see `headrace.server.images.pixel_cache`."""
-
-    def __init__(self, registry: CollectorRegistry) -> None:
-        self._pixel_bytes = Gauge(
-            "headrace_decoded_cache_bytes",
-            "Bytes of decoded images that are kept. Full is normal; 0 without decoded_cache_bytes.",
-            registry=registry,
-        )
-        looked_up = Counter(
-            "headrace_decoded_cache_lookups_total",
-            "Decoded images that were needed, by whether they were cached: hit or miss. Few hits "
-            "after the first epoch: decoded_cache_bytes is small compared with the images.",
-            ["found"],
-            registry=registry,
-        )
-        self._pixel_lookups = (looked_up.labels("miss"), looked_up.labels("hit"))
-
-    def watch_pixels(self, cache: HeldPixels) -> None:
-        """Show the size of a cache of decoded images."""
-        self._pixel_bytes.set_function(lambda: cache.used_bytes)
-
-    def looked_up(self, *, is_hit: bool) -> None:
-        """Count a look-up that found a decoded image, or did not."""
-        self._pixel_lookups[is_hit].inc()
-
-
-class HeldPixels(Protocol):
-    """The property of a cache of decoded images that metrics show."""
-
-    @property
-    def used_bytes(self) -> int:
-        """The memory that images take, in bytes."""
-
-
 class _CacheMetrics:
     """Metrics of the cache, in memory and in its folder."""
 
@@ -293,15 +257,12 @@ _GROUPS = (
     _CallMetrics,
     _RingMetrics,
     _MemoryMetrics,
-    _PixelMetrics,
     _CacheMetrics,
     _StoreMetrics,
 )
 
 
-class Metrics(
-    _CallMetrics, _RingMetrics, _MemoryMetrics, _PixelMetrics, _CacheMetrics, _StoreMetrics
-):
+class Metrics(_CallMetrics, _RingMetrics, _MemoryMetrics, _CacheMetrics, _StoreMetrics):
     """The metrics of one server, in a registry of its own.
 
     Attributes:

@@ -78,6 +78,8 @@ class _Server(ThreadingMixIn, WSGIServer):
     """Answers each request in a thread of its own."""
 
     daemon_threads = True
+    # With five, connections of a burst wait for seconds until they are tried again.
+    request_queue_size = 128
 
     def __init__(self, host: str, port: int) -> None:
         found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)

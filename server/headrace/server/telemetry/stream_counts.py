@@ -10,7 +10,7 @@ import itertools
 import threading
 import time
 from bisect import bisect_left
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -21,6 +21,8 @@ from prometheus_client.core import (
     Metric,
 )
 from prometheus_client.registry import Collector
+
+from headrace.server.telemetry.shortages import Shortage
 
 _BATCH_SECONDS = (0.0003, 0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0)
 
@@ -52,6 +54,7 @@ class StreamAbout:
         asked: The request in words.
         epoch_samples: The number of samples in an epoch.
         start: Epoch and position of the first batch.
+        shortage: Returns the shortage of cache in which its job is now; None for none.
     """
 
     caller: str = ""
@@ -59,6 +62,7 @@ class StreamAbout:
     asked: str = ""
     epoch_samples: int = 0
     start: tuple[int, int] = (0, 0)
+    shortage: Callable[[], Shortage | None] = lambda: None
 
 
 _NOBODY = StreamAbout()
@@ -180,7 +184,14 @@ def _row(counts: Counts) -> dict[str, Any]:
         # Includes waits in progress, since a wait of minutes is what operators look for.
         "store_wait_s": counts.store_wait_s + _since(counts.starving_since),
         "client_wait_s": counts.client_wait_s + _since(counts.sending_since),
+        "shortage": _shortage_row(about.shortage()),
     }
+
+
+def _shortage_row(shortage: Shortage | None) -> dict[str, int] | None:
+    if shortage is None:
+        return None
+    return {name: getattr(shortage, name) for name in ("job_bytes", "part_bytes", "needed_bytes")}
 
 
 def _since(began: float | None) -> float:

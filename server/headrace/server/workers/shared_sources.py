@@ -15,7 +15,7 @@ from headrace.server.cache.flat_blocks import FlatBlocks
 from headrace.server.cache.memory.shared_memory import Shared, SourceTables
 from headrace.server.cache.read_observer import ReadObserver, WatchedBlocks
 from headrace.server.cache.source import Source
-from headrace.server.datasets.served_dataset import open_one
+from headrace.server.datasets.open_served import open_one
 from headrace.server.layout.block_layout import block_layout
 from headrace.server.layout.wire_columns import split_schema
 from headrace.server.settings.dataset_config import DatasetConfig
@@ -118,7 +118,9 @@ class SharedSources:
                 ),
                 layout,
                 block_count=dataset.block_count,
-                raw_bytes=dataset.raw_bytes,
+                memory_bytes=layout.memory_bytes(
+                    dataset.sample_count, dataset.raw_bytes, block_count=dataset.block_count
+                ),
                 fingerprint=dataset.fingerprint,
                 tables=places,
                 store=store_of(dataset.url),

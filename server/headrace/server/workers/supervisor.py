@@ -103,6 +103,7 @@ class Supervisor:
 
     Attributes:
         addresses: Where it listens, in the order configured.
+        health_address: Where it answers health checks; empty for nowhere else.
     """
 
     def __init__(self, config: ServerConfig, *, source: ConfigSource | None = None) -> None:
@@ -111,8 +112,11 @@ class Supervisor:
         self._metrics = Metrics()
         self._sum = MetricsSum()
         self._sum.add_registry(self._metrics.registry)
-        self._reservations = [reserve(address) for address in config.addresses]
-        self.addresses = tuple(one.address for one in self._reservations)
+        health = filter(None, [config.health_listen])
+        self._reservations = [reserve(address) for address in (*config.addresses, *health)]
+        found = tuple(one.address for one in self._reservations)
+        count = len(config.addresses)
+        self.addresses, self.health_address = found[:count], "".join(found[count:])
         disk = None
         if config.cache_dir:
             disk = DiskCache(
@@ -323,7 +327,7 @@ class Supervisor:
             on_message=lambda message: self._note(member, message),
         )
         memory = (self._arena.shared, self._arena.header, desk)
-        settings = _settings(self._config, self.addresses)
+        settings = _settings(self._config, self.addresses, self.health_address)
         session.post(
             Start(settings, self._source, (memory[0].size, memory[1].size, memory[2].size)),
             *memory,
@@ -391,7 +395,8 @@ def start_supervisor(config: ServerConfig, *, source: ConfigSource | None = None
         ConfigurationError: An address cannot be bound, or is a unix socket.
         HeadraceError: A dataset cannot be opened.
     """
-    unix = [address for address in config.addresses if address.startswith("unix:")]
+    listened = (*config.addresses, config.health_listen)
+    unix = [address for address in listened if address.startswith("unix:")]
     if unix:
         raise ConfigurationError(
             f"workers cannot share {unix[0]}: only ports can be shared; give HOST:PORT, or serve "
@@ -406,11 +411,14 @@ def start_supervisor(config: ServerConfig, *, source: ConfigSource | None = None
     return supervisor
 
 
-def _settings(config: ServerConfig, addresses: tuple[str, ...]) -> dict[str, object]:
+def _settings(
+    config: ServerConfig, addresses: tuple[str, ...], health_address: str
+) -> dict[str, object]:
     """Return the settings of one worker, by name."""
     own = replace(
         config,
         listen=addresses,
+        health_listen=health_address,
         metrics_listen="",
         cache_dir="",
         # Each worker divides the prefetch budget by its number of streams.

@@ -36,6 +36,7 @@ from headrace.server.cache.joined_sources import JoinedSources
 from headrace.server.cache.memory.arena import ArenaHeader, Memory
 from headrace.server.cache.memory.eviction import next_uses
 from headrace.server.cache.memory.shared_memory import Desk, Shared, SourceTables, barrier
+from headrace.server.cache.needs import CacheNeeds
 from headrace.server.cache.readers import Filling, JobPrefetches, Waiter
 from headrace.server.cache.source import ABSENT, Growth, Slots, Source
 from headrace.server.layout.block_layout import BlockLayout
@@ -82,6 +83,7 @@ class WorkerCache:
 
     Attributes:
         memory: The arena of all blocks.
+        needs: What the jobs of this worker's streams need.
 
     Args:
         connection: A connection to the supervisor, read only by `listen`.
@@ -105,6 +107,7 @@ class WorkerCache:
         self._connection = connection
         self.memory = arena
         self.budget_bytes = arena.array.size
+        self.needs = CacheNeeds(self.budget_bytes)
         self._header = header
         self._desk = desk
         self._observer = observer
@@ -147,7 +150,7 @@ class WorkerCache:
         layout: BlockLayout,
         *,
         block_count: int,
-        raw_bytes: int = 0,
+        memory_bytes: int = 0,
         fingerprint: str = "",
         origin: tuple[str, DatasetConfig, str] | None = None,
         store: str = "",
@@ -158,7 +161,7 @@ class WorkerCache:
             DrainingError: The supervisor has ended.
             HeadraceError: The supervisor cannot open it.
         """
-        del raw_bytes, fingerprint, store
+        del memory_bytes, fingerprint, store
         assert origin is not None, "a worker opens its datasets from their settings"
         opened: Future[tuple[int, Shared]] = Future()
         request = next(self._numbers)

@@ -38,6 +38,7 @@ from headrace.storage.dataset.read_manifest import (
     read_manifest,
     shards_pointer,
 )
+from headrace.storage.dataset.writer_notes import WriterNotes
 from headrace.storage.shard.shard_series import DEFAULT_SHARD_BYTES, ShardSizes
 from headrace.storage.shard.shard_writer import (
     DEFAULT_BLOCK_BYTES,
@@ -161,23 +162,30 @@ def compact(
     manifest = read_manifest(store, entry)
     rows = read_block_rows(store, entry, manifest)
     pieces = _plan(rows, options.shard_bytes)
-    before = manifest.shard_count
     if not _is_worth_it(manifest, len(pieces), options):
         return _report(manifest, manifest, taken=0, written=False)
-    work = Work(store, manifest, rows, options.sizes_for, _plan_name(manifest.fingerprint, options))
-    shards, taken = written_shards(work, pieces, threads=threads, progress=progress)
-    new, blocks = build_manifest(manifest.stored_schema, shards)
+    plan = _plan_name(manifest.fingerprint, options)
+    work = Work(store, manifest, rows, options.sizes_for, plan)
+    with WriterNotes(plan) as notes:
+        notes.leave(store)
+        shards, taken = written_shards(work, pieces, threads=threads, progress=progress)
+        new, blocks = build_manifest(manifest.stored_schema, shards)
+        _refuse_difference(manifest, new, store.url)
+        others = [kept for kept in pointer.versions if kept.fingerprint != new.fingerprint]
+        notes.check()
+        publish(store, new, blocks, before=others, replaced=version)
+    return _report(manifest, new, taken=taken, written=True)
+
+
+def _refuse_difference(manifest: Manifest, new: Manifest, url: str) -> None:
     if (new.sample_count, int(new.raw_bytes.sum())) != (
         manifest.sample_count,
         int(manifest.raw_bytes.sum()),
     ):
         raise InternalError(
-            f"compacting {store.url} wrote {new.sample_count} of {manifest.sample_count} samples "
-            f"from {before} shards; nothing was committed: please report this"
+            f"compacting {url} wrote {new.sample_count} of {manifest.sample_count} samples from "
+            f"{manifest.shard_count} shards; nothing was committed: please report this"
         )
-    others = [kept for kept in pointer.versions if kept.fingerprint != new.fingerprint]
-    publish(store, new, blocks, before=others, replaced=version)
-    return _report(manifest, new, taken=taken, written=True)
 
 
 def _read_pointer(store: Store) -> tuple[Pointer, Version]:

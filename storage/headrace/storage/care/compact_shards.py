@@ -27,7 +27,7 @@ from headrace.errors import CommitConflictError, InternalError, ObjectNotFoundEr
 from headrace.storage.care.entry_notes import NOTE_PREFIX, decode_entries, encode_entries
 from headrace.storage.dataset.block_stream import stream_blocks
 from headrace.storage.dataset.manifest import Manifest
-from headrace.storage.dataset.publish import MANIFEST_FOLDER
+from headrace.storage.dataset.pointer import MANIFEST_FOLDER
 from headrace.storage.shard.block import BlockPlace
 from headrace.storage.shard.shard_series import ShardSeries, ShardSizes
 from headrace.storage.shard.shard_writer import SHARD_FOLDER, ShardEntry

@@ -26,7 +26,7 @@ import numpy as np
 import xxhash
 
 from headrace.errors import ObjectNotFoundError
-from headrace.storage.dataset.publish import MANIFEST_FOLDER
+from headrace.storage.dataset.pointer import MANIFEST_FOLDER
 from headrace.storage.shard.block import BLOCK_DTYPE
 from headrace.storage.shard.column_facts import ColumnStats
 from headrace.storage.shard.shard_writer import SHARD_FOLDER, ShardEntry

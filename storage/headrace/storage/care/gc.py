@@ -4,14 +4,15 @@ Contract of `plan_gc` and `collect_garbage`:
 
 1. Success: first ``headrace.json`` lists only the kept versions; then files that no kept version
    names are removed.
-2. Conflict: another commit came between plan and collection; nothing was removed, and the caller
-   gets an error.
+2. Conflict: another commit came between plan and collection; nothing but notes of dead writers was
+   removed, and the caller gets an error.
 3. Failure or crash: at every step all versions that ``headrace.json`` lists are complete. The next
    run finds what was not removed.
-4. Files that no version names are removed only above an age, because young ones may belong to a
-   conversion that has not committed yet. Versions are removed only some time after they were
-   replaced, because runs may still read them.
-5. Shards of any age stay while a young note names them: a compaction has taken them, and may commit
+4. Files that no version names are removed only above an age, for those of programs that leave no
+   notes. Versions are removed only some time after they were replaced, because runs may still read
+   them.
+5. What writers at work may still commit stays at any age (`headrace.storage.dataset.writer_notes`).
+6. Shards of any age stay while a young note names them: a compaction has taken them, and may commit
    them at any time. `headrace.storage.care.entry_notes` says how the two agree.
 """
 
@@ -33,9 +34,15 @@ from headrace.errors import (
     ObjectNotFoundError,
 )
 from headrace.storage.care.entry_notes import NOTE_PREFIX, noted_shards
-from headrace.storage.dataset.pointer import IndexPointer, Pointer, VersionEntry
-from headrace.storage.dataset.publish import MANIFEST_FOLDER, write_pointer
+from headrace.storage.dataset.pointer import (
+    MANIFEST_FOLDER,
+    IndexPointer,
+    Pointer,
+    VersionEntry,
+)
+from headrace.storage.dataset.publish import write_pointer
 from headrace.storage.dataset.read_manifest import read_any_pointer, read_manifest
+from headrace.storage.dataset.writer_notes import LIFE_S, Covered, dead_notes, is_note
 from headrace.storage.packing.pointer import PACKING_FOLDER
 from headrace.storage.shard.shard_writer import SHARD_FOLDER
 from headrace.storage.source.kinds import POINTER_NAME
@@ -52,10 +59,11 @@ _FOLDERS = (f"{SHARD_FOLDER}/", f"{MANIFEST_FOLDER}/", f"{PACKING_FOLDER}/")
 _OURS = re.compile(
     rf"{SHARD_FOLDER}/.+\.arrow|{PACKING_FOLDER}/[0-9a-f]{{32}}/.+|{MARKER_FOLDER}/[0-9a-f]{{32}}"
     rf"|{MANIFEST_FOLDER}/[0-9a-f]{{32}}-[0-9a-f]{{8}}\.(index|(shards|blocks)\.arrow)"
-    rf"|{NOTE_PREFIX}.+|{re.escape(POINTER_NAME)}"
+    rf"|{NOTE_PREFIX}.+|{MANIFEST_FOLDER}/writing-.+|{re.escape(POINTER_NAME)}"
 )
+_SMALL = (f"{MANIFEST_FOLDER}/", POINTER_NAME)
 _MDS_INDEX = "index.json"
-_MDS_FOLDER = re.compile(r"\d{5}-[0-9a-f]{12,}/")  # partition, job and attempt
+_MDS_FOLDER = re.compile(r"\d{5}-[0-9a-f]{12,}/.*")  # partition, job and attempt
 _THREADS = 16  # a store takes tens of milliseconds for a removal of any size
 
 
@@ -68,7 +76,8 @@ class GarbagePlan:
         dropped: The versions to remove.
         files: The files to remove: those of dropped versions, and those that no version names.
         unfinished: Unfinished uploads and hidden files of writers that are gone.
-        young_count: How many files that no version names are too young to remove.
+        young_count: How many files that no version names are too young to remove, or belong to
+            writers at work.
         markers: Markers of commits that died, in stores without conditional writes.
         version: The version of the ``headrace.json`` that the plan was made for.
         pointer: The file that takes the place of ``headrace.json``; ``index.json`` for MDS.
@@ -102,8 +111,9 @@ def plan_gc(
     Args:
         store: The store of the dataset.
         keep: How many of the newest versions stay, >= 1.
-        older_than_s: The age in seconds from which a file that no version names is removed, and the
-            time since its replacement from which a version is.
+        older_than_s: The age in seconds from which a file that no version names is removed, unless
+            it belongs to a writer at work, and the time since its replacement from which a version
+            is.
         now_s: The current time, in seconds since 1970.
 
     Raises:
@@ -120,30 +130,23 @@ def plan_gc(
     try:
         pointer, version = read_any_pointer(store)
     except ObjectNotFoundError as error:
-        return _plan_mds(store, cutoff_s, missing=error)
+        return _plan_mds(store, cutoff_s, now_s=now_s, missing=error)
     listed = pointer.versions if isinstance(pointer, Pointer) else ()
     kept, dropped = split_versions(listed, keep=keep, cutoff_s=cutoff_s)
     named = {pointer.index.name} if isinstance(pointer, IndexPointer) else _named(store, kept)
     stay = _packings_of(pointer, kept)
     entries = [entry for folder in _FOLDERS for entry in _listed(store, folder)]
     unnamed = [e for e in entries if e.name not in named and not e.name.startswith(stay)]
-    old = _not_taken(store, unnamed, older(unnamed, cutoff_s))
+    dead, covered = _writers(entries, now_s=now_s)
+    old = _not_taken(store, unnamed, older(_of_nobody(unnamed, covered), cutoff_s))
     return GarbagePlan(
         kept=kept,
         dropped=dropped,
-        files=old,
-        unfinished=tuple(
-            sorted(
-                (
-                    unfinished
-                    for unfinished in store.list_unfinished()
-                    if _OURS.fullmatch(unfinished.name) and unfinished.modified_s <= cutoff_s
-                ),
-                key=lambda unfinished: unfinished.name,
-            )
-        ),
-        young_count=len(unnamed) - len(old),
-        markers=older(_listed(store, f"{MARKER_FOLDER}/"), cutoff_s),
+        files=(*dead, *old),
+        unfinished=_unfinished(store, _OURS, covered, cutoff_s, now_s=now_s),
+        young_count=len(unnamed) - len(dead) - len(old),
+        # A commit takes seconds, and is not less alive because the caller is in a hurry.
+        markers=older(_listed(store, f"{MARKER_FOLDER}/"), min(cutoff_s, now_s - LIFE_S)),
         version=version,
     )
 
@@ -181,11 +184,11 @@ def collect_garbage(
         progress: Called after each removal with the number of removals so far.
 
     Raises:
-        CommitConflictError: ``headrace.json`` has changed since; nothing was removed.
+        CommitConflictError: ``headrace.json`` has changed since; nothing but notes of dead writers
+            was removed.
     """
     for marker in plan.markers:  # otherwise they would block this commit too
         store.delete(marker.name)
-    _check_or_drop(store, plan)
     done = itertools.count(1)
     pool = ThreadPoolExecutor(_THREADS, thread_name_prefix="headrace-gc")
 
@@ -195,13 +198,48 @@ def collect_garbage(
                 progress(next(done))
 
     try:
-        # Old notes go before the remaining ones are read: see the contract.
-        remove(_removal(store, entry) for entry in plan.files if _is_note(entry))
-        rest = [entry for entry in plan.files if not _is_note(entry)]
+        # Dead writers' notes, the others, the dataset: `headrace.storage.dataset.writer_notes`.
+        remove(_removal(store, entry) for entry in plan.files if is_note(entry.name))
+        covered = Covered(store.list(f"{MANIFEST_FOLDER}/"))
+        _check_or_drop(store, plan)
+        files = [e for e in plan.files if not is_note(e.name) and e.name not in covered]
+        # Old notes go before the remaining ones are read: `headrace.storage.care.entry_notes`.
+        remove(_removal(store, entry) for entry in files if _is_note(entry))
+        rest = [entry for entry in files if not _is_note(entry)]
         remove(_removal(store, entry) for entry in _spared(store, rest))
-        remove(_discarding(store, unfinished) for unfinished in plan.unfinished)
+        remove(_discarding(store, one) for one in plan.unfinished if one.name not in covered)
     finally:
         pool.shutdown(cancel_futures=True)
+
+
+def _writers(
+    entries: Iterable[ObjectEntry], *, now_s: float
+) -> tuple[tuple[ObjectEntry, ...], Covered]:
+    """Return the notes of dead writers, and what the living ones may commit."""
+    notes = [entry for entry in entries if is_note(entry.name)]
+    dead = {entry.name: entry for entry in dead_notes(notes, now_s=now_s)}
+    return tuple(dead.values()), Covered(one.name for one in notes if one.name not in dead)
+
+
+def _of_nobody(unnamed: Iterable[ObjectEntry], covered: Covered) -> Iterator[ObjectEntry]:
+    """Yield the files that are no notes of writers, and that none may commit."""
+    return (e for e in unnamed if not is_note(e.name) and e.name not in covered)
+
+
+def _unfinished(
+    store: Store, ours: re.Pattern[str], covered: Covered, cutoff_s: float, *, now_s: float
+) -> tuple[Unfinished, ...]:
+    """Return old uploads of ours that no writer goes on with, by name."""
+    # All but shards is small and soon written, and a note covers nothing before it is there.
+    small_cutoff_s = min(cutoff_s, now_s - LIFE_S)
+    found = (
+        one
+        for one in store.list_unfinished()
+        if ours.fullmatch(one.name)
+        and one.name not in covered
+        and one.modified_s <= (small_cutoff_s if one.name.startswith(_SMALL) else cutoff_s)
+    )
+    return tuple(sorted(found, key=lambda one: one.name))
 
 
 def _not_taken(
@@ -239,7 +277,9 @@ def _check_or_drop(store: Store, plan: GarbagePlan) -> None:
         )
 
 
-def _plan_mds(store: Store, cutoff_s: float, *, missing: ObjectNotFoundError) -> GarbagePlan:
+def _plan_mds(
+    store: Store, cutoff_s: float, *, now_s: float, missing: ObjectNotFoundError
+) -> GarbagePlan:
     """Find what failed conversions left in a dataset in MosaicML's format.
 
     Only files in folders that are named like those of the converter's tasks are considered, because
@@ -255,22 +295,15 @@ def _plan_mds(store: Store, cutoff_s: float, *, missing: ObjectNotFoundError) ->
             url=store.url,
         ) from missing
     named = _named_by_index(content, place=f"{store.url}/{_MDS_INDEX}")
-    unnamed = [
-        entry
-        for entry in store.list_entries()
-        if _MDS_FOLDER.match(entry.name) and entry.name not in named
-    ]
-    old = older(unnamed, cutoff_s)
-    uploads = (
-        unfinished
-        for unfinished in store.list_unfinished()
-        if _MDS_FOLDER.match(unfinished.name) and unfinished.modified_s <= cutoff_s
-    )
+    entries = list(store.list_entries())
+    unnamed = [e for e in entries if _MDS_FOLDER.fullmatch(e.name) and e.name not in named]
+    dead, covered = _writers(entries, now_s=now_s)
+    old = older(_of_nobody(unnamed, covered), cutoff_s)
     return GarbagePlan(
         kept=(),
         dropped=(),
-        files=old,
-        unfinished=tuple(sorted(uploads, key=lambda unfinished: unfinished.name)),
+        files=(*dead, *old),
+        unfinished=_unfinished(store, _MDS_FOLDER, covered, cutoff_s, now_s=now_s),
         young_count=len(unnamed) - len(old),
         markers=(),
         version=version,

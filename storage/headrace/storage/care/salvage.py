@@ -16,8 +16,12 @@ from numpy.typing import NDArray
 from headrace.errors import BadArgumentError, ManifestCorruptError, ObjectNotFoundError
 from headrace.storage.dataset.manifest import Manifest
 from headrace.storage.dataset.newer_format import NewerFormatError
-from headrace.storage.dataset.pointer import TableFile, VersionEntry, decode_pointer
-from headrace.storage.dataset.publish import MANIFEST_FOLDER
+from headrace.storage.dataset.pointer import (
+    MANIFEST_FOLDER,
+    TableFile,
+    VersionEntry,
+    decode_pointer,
+)
 from headrace.storage.dataset.read_manifest import read_block_rows, read_manifest, shards_pointer
 from headrace.storage.shard.shard_writer import SHARD_FOLDER
 from headrace.storage.source.kinds import POINTER_NAME

@@ -59,7 +59,7 @@ def check_mode(store: Store, mode: Mode) -> None:
     if _read_current(store) is not None and mode == "error":
         raise DatasetExistsError(
             f"{store.url} already contains a dataset; write elsewhere, or with mode='overwrite' or "
-            "mode='append' (on the command line: --mode)",
+            "mode='append'",
             url=store.url,
         )
     refuse_other_kinds(store, POINTER_NAME)
@@ -149,7 +149,7 @@ def _read_current(store: Store) -> _Current | None:
         return None
     if isinstance(pointer, IndexPointer):
         raise DatasetExistsError(
-            f"{store.url} contains the stored index of {pointer.target}; write elsewhere",
+            f"{store.url} contains a stored index; write elsewhere",
             url=store.url,
         )
     return _Current(pointer, version)

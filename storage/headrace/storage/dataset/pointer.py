@@ -1,7 +1,8 @@
 """The codec of ``headrace.json``, the file that makes a dataset exist.
 
-There are two kinds: version 1 lists the versions of a dataset of headrace's own shards; version 2
-names a source elsewhere, whose index is stored here.
+There are two kinds: version 1 lists the versions of a dataset of headrace's own shards; version 3
+is the stored index of a source. Whoever writes the file decides what readers read, so it can name
+places below its own URL only: where a source elsewhere is, the operator says.
 """
 
 from __future__ import annotations
@@ -15,8 +16,10 @@ from headrace.errors import ManifestCorruptError
 from headrace.storage.dataset.newer_format import newer_format
 from headrace.storage.store.names import name_problem
 
+MANIFEST_FOLDER = "manifests"
 POINTER_VERSION = 1
-INDEX_POINTER_VERSION = 2
+INDEX_POINTER_VERSION = 3
+_NAMED_SOURCE_VERSION = 2  # contained the URL of the source
 INDEXED_SOURCES = ("mds", "parquet", "webdataset")
 MAX_POINTER_BYTES = 16 << 20
 _MAX_TABLE_BYTES = 4 << 30
@@ -64,11 +67,12 @@ class Pointer:
 
 @dataclass(frozen=True, slots=True)
 class IndexPointer:
-    """A source elsewhere, whose index is stored here.
+    """The index of a source, which is stored here.
 
     Attributes:
         source: The layout of the source, one of `INDEXED_SOURCES`.
-        target: URL of the source.
+        path: The folder of the source below the URL of this file, empty for the same folder; `None`
+            if it is elsewhere.
         fingerprint: Fingerprint of the source when it was indexed, 32 hexadecimal digits.
         created: Time of the indexing, ISO 8601 in UTC; for people only.
         sample_count: Number of samples; for people only.
@@ -77,7 +81,7 @@ class IndexPointer:
     """
 
     source: str
-    target: str
+    path: str | None
     fingerprint: str
     created: str
     sample_count: int
@@ -108,16 +112,32 @@ def decode_pointer(content: bytes, *, place: str) -> Pointer | IndexPointer:
 
     Raises:
         ManifestCorruptError: It is damaged, malicious, or of an unknown version;
-            `NewerFormatError` if that version is newer than this headrace.
+            `NewerFormatError` if that version is newer than this headrace, and `OldIndexError` for
+            an index that contains the URL of its source.
     """
     try:
         return _decode(content)
+    except _OldError:
+        raise OldIndexError(
+            f"{place} is a stored index of version {_NAMED_SOURCE_VERSION}, which contains the URL "
+            "of its source; such URLs are not followed, because whoever writes a file must not "
+            "choose what its readers read. Store it again: `headrace index SOURCE --to INDEX`",
+            place=place,
+        ) from None
     except _NewerError as error:
         raise newer_format(place, str(error)) from error
     except (_DamageError, ValueError, RecursionError) as error:
         raise ManifestCorruptError(
             f"{place}: {error}; restore it or convert the data again", place=place
         ) from error
+
+
+class OldIndexError(ManifestCorruptError):
+    """A stored index contains the URL of its source; it can only be replaced."""
+
+
+class _OldError(Exception):
+    """The file is a stored index that contains the URL of its source."""
 
 
 class _DamageError(Exception):
@@ -141,8 +161,10 @@ def _decode(content: bytes) -> Pointer | IndexPointer:
     match top.get("version"), top.get("source"):
         case (1, "arrow"):
             return _pointer(top)
-        case (2, str(source)) if source in INDEXED_SOURCES:
+        case (3, str(source)) if source in INDEXED_SOURCES:
             return _index_pointer(top, source)
+        case (2, str(source)) if source in INDEXED_SOURCES:
+            raise _OldError
         case (version, source):
             kind = _NewerError if _is_newer(version, source) else _DamageError
             raise kind(
@@ -171,12 +193,9 @@ def _pointer(top: Mapping[str, object]) -> Pointer:
 
 def _index_pointer(top: Mapping[str, object], source: str) -> IndexPointer:
     index = _mapping(top.get("index"), "index")
-    target = _string(top, "url")
-    if not target or not target.isprintable():
-        raise _DamageError(f"{target[:200]!r} is not a valid url")
     return IndexPointer(
         source=source,
-        target=target,
+        path=_path(top),
         fingerprint=_digits(top, "fingerprint"),
         created=_string(top, "created"),
         sample_count=_integer(top, "sample_count", 1 << 62),
@@ -203,6 +222,16 @@ def _table(version: Mapping[str, object], key: str) -> TableFile:
     if problem is not None:
         raise _DamageError(f"name {name[:200]!r} of {key}: {problem}")
     return TableFile(name=name, stored_bytes=_integer(table, "stored_bytes", _MAX_TABLE_BYTES))
+
+
+def _path(top: Mapping[str, object]) -> str | None:
+    if top.get("path") is None:
+        return None
+    path = _string(top, "path")
+    problem = name_problem(path) if path else None
+    if problem is not None:
+        raise _DamageError(f"path {path[:200]!r}: {problem}")
+    return path
 
 
 def _digits(mapping: Mapping[str, object], key: str) -> str:
@@ -247,7 +276,7 @@ def _index_object(pointer: IndexPointer) -> dict[str, object]:
         "format": "headrace",
         "version": INDEX_POINTER_VERSION,
         "source": pointer.source,
-        "url": pointer.target,
+        "path": pointer.path,
         "fingerprint": pointer.fingerprint,
         "created": pointer.created,
         "sample_count": pointer.sample_count,

@@ -4,12 +4,18 @@ from __future__ import annotations
 
 import contextlib
 import uuid
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 
-from headrace.errors import CommitConflictError, ObjectNotFoundError, WorldError
+from headrace.errors import (
+    CommitConflictError,
+    HeadraceError,
+    ObjectNotFoundError,
+    WorldError,
+)
 from headrace.storage.dataset.manifest import Manifest, encode_shard_table
 from headrace.storage.dataset.pointer import (
+    MANIFEST_FOLDER,
     IndexPointer,
     Pointer,
     TableFile,
@@ -17,11 +23,13 @@ from headrace.storage.dataset.pointer import (
     encode_pointer,
 )
 from headrace.storage.dataset.read_manifest import read_any_pointer
+from headrace.storage.dataset.writer_notes import leave_note
 from headrace.storage.source.kinds import POINTER_NAME
 from headrace.storage.store.conditional import write_unless_changed
 from headrace.storage.store.store import Store, Version
 
-MANIFEST_FOLDER = "manifests"
+_SUFFIX = 8
+_ATTEMPTS = 5  # arbitrary: each is lost to another collection
 
 
 def table_stem(fingerprint: str) -> str:
@@ -29,7 +37,18 @@ def table_stem(fingerprint: str) -> str:
 
     The suffix distinguishes commits of equal content, whose shards have different names.
     """
-    return f"{MANIFEST_FOLDER}/{fingerprint}-{uuid.uuid4().hex[:8]}"
+    return f"{MANIFEST_FOLDER}/{fingerprint}-{uuid.uuid4().hex[:_SUFFIX]}"
+
+
+@contextlib.contextmanager
+def tables_held(store: Store, stem: str) -> Iterator[None]:
+    """Keep `headrace gc` from tables with this prefix until they are published."""
+    note = leave_note(store, stem[-_SUFFIX:])
+    try:
+        yield
+    finally:
+        with contextlib.suppress(HeadraceError):
+            store.delete(note)
 
 
 def now_text() -> str:
@@ -55,8 +74,8 @@ def publish(
         replaced: The version of the existing ``headrace.json``, or `None` if there is none.
 
     Raises:
-        CommitConflictError: ``headrace.json`` has changed, and does not list the manifest; this
-            call left nothing behind.
+        CommitConflictError: ``headrace.json`` has changed, other than by fewer old versions, and
+            does not list the manifest; this call left nothing behind.
     """
     stem = table_stem(manifest.fingerprint)
     shards = encode_shard_table(manifest)
@@ -67,26 +86,48 @@ def publish(
         shards=TableFile(f"{stem}.shards.arrow", len(shards)),
         blocks=TableFile(f"{stem}.blocks.arrow", len(blocks)),
     )
-    store.write(entry.blocks.name, blocks)
-    store.write(entry.shards.name, shards)
-    try:
-        write_pointer(store, Pointer((*before, entry)), replaced=replaced)
-    except CommitConflictError:
-        if _is_listed(store, entry):
+    with tables_held(store, stem):
+        store.write(entry.blocks.name, blocks)
+        store.write(entry.shards.name, shards)
+        try:
+            _add(store, entry, before=before, replaced=replaced)
+        except CommitConflictError:
+            with contextlib.suppress(WorldError):
+                store.delete(entry.shards.name)
+                store.delete(entry.blocks.name)
+            raise
+
+
+def _add(
+    store: Store,
+    entry: VersionEntry,
+    *,
+    before: Sequence[VersionEntry],
+    replaced: Version | None,
+) -> None:
+    """Write ``headrace.json`` with one more version; again if gc has removed older ones."""
+    for attempt in range(_ATTEMPTS):
+        try:
+            write_pointer(store, Pointer((*before, entry)), replaced=replaced)
+        except CommitConflictError:
+            found, version = _read_versions(store)
+            if entry in found:  # the answer was lost, and another commit may have followed
+                return
+            only_fewer = found and found[-1:] == tuple(before[-1:]) and set(found) <= set(before)
+            if not only_fewer or attempt == _ATTEMPTS - 1:
+                raise
+            before, replaced = found, version
+        else:
             return
-        with contextlib.suppress(WorldError):
-            store.delete(entry.shards.name)
-            store.delete(entry.blocks.name)
-        raise
 
 
-def _is_listed(store: Store, entry: VersionEntry) -> bool:
-    """Return whether a commit succeeded although its answer was lost and another one followed."""
+def _read_versions(store: Store) -> tuple[tuple[VersionEntry, ...], Version | None]:
+    """Return the versions that are listed now; none for a stored index, or for nothing."""
     try:
-        found, _ = read_any_pointer(store)
+        found, version = read_any_pointer(store)
     except ObjectNotFoundError:
-        return False
-    return isinstance(found, Pointer) and entry in found.versions
+        return (), None
+    return (found.versions if isinstance(found, Pointer) else ()), version
 
 
 def write_pointer(

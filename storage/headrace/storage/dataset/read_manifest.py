@@ -27,8 +27,8 @@ def shards_pointer(pointer: Pointer | IndexPointer, url: str) -> Pointer:
     """
     if isinstance(pointer, IndexPointer):
         raise NotADatasetError(
-            f"{url} contains the stored index of {pointer.target} and no shards; store it again "
-            "with `headrace index`, or give the URL of a dataset",
+            f"{url} contains a stored index and no shards; store it again with `headrace index`, "
+            "or give the URL of a dataset",
             url=url,
         )
     return pointer

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from headrace.errors import ObjectNotFoundError
+from headrace.arguments import split_source
+from headrace.errors import ObjectNotFoundError, StoreRefusedError
 from headrace.storage.dataset.pointer import IndexPointer
 from headrace.storage.dataset.read_manifest import read_any_pointer
 from headrace.storage.store.options import StoreOptions
-from headrace.storage.store.store import open_store
+from headrace.storage.store.store import may_be_missing, open_store
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +33,7 @@ def list_versions(url: str, *, options: StoreOptions | None = None) -> tuple[Dat
     Layouts that keep no list of versions have none.
 
     Args:
-        url: A local path, ``s3://bucket/prefix``, and so on.
+        url: A local path, ``s3://bucket/prefix``, and so on; or ``INDEX from SOURCE``.
         options: How to reach the store.
 
     Raises:
@@ -40,10 +41,12 @@ def list_versions(url: str, *, options: StoreOptions | None = None) -> tuple[Dat
         StoreRefusedError: The store refused the request.
         StoreUnavailableError: The store cannot be reached.
     """
-    store = open_store(url, options=options)
+    store = open_store(split_source(url)[0], options=options)
     try:
         pointer, _ = read_any_pointer(store)
-    except ObjectNotFoundError:
+    except (ObjectNotFoundError, StoreRefusedError) as error:
+        if not may_be_missing(error):
+            raise
         return ()
     finally:
         store.close()

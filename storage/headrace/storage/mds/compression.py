@@ -88,6 +88,30 @@ def decompressed(stored: bytes, algorithm: str, *, raw_bytes: int) -> pa.Buffer:
     return content
 
 
+def head_of(stored: bytes, algorithm: str, *, length: int, raw_bytes: int) -> bytes:
+    """Return the first ``length`` bytes of a file of which only the first bytes are known.
+
+    Args:
+        stored: The first bytes of the compressed file, or all of them.
+        algorithm: How it is compressed.
+        length: How many bytes to return.
+        raw_bytes: The size of the file before compression.
+
+    Returns:
+        Nothing if these do not suffice, as with snappy, which has no streams.
+    """
+    try:
+        if algorithm == "snappy":
+            return decompressed(stored, algorithm, raw_bytes=raw_bytes).to_pybytes()[:length]
+        with (
+            pa.BufferReader(stored) as source,
+            pa.CompressedInputStream(source, _ARROW_NAMES[algorithm]) as stream,
+        ):
+            return stream.read(length)
+    except (OSError, pa.ArrowException, ValueError, DamageError):
+        return b""
+
+
 def compressed(raw: bytes, compression: Compression) -> bytes:
     """Return ``raw`` as one frame."""
     return _COMPRESSORS[compression.algorithm](raw, compression.level or 0)

@@ -11,11 +11,17 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from headrace.errors import ConfigurationError, ObjectNotFoundError, ShardCorruptError
+from headrace.errors import (
+    ConfigurationError,
+    ObjectNotFoundError,
+    ShardCorruptError,
+    StoreRefusedError,
+)
 from headrace.storage.mds.arrays import ArrayType
 from headrace.storage.mds.arrow import MAX_NARROW
 from headrace.storage.mds.damage import DamageError, ShardPlace
 from headrace.storage.mds.encoding import ValueKind
+from headrace.storage.mds.first_shards import check_first_shards
 from headrace.storage.mds.headers import Headers
 from headrace.storage.mds.index import Index
 from headrace.storage.mds.layout import MdsLayout
@@ -33,7 +39,7 @@ from headrace.storage.source.kinds import MDS_INDEX_NAME
 from headrace.storage.source.ordinals import read_only
 from headrace.storage.source.source import ShardCheck
 from headrace.storage.source.stretches import Stretches
-from headrace.storage.store.store import Store
+from headrace.storage.store.store import Store, may_be_missing
 
 _T = TypeVar("_T")
 
@@ -70,7 +76,7 @@ class MdsDataset:
         allow_pickle: bool = False,
         mixed_arrays: bool = False,
     ) -> None:
-        """Open a dataset; reads some samples if only they show the type of arrays.
+        """Open a dataset; reads a header for each schema, and samples if only they show types.
 
         Args:
             store: The store of the shards; closed by `close`.
@@ -80,6 +86,7 @@ class MdsDataset:
 
         Raises:
             ConfigurationError: There are pickles, but they are not allowed.
+            ManifestCorruptError: The index gives other columns than the header of a shard.
             ShardCorruptError: A sample that had to be read is damaged.
             UnsupportedColumnError: A column has types in different shards that no type represents.
         """
@@ -98,6 +105,7 @@ class MdsDataset:
         self._index = index
         self._whole = whole
         self._headers = Headers(store)
+        check_first_shards(store, index, self._headers)
         self._layout = MdsLayout(index.sample_counts, index.raw_bytes, whole=whole)
         self.block_count = self._layout.block_count
         arrays = self._any_arrays() if mixed_arrays else self._probe()
@@ -235,8 +243,8 @@ class MdsDataset:
         try:
             # One byte more than expected reveals a longer file.
             stored = self._store.read(self._name(shard), length=stored_bytes + 1)
-        except ObjectNotFoundError:
-            if schema.compression is None:
+        except (ObjectNotFoundError, StoreRefusedError) as error:
+            if schema.compression is None or not may_be_missing(error):
                 raise
             # A directory used by Mosaic's own reader contains the unpacked file instead.
             raw = self._store.read(index.raw_names[shard].as_py(), length=raw_bytes + 1)
@@ -257,12 +265,12 @@ class MdsDataset:
 
     def _read_range(self, shard: int, start: int, stop: int, place: ShardPlace) -> Samples:
         name = self._name(shard)
+        index = self._index
         offsets = self._headers.offsets(
             name,
-            sample_count=int(self._index.sample_counts[shard]),
-            raw_bytes=int(self._index.raw_bytes[shard]),
-            start=start,
-            stop=stop,
+            index.schemas[index.schema_ordinals[shard]],
+            counts=(int(index.sample_counts[shard]), int(index.raw_bytes[shard])),
+            samples=(start, stop),
         )
         first, last = int(offsets[0]), int(offsets[-1])
         content = self._store.read(name, offset=first, length=last - first)

@@ -10,6 +10,7 @@ from typing import NamedTuple, NoReturn
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from headrace.errors import ManifestCorruptError, NotADatasetError
@@ -77,17 +78,26 @@ def decode_index(content: bytes, *, place: str) -> Index:
         raise ManifestCorruptError(
             f"{place} has more than {MAX_INDEX_BYTES} bytes; split the dataset", place=place
         )
-    collected = _Collected(place)
+    collected, text = _Collected(place), ""
     try:
         text = content.decode()
         del content  # the caller may have no other reference, and this halves the memory
         for value in shard_objects(text):
             collected.add(value)
+        index = collected.index()
+        _check_distinct(index)
     except (ValueError, RecursionError) as error:
+        if '"chunks"' in text and collected.count == 0:
+            raise NotADatasetError(
+                f"{place} is the index of a LitData dataset, which headrace does not read; read "
+                "its samples with litdata, and write them with headrace.converter.write_shards or "
+                "as Parquet files",
+                place=place,
+            ) from error
         raise ManifestCorruptError(
             f"{place}: {error}; restore it or convert the data again", place=place
         ) from error
-    return collected.index()
+    return index
 
 
 class _File(NamedTuple):  # made 200,000 times, for which a frozen dataclass would take 0.2 s more
@@ -160,6 +170,7 @@ class _Collected:
         stored = raw
         if self.schemas[ordinal].compression is not None:
             stored = _file(value["zip_data"], "zip_data")
+        _check_hashes(value, raw, *([] if stored is raw else [stored]))
         is_text = self.schemas[ordinal].text is not None
         if raw.size < (sample_count if is_text else header_bytes(sample_count)):
             raise ValueError(f"{raw.size} bytes are too few for {sample_count} samples")
@@ -235,6 +246,16 @@ def check_shards(index: Index) -> None:
             algorithm, _, digest = text.partition(":")
             if text and (algorithm not in HASHES or not digest.isalnum()):
                 raise ValueError(f"hash {text[:200]!r} is not one of {sorted(HASHES)}")
+    _check_distinct(index)
+
+
+def _check_distinct(index: Index) -> None:
+    """Refuse an index with two shards of one name: one would be served in the other's place."""
+    names = index.stored_names
+    if pc.count_distinct(names).as_py() == len(names):
+        return
+    counts = pc.value_counts(names).sort("descending", by="counts")
+    raise ValueError(f"the file {counts[0]['values'].as_py()[:200]} is named by two shards")
 
 
 def _each(texts: pa.StringArray) -> Iterator[str]:
@@ -276,6 +297,18 @@ def _hash_texts(hashes: object, key: str) -> Mapping[str, str]:
             )
         texts[algorithm] = f"{algorithm}:{digest}"
     return texts
+
+
+def _check_hashes(value: Mapping[str, object], *files: _File) -> None:
+    """Refuse files without a hash that the shard says they have, so that none is lost unseen."""
+    listed = value.get("hashes") or []
+    if not isinstance(listed, list):
+        raise ValueError("hashes is not a list")  # noqa: TRY004 - the file's fault, not a type's
+    for file in files:
+        found = {text.partition(":")[0] for text in file.hashes.split(",")}
+        missing = [str(name)[:100] for name in listed if name not in found]
+        if missing:
+            raise ValueError(f"file {file.name} has no hash {missing[0]!r}, which hashes lists")
 
 
 def _integer(value: Mapping[str, object], key: str) -> int:

@@ -77,13 +77,14 @@ def commit_mds(store: Store, shards: Sequence[MdsShardEntry], *, mode: Mode = "e
         )
     before = None if mode == "error" else _read(store)
     kept: list[object] = []
+    names: list[str] = []
     if mode == "append" and before is not None:
-        decode_index(before[0], place=_place(store))
+        names = [str(name) for name in decode_index(before[0], place=_place(store)).raw_names]
         kept = list(shard_objects(before[0].decode()))
+    _refuse_same_names([*names, *(shard.raw.basename for shard in shards)])
     entries = [*kept, *(shard.as_json() for shard in shards)]
     content = json.dumps({"shards": entries, "version": 2}, sort_keys=True).encode()
     index = decode_index(content, place=_place(store))
-    _refuse_same_names(index)
     _write(store, content, before)
     return index
 
@@ -112,13 +113,12 @@ def _write(store: Store, content: bytes, before: tuple[bytes, Version] | None) -
 def _exists(store: Store) -> DatasetExistsError:
     return DatasetExistsError(
         f"{store.url} already contains a dataset; write elsewhere, or with mode='overwrite' or "
-        "mode='append' (on the command line: --mode)",
+        "mode='append'",
         url=store.url,
     )
 
 
-def _refuse_same_names(index: Index) -> None:
-    names = index.raw_names.to_pylist()
+def _refuse_same_names(names: Sequence[str]) -> None:
     if len(set(names)) < len(names):
         twice = next(name for name in names if names.count(name) > 1)
         raise BadArgumentError(

@@ -15,6 +15,7 @@ from headrace.storage.mds.arrays import ArrayType, probe
 from headrace.storage.mds.columns import decode_column
 from headrace.storage.mds.compression import decompressed
 from headrace.storage.mds.damage import DamageError, ShardPlace
+from headrace.storage.mds.description import check_description, check_length
 from headrace.storage.mds.fields import UNKNOWN_ARRAYS, arrow_field
 from headrace.storage.mds.hashes import digest_of
 from headrace.storage.mds.samples import (
@@ -158,6 +159,7 @@ def shard_samples(
     """Return the samples of a whole uncompressed shard.
 
     Raises:
+        DescriptionError: The header gives other columns than ``schema``.
         DamageError: The header does not match a shard with ``sample_count`` samples.
     """
     if schema.text is not None:
@@ -172,6 +174,8 @@ def shard_samples(
     offsets = decode_offsets(raw[WORD.itemsize : header], low=header, high=raw.size)
     if offsets[-1] != raw.size:
         raise DamageError(f"the last sample ends at {offsets[-1]}, but the file at {raw.size}")
+    check_length(int(offsets[0]) - header)
+    check_description(raw[header : int(offsets[0])].tobytes(), schema)
     return Samples(raw, offsets, 0, place)
 
 

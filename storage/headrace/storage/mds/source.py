@@ -5,9 +5,14 @@ from __future__ import annotations
 from headrace.errors import NotADatasetError
 from headrace.storage.mds.dataset import MdsDataset
 from headrace.storage.mds.index import MAX_INDEX_BYTES, decode_index
+from headrace.storage.mds.stored_index import (
+    decode_stored_index,
+    open_by_index,
+    stored_index_of,
+)
 from headrace.storage.source.kinds import MDS_INDEX_NAME
 from headrace.storage.source.other_kinds import has_object
-from headrace.storage.source.source import Place, SourceOptions
+from headrace.storage.source.source import Index, Place, Progress, SourceOptions
 
 MARK = MDS_INDEX_NAME
 
@@ -33,4 +38,21 @@ def open_at(place: Place, options: SourceOptions, *, fingerprint: str | None) ->
         )
     return MdsDataset(
         store, index, allow_pickle=options.allow_pickle, mixed_arrays=options.mixed_arrays
+    )
+
+
+def make_index(place: Place, options: SourceOptions, *, progress: Progress | None) -> Index:
+    """Read ``index.json``."""
+    del options, progress  # one read
+    index, content = stored_index_of(place)
+    return Index(place.store.url, index.fingerprint, int(index.sample_counts.sum()), content)
+
+
+def open_index(content: bytes, place: Place, options: SourceOptions, *, where: str) -> MdsDataset:
+    """Open the dataset if ``index.json`` has not changed."""
+    return open_by_index(
+        decode_stored_index(content, place=where),
+        place.store,
+        allow_pickle=options.allow_pickle,
+        mixed_arrays=options.mixed_arrays,
     )

@@ -31,8 +31,7 @@ from headrace.storage.source.stored_index_frame import (
     unpack,
 )
 from headrace.storage.source.unchanged import check_unchanged
-from headrace.storage.store.options import StoreOptions
-from headrace.storage.store.store import ObjectEntry, Store, open_store
+from headrace.storage.store.store import ObjectEntry, Store
 
 if TYPE_CHECKING:
     _Array = pa.Array[Any]  # pyarrow's stubs have these generic, pyarrow itself has not
@@ -124,9 +123,8 @@ def stored_index_of(place: Place) -> tuple[Index, bytes]:
 
 def open_by_index(
     stored: StoredIndex,
-    target: str,
+    store: Store,
     *,
-    options: StoreOptions,
     allow_pickle: bool,
     mixed_arrays: bool = False,
 ) -> MdsDataset:
@@ -134,8 +132,7 @@ def open_by_index(
 
     Args:
         stored: The stored index.
-        target: URL of the dataset.
-        options: The options of its store.
+        store: The store of the dataset, which then belongs to it.
         allow_pickle: Serve pickles, as bytes.
         mixed_arrays: See `MdsDataset`.
 
@@ -143,13 +140,8 @@ def open_by_index(
         ShardCorruptError: ``index.json`` has changed.
         ObjectNotFoundError: It is missing.
     """
-    store = open_store(target, options=options)
-    try:
-        check_unchanged([stored.entry], [_entry(store)], url=store.url)
-        return MdsDataset(store, stored.index, allow_pickle=allow_pickle, mixed_arrays=mixed_arrays)
-    except BaseException:
-        store.close()
-        raise
+    check_unchanged([stored.entry], [_entry(store)], url=store.url)
+    return MdsDataset(store, stored.index, allow_pickle=allow_pickle, mixed_arrays=mixed_arrays)
 
 
 def _entry(store: Store) -> ObjectEntry:

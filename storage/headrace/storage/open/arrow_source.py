@@ -24,6 +24,12 @@ def open_at(place: Place, options: SourceOptions, *, fingerprint: str | None) ->
     pointer, _ = read_any_pointer(place.store)
     if isinstance(pointer, IndexPointer):
         return open_indexed(place, pointer, options, fingerprint=fingerprint)
+    if options.index_of is not None:
+        raise NotADatasetError(
+            f"{place.store.url} is not a stored index but a dataset of its own, so it is not one "
+            f"of {options.index_of}; leave out the source",
+            url=place.store.url,
+        )
     entry = _chosen(pointer, fingerprint, place.store.url)
     return Dataset(place.store, entry, manifest=read_manifest(place.store, entry))
 

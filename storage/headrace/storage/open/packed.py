@@ -10,7 +10,7 @@ from headrace.errors import BadArgumentError, ManifestCorruptError, ObjectNotFou
 from headrace.storage.dataset.manifest import Manifest
 from headrace.storage.dataset.pointer import Pointer
 from headrace.storage.dataset.read_manifest import read_any_pointer, read_manifest
-from headrace.storage.open.sources import open_dataset
+from headrace.storage.open.sources import index_options, open_dataset
 from headrace.storage.packing.build import (
     CountRows,
     LengthSource,
@@ -41,7 +41,7 @@ def index_packing(
     """Store the tables that packing the documents of the current version into rows needs.
 
     Args:
-        url: The URL of the dataset.
+        url: The URL of the dataset, or ``INDEX from SOURCE``.
         options: How documents become rows.
         count_rows: Returns how many rows the documents of a group make, such as
             `headrace.order.packing.group_row_count`.
@@ -63,9 +63,10 @@ def index_packing(
             tokenized, or the rows of two columns have different lengths.
         CommitConflictError: Another writer came in between.
     """
+    url, chosen = index_options(url, source_options or SourceOptions())
     store = open_store(url)
     try:
-        with open_dataset(url, source_options=source_options) as dataset:
+        with open_dataset(url, source_options=chosen) as dataset:
             wanted: Sequence[str | None] = columns or [None]
             is_text = tokenizer is not None
             if is_text and len(wanted) > 1:

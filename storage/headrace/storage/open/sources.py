@@ -1,16 +1,16 @@
-"""All layouts of datasets, and the function that opens a dataset of any layout.
-
-A source is a module, as `headrace.storage.source.source.Source` describes it, and a line here. Each
-is imported when it is first needed, so a server of headrace's own shards imports no other.
-"""
+"""Open a dataset of any layout."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Iterable
+from dataclasses import replace
 from pathlib import Path
 
-from headrace.errors import BadArgumentError, NotADatasetError
+from headrace.arguments import split_source
+from headrace.errors import BadArgumentError, NotADatasetError, StoreRefusedError
+from headrace.storage.open.installed import sources
+from headrace.storage.open.unfinished import unfinished_kind
 from headrace.storage.source.source import OpenDataset, Place, Source, SourceOptions
 from headrace.storage.store.options import StoreOptions
 from headrace.storage.store.store import open_store
@@ -26,13 +26,14 @@ def open_dataset(
     """Open the dataset at a URL: its current version, or the one with ``fingerprint``.
 
     Args:
-        url: A local path, ``s3://bucket/prefix``, and so on.
+        url: A local path, ``s3://bucket/prefix``, and so on; ``INDEX from SOURCE`` for a stored
+            index and the files that it is of.
         options: How to reach the store.
         fingerprint: 32 hexadecimal digits of a version that has not been removed.
         source_options: The source to use, and what each source may do.
 
     Raises:
-        BadArgumentError: There is no source with the name in ``source_options``.
+        BadArgumentError: There is no source with the name in ``source_options``, or two are given.
         NotADatasetError: There is no dataset, or no such version.
         ManifestCorruptError: The manifest is damaged or of an unknown version.
         StoreRefusedError: The store refused the request.
@@ -45,9 +46,9 @@ def open_dataset(
         10 2
         [0, 1, 2, 3, 4]
     """
-    chosen = source_options or SourceOptions()
+    url, chosen = index_options(url, source_options or SourceOptions())
     store_options = options or StoreOptions()
-    candidates = _candidates(chosen.source)
+    candidates = sources("arrow" if chosen.index_of else chosen.source)
     place = Place(url, open_store(url, options=store_options), store_options)
     try:
         return _found(place, candidates).open_at(place, chosen, fingerprint=fingerprint)
@@ -56,59 +57,49 @@ def open_dataset(
         raise
 
 
-def _arrow() -> Source:
-    from headrace.storage.open import arrow_source  # noqa: PLC0415
+def index_options(url: str, options: SourceOptions) -> tuple[str, SourceOptions]:
+    """Return the URL of a dataset, and its options with the source that the text may name.
 
-    return arrow_source
+    Args:
+        url: A URL, or ``INDEX from SOURCE``.
+        options: The options, which may name the source instead.
 
-
-def _mds() -> Source:
-    from headrace.storage.mds import source  # noqa: PLC0415
-
-    return source
-
-
-def _parquet() -> Source:
-    from headrace.storage import parquet  # noqa: PLC0415
-
-    return parquet
-
-
-def _webdataset() -> Source:
-    from headrace.storage import webdataset  # noqa: PLC0415
-
-    return webdataset
-
-
-# In the order of detection, the cheapest first.
-_SOURCES: Mapping[str, Callable[[], Source]] = {
-    "arrow": _arrow,
-    "mds": _mds,
-    "parquet": _parquet,
-    "webdataset": _webdataset,
-}
-
-
-def _candidates(name: str | None) -> Mapping[str, Callable[[], Source]]:
-    if name is None:
-        return _SOURCES
-    if name not in _SOURCES:
+    Raises:
+        BadArgumentError: Both name a source, or one of the URLs is missing.
+    """
+    index, source = split_source(url)
+    if source is None:
+        return url, options
+    if options.index_of is not None or not index or not source:
         raise BadArgumentError(
-            f"source is {name[:100]!r}, expected one of {', '.join(_SOURCES)}", field="source"
+            f"{url!r} with index_of={options.index_of!r} does not name one index and one source; "
+            "expected `INDEX from SOURCE`, or index_of beside the URL of the index",
+            field="url",
         )
-    return {name: _SOURCES[name]}
+    return index, replace(options, index_of=source)
 
 
-def _found(place: Place, candidates: Mapping[str, Callable[[], Source]]) -> Source:
-    marks = []
-    for load in candidates.values():
-        source = load()
-        if source.detect(place):
-            return source
+def _found(place: Place, candidates: Iterable[Source]) -> Source:
+    marks: list[str] = []
+    for source in candidates:
+        try:
+            if source.detect(place):
+                return source
+        except StoreRefusedError as error:
+            if not marks:
+                raise
+            # What is missing may be another right: without the right to list, absence is hidden.
+            raise StoreRefusedError(
+                f"{place.store.url} contains {', '.join(marks)} that may be read, and other "
+                f"datasets are found by a listing, but {error.message}",
+                **error.metadata,
+            ) from error
         marks.append(f"no {source.MARK}")
     url = place.store.url
     raise NotADatasetError(
-        f"{url} holds no dataset: it contains {', '.join(marks)}; {_advice(url)}", url=url
+        f"{url} holds no dataset: it contains {', '.join(marks)}; "
+        f"{unfinished_kind(place.store) or _advice(url)}",
+        url=url,
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import re
 from collections.abc import Mapping
@@ -12,12 +13,13 @@ from headrace.errors import BadArgumentError, ManifestCorruptError
 from headrace.storage.store.names import name_problem
 
 PACKING_FOLDER = "packing"
-PACKING_VERSION = 1
+PACKING_VERSION = 2
 MAX_ROW_LENGTH = 1 << 22
 MAX_ROW_OPTIONS = 64
 _MAX_POINTER_BYTES = 1 << 20
 _MAX_FILE_BYTES = 1 << 46
 _TOKEN_LIMIT = 1 << 31
+_DIGEST_BYTES = 16
 _DIGEST = re.compile("[0-9a-f]{32}")
 
 
@@ -151,7 +153,8 @@ def encode_packing(pointer: PackingPointer) -> bytes:
             for table in pointer.rows
         ],
     }
-    return (json.dumps(content, indent=2) + "\n").encode()
+    sealed = {**content, "digest": digest_of(content)}
+    return (json.dumps(sealed, indent=2) + "\n").encode()
 
 
 def decode_packing(content: bytes, *, fingerprint: str, place: str) -> PackingPointer:
@@ -187,6 +190,9 @@ def _decode(content: bytes, fingerprint: str) -> PackingPointer:
     top = _mapping(json.loads(content.decode()))
     if top["format"] != "headrace-packing" or top["version"] != PACKING_VERSION:
         raise ValueError(f"version {top['version']!s:.50} found, {PACKING_VERSION} expected")
+    facts = {key: value for key, value in top.items() if key != "digest"}
+    if top["digest"] != digest_of(facts):
+        raise ValueError(f"digest {top['digest']!s:.50} found, {digest_of(facts)} expected")
     if top["dataset"] != fingerprint:
         raise ValueError(f"dataset {top['dataset']!s:.50} found, {fingerprint} expected")
     rows = tuple(_row_table(_mapping(each), folder) for each in _list(top["rows"]))
@@ -210,6 +216,12 @@ def _decode(content: bytes, fingerprint: str) -> PackingPointer:
         rows=rows,
         tokenizer=tokenizer,
     )
+
+
+def digest_of(facts: Mapping[str, object]) -> str:
+    """Return the digest of all that the file says beside it, as it stands there."""
+    text = json.dumps(facts, separators=(",", ":"))
+    return hashlib.blake2b(text.encode(), digest_size=_DIGEST_BYTES).hexdigest()
 
 
 def _row_table(found: Mapping[str, object], folder: str) -> RowTable:

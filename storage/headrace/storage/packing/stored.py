@@ -8,7 +8,7 @@ import hashlib
 import numpy as np
 from numpy.typing import NDArray
 
-from headrace.errors import ObjectNotFoundError
+from headrace.errors import ObjectNotFoundError, StoreRefusedError
 from headrace.storage.packing.groups import decode_groups, decode_page, page_edges
 from headrace.storage.packing.pointer import (
     PackingPointer,
@@ -18,7 +18,7 @@ from headrace.storage.packing.pointer import (
     packing_damage,
     packing_name,
 )
-from headrace.storage.store.store import Store
+from headrace.storage.store.store import Store, may_be_missing
 
 _DIGEST_BYTES = 16
 _MAX_TABLE_BYTES = 1 << 32
@@ -35,7 +35,9 @@ def read_packing(store: Store, fingerprint: str) -> PackingPointer | None:
     name = packing_name(fingerprint)
     try:
         content = store.read(name, length=(1 << 20) + 1)
-    except ObjectNotFoundError:
+    except (ObjectNotFoundError, StoreRefusedError) as error:
+        if not may_be_missing(error):
+            raise
         return None
     return decode_packing(content, fingerprint=fingerprint, place=f"{store.url}/{name}")
 

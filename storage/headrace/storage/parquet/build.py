@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -30,13 +30,11 @@ from headrace.storage.parquet.unify import (
     with_common_classes,
 )
 from headrace.storage.shard.types import schema_texts
+from headrace.storage.source.source import Progress
 from headrace.storage.store.store import ObjectEntry, Store
 
 if TYPE_CHECKING:
     Field = pa.Field[Any]  # pyarrow's stubs have it generic, pyarrow itself has not
-
-Progress = Callable[[int, int], None]
-"""Called with the number of files done and of all files, by the thread that opens the dataset."""
 
 FOOTER_THREADS = 32
 """Arbitrary: 1,600 files per second at 20 ms per read."""
@@ -58,12 +56,19 @@ class _OpenedFile:
     table: RowGroupTable
 
 
-def build_index(files: Store, layout: Layout, *, progress: Progress | None = None) -> ParquetIndex:
+def build_index(
+    files: Store,
+    layout: Layout,
+    *,
+    missing_as_null: bool = False,
+    progress: Progress | None = None,
+) -> ParquetIndex:
     """Read the footers of a dataset's files.
 
     Args:
         files: The store.
         layout: The files.
+        missing_as_null: Whether files may lack columns, which are then null for their samples.
         progress: Called as footers arrive.
 
     Raises:
@@ -76,7 +81,7 @@ def build_index(files: Store, layout: Layout, *, progress: Progress | None = Non
         opened.append(file)
         if progress is not None:
             progress(len(opened), len(layout.entries))
-    schema, physical = _schemas(layout, opened)
+    schema, physical = _schemas(layout, opened, missing_as_null=missing_as_null)
     tables = [_kept(layout, file) for file in opened]
     row_groups = np.concatenate([np.empty(0, ROW_GROUP_DTYPE), *tables])
     indexed = tuple(
@@ -135,11 +140,14 @@ def _kept(layout: Layout, file: _OpenedFile) -> np.ndarray[Any, np.dtype[np.void
     return without_deleted(file.table.rows, gone, file.entry)
 
 
-def _schemas(layout: Layout, opened: Sequence[_OpenedFile]) -> tuple[pa.Schema, pa.Schema]:
+def _schemas(
+    layout: Layout, opened: Sequence[_OpenedFile], *, missing_as_null: bool
+) -> tuple[pa.Schema, pa.Schema]:
     """Return the served columns, and the same columns under their names in the files."""
     if layout.delta is not None:
         return _delta_schemas(layout, opened)
-    unified = with_columns(unified_schema(_distinct(opened)), layout.constants.schema)
+    found = unified_schema(_distinct(opened), missing_as_null=missing_as_null)
+    unified = with_columns(found, layout.constants.schema)
     schema_texts(unified)  # raises for columns that cannot be served
     return with_common_classes(unified, _distinct(opened)), unified
 

@@ -11,7 +11,7 @@ import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, Protocol, cast
 from urllib.parse import unquote, urlsplit
 
 import numpy as np
@@ -24,9 +24,11 @@ from headrace.errors import (
     NotADatasetError,
 )
 from headrace.storage.parquet.delta_options import delta_options
+from headrace.storage.parquet.delta_places import refuse_other_places, refuse_other_vectors
 from headrace.storage.parquet.delta_schema import physical_schema
 from headrace.storage.source.kinds import DELTA_LOG_FOLDER
 from headrace.storage.store.options import StoreOptions
+from headrace.storage.store.store import ObjectEntry, Store
 
 if TYPE_CHECKING:
     from deltalake import DeltaTable
@@ -40,7 +42,22 @@ _KNOWN_FEATURES = {
     "v2Checkpoint",
     "vacuumProtocolCheck",
 }
+_VARIANT_FEATURES = {"variantType", "variantType-preview"}
+_CATALOG_FEATURES = {"catalogManaged", "catalogOwned", "catalogOwned-preview"}
+_CONVERT = 'Or convert it with Spark: write_shards(spark.read.table(NAME), "s3://bucket/dataset")'
 _ESCAPED = re.compile(rb"(?:\\u00[0-9A-Fa-f]{2})+")
+
+
+class TableFiles(Protocol):
+    """The files of a table."""
+
+    @property
+    def files(self) -> Store:
+        """Their store."""
+
+    @property
+    def entries(self) -> tuple[ObjectEntry, ...]:
+        """All of them."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -66,23 +83,29 @@ class DeltaVersion:
     deleted: Mapping[str, NDArray[np.int64]]
 
 
-def read_delta(url: str, *, options: StoreOptions, version: int | None = None) -> DeltaVersion:
+def read_delta(
+    url: str, found: TableFiles, *, options: StoreOptions, version: int | None = None
+) -> DeltaVersion:
     """Read the log of a Delta table.
 
     Args:
         url: The URL of the table.
+        found: The files of the table.
         options: The options of its store.
         version: The version to read, or `None` for the current one.
 
     Raises:
         NotADatasetError: There is no such version.
         ConfigurationError: The table needs a package that is not installed, or a feature that
-            is not supported.
+            is not supported, or its log names places outside of it.
         UnsupportedColumnError: A column cannot be served.
         ManifestCorruptError: The log is damaged.
     """
+    refuse_other_places(found.files, found.entries, version=version)
     table = _open(url, options, version)
     _check_features(table, url)
+    if _has_vectors(table):
+        refuse_other_vectors(found.files, found.entries, version=table.version())
     schema = pa.schema(cast("pa.Schema", table.schema()))
     actions = pa.table(table.get_add_actions()).sort_by(
         [("modification_time", "ascending"), ("path", "ascending")]
@@ -97,6 +120,10 @@ def read_delta(url: str, *, options: StoreOptions, version: int | None = None) -
         constants=_constants(actions),
         deleted=_deleted(table, names, url),
     )
+
+
+def _has_vectors(table: DeltaTable) -> bool:
+    return "deletionVectors" in (table.protocol().reader_features or ())
 
 
 def _open(url: str, options: StoreOptions, version: int | None) -> DeltaTable:
@@ -120,6 +147,8 @@ def _open(url: str, options: StoreOptions, version: int | None) -> DeltaTable:
     except TableNotFoundError as error:
         raise NotADatasetError(f"{url} is not a Delta table: {error}", url=url) from error
     except (DeltaError, OSError, ValueError) as error:
+        if "catalog-managed" in str(error):
+            raise _managed(url) from error
         raise _log_damage(url, error) from error
     return table
 
@@ -130,21 +159,44 @@ def _root(url: str) -> str:
 
 
 def _check_features(table: DeltaTable, url: str) -> None:
-    unknown = set(table.protocol().reader_features or ()) - _KNOWN_FEATURES
+    features = set(table.protocol().reader_features or ())
+    if features & _CATALOG_FEATURES:
+        raise _managed(url)
+    unknown = features - _KNOWN_FEATURES
+    if not _has_variants(json.loads(table.schema().to_json())):
+        unknown -= _VARIANT_FEATURES  # listed by writers, but no column is concerned
     if unknown:
         raise ConfigurationError(
             f"{url} needs readers that support {', '.join(sorted(unknown))}, which headrace does "
-            "not; drop the feature (ALTER TABLE … DROP FEATURE) or convert the table with "
-            "`headrace convert`",
+            f"not; drop the feature (ALTER TABLE … DROP FEATURE). {_CONVERT}",
             url=url,
         )
     mode = table.metadata().configuration.get("delta.columnMapping.mode", "none")
     if mode not in {"none", "name"}:
         raise ConfigurationError(
             f"{url} maps columns by {mode!r}, expected 'none' or 'name'; copy the table to one "
-            "with delta.columnMapping.mode=name or convert it with `headrace convert`",
+            f"with delta.columnMapping.mode=name. {_CONVERT}",
             url=url,
         )
+
+
+def _managed(url: str) -> ConfigurationError:
+    return ConfigurationError(
+        f"{url} is a catalog-managed Delta table: the catalog alone knows its latest commits, and "
+        "headrace reads the log in the folder. Convert it with Spark: "
+        'write_shards(spark.read.table(NAME), "s3://bucket/dataset")',
+        url=url,
+    )
+
+
+def _has_variants(kind: object) -> bool:
+    """Return whether there is a column of variants anywhere in a table's schema."""
+    if isinstance(kind, Mapping):
+        names = ("fields", "type", "elementType", "keyType", "valueType")
+        return any(_has_variants(kind.get(name)) for name in names)
+    if isinstance(kind, list):
+        return any(map(_has_variants, kind))
+    return kind == "variant"
 
 
 def _name(path: str, url: str) -> str:
@@ -195,7 +247,7 @@ def _unescaped(column: pa.Array[Any]) -> pa.Array[Any]:
 def _deleted(
     table: DeltaTable, names: tuple[str, ...], url: str
 ) -> Mapping[str, NDArray[np.int64]]:
-    if "deletionVectors" not in (table.protocol().reader_features or ()):
+    if not _has_vectors(table):
         return {}
     by_end = {_plain_path(name): name for name in names}
     root = _plain_path(table.table_uri)

@@ -10,6 +10,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from headrace.errors import ConfigurationError, NotADatasetError, ObjectNotFoundError
+from headrace.storage.parquet.commit_logs import written_files
 from headrace.storage.parquet.delta import DeltaVersion, read_delta
 from headrace.storage.parquet.partitions import partition_columns
 from headrace.storage.source.kinds import (
@@ -21,7 +22,12 @@ from headrace.storage.source.kinds import (
 from headrace.storage.store.options import StoreOptions
 from headrace.storage.store.store import ObjectEntry, Store, open_store
 
-_ARTICLES = {"Hudi": "a", "Iceberg": "an"}
+_SPARK_READERS = {
+    "Hudi table": '.format("hudi").load({})',
+    "Iceberg table": '.format("iceberg").load({})',
+    "table of Hive": ".parquet({})",
+    "transactional table of Hive": '.table("the name of the table")',
+}
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -72,26 +78,41 @@ def find_files(files: Store, url: str, *, options: StoreOptions) -> FoundFiles:
     Raises:
         NotADatasetError: There is no file.
     """
+    looks_like_file = is_parquet_name(_split(url)[1])
     try:
-        entries = tuple(files.list_entries())
+        # In this order, because a file needs no right to list.
+        found = _file_at(url, options=options) if looks_like_file else None
+        entries = () if found else tuple(files.list_entries())
     except BaseException:
         files.close()
         raise
     if entries:
         return FoundFiles(files, entries, is_file=False)
     files.close()
-    files, entry = file_at(url, options=options)
-    if entry is None:
-        files.close()
+    if found is None and not looks_like_file:
+        found = _file_at(url, options=options)
+    if found is None:
         raise NotADatasetError(f"there is no file at {url} or under it; check the URL", url=url)
-    return FoundFiles(files, (entry,), is_file=True)
+    return found
 
 
-def file_at(url: str, *, options: StoreOptions) -> tuple[Store, ObjectEntry | None]:
-    """Return the file of a URL and the folder that it is in."""
+def is_parquet_file(url: str, *, options: StoreOptions) -> bool:
+    """Return whether a URL has the name of a Parquet file, and is one."""
+    found = _file_at(url, options=options) if is_parquet_name(_split(url)[1]) else None
+    if found is not None:
+        found.files.close()
+    return found is not None
+
+
+def _file_at(url: str, *, options: StoreOptions) -> FoundFiles | None:
+    """Return the file of a URL, in the store of the folder that it is in."""
     folder, name = _split(url)
     files = open_store(folder, options=options)
-    return files, files.entry(name) if name else None
+    entry = files.entry(name) if name else None
+    if entry is None:
+        files.close()
+        return None
+    return FoundFiles(files, (entry,), is_file=True)
 
 
 def refuse_other_tables(url: str, entries: Sequence[ObjectEntry]) -> None:
@@ -100,19 +121,28 @@ def refuse_other_tables(url: str, entries: Sequence[ObjectEntry]) -> None:
     A Delta table is accepted even if it also has such metadata, for other readers.
 
     Raises:
-        ConfigurationError: There is an Iceberg or a Hudi table.
+        ConfigurationError: There is a table of Iceberg, Hudi or Hive, or there are several tables.
     """
     for entry in () if is_delta(entries) else entries:
         found = table_format(entry.name)
         if found is not None:
+            article = "an" if found.startswith("I") else "a"
+            where = f"{entry.name[:500]}, so it is or contains {article} {found}"
             raise ConfigurationError(
-                f"{url} contains {entry.name}, so it is {_ARTICLES[found]} {found} table; headrace "
-                "cannot distinguish its current files from replaced and deleted ones in the same "
-                "folders. Convert it with Spark: "
-                f'write_shards(spark.read.format("{found.lower()}").load({url!r}), '
-                '"s3://bucket/dataset")',
+                f"{url} contains {where}; headrace cannot distinguish its current files from "
+                f"replaced and deleted ones in the same folders. {_advice(found, url)}",
                 url=url,
             )
+
+
+def _advice(kind: str, url: str) -> str:
+    reader = _SPARK_READERS.get(kind)
+    if reader is None:
+        return "Open one of the tables in it by its own URL"
+    return (
+        f"Convert it with Spark: write_shards(spark.read{reader.format(repr(url))}, "
+        '"s3://bucket/dataset")'
+    )
 
 
 def layout_of(
@@ -123,12 +153,13 @@ def layout_of(
     Raises:
         NotADatasetError: No file does, or the named version of the Delta table does not exist.
         UnsupportedColumnError: The folders of partitions contradict one another.
-        ObjectNotFoundError: A file that a Delta log names is missing.
+        ObjectNotFoundError: A file that a log names is missing.
+        ManifestCorruptError: A log is damaged.
         ConfigurationError: A Delta table needs a package that is not installed, or another feature.
     """
     if is_delta(found.entries):
         return _delta_layout(
-            url, found.entries, read_delta(url, options=options, version=table_version)
+            url, found.entries, read_delta(url, found, options=options, version=table_version)
         )
     if table_version is not None:
         raise NotADatasetError(
@@ -144,7 +175,14 @@ def layout_of(
             "check the URL",
             url=url,
         )
-    chosen.sort(key=lambda entry: entry.name)
+    if not found.is_file:
+        chosen = written_files(found.files, found.entries, chosen)
+    if not chosen:
+        raise NotADatasetError(
+            f"the logs at {url} count none of its files as written; check the program that wrote "
+            "there",
+            url=url,
+        )
     return Layout(tuple(chosen), partition_columns([entry.name for entry in chosen]))
 
 

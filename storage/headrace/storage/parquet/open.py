@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from headrace.errors import NotADatasetError
-from headrace.storage.parquet.build import Progress, build_index
+from headrace.storage.parquet.build import build_index
 from headrace.storage.parquet.dataset import ParquetDataset
+from headrace.storage.parquet.enclosing_tables import refuse_parts_of_tables
 from headrace.storage.parquet.index import ParquetIndex
 from headrace.storage.parquet.layout import find_files, layout_of, refuse_other_tables
+from headrace.storage.source.source import Progress
 from headrace.storage.source.unchanged import check_unchanged
 from headrace.storage.store.options import StoreOptions
 from headrace.storage.store.store import Store, open_store
@@ -18,6 +20,7 @@ def open_parquet(
     options: StoreOptions | None = None,
     index: ParquetIndex | None = None,
     table_version: int | None = None,
+    missing_as_null: bool = False,
     progress: Progress | None = None,
     store: Store | None = None,
 ) -> ParquetDataset:
@@ -32,6 +35,8 @@ def open_parquet(
         index: The result of `decode_index`; files added after it are left out.
         table_version: The version of a Delta table, or `None` for the current one; an index
             determines the version itself.
+        missing_as_null: Whether files may lack columns, as `SourceOptions` has it; an index says
+            so itself.
         progress: Called with the number of footers read and of files.
         store: The store of the URL, if it is already open; the dataset owns it from now on.
 
@@ -41,7 +46,8 @@ def open_parquet(
         ObjectNotFoundError: A file of the index or of the Delta log is missing.
         UnsupportedColumnError: A column cannot be served, or files differ in it.
         ConfigurationError: The files or the table need features that are not supported, or packages
-            that are not installed; or it is an Iceberg or Hudi table.
+            that are not installed; it is a table of Iceberg, Hudi or Hive; or it is a part of a
+            table.
         ManifestCorruptError: The log of a Delta table is damaged.
         StoreRefusedError: The store refuses.
         StoreUnavailableError: The store cannot be reached.
@@ -51,8 +57,11 @@ def open_parquet(
     try:
         refuse_other_tables(url, found.entries)
         if index is None:
+            refuse_parts_of_tables(url, options=chosen)
             layout = layout_of(url, found, options=chosen, table_version=table_version)
-            index = build_index(found.files, layout, progress=progress)
+            index = build_index(
+                found.files, layout, missing_as_null=missing_as_null, progress=progress
+            )
         else:
             check_unchanged((file.entry for file in index.files), found.entries, url=url)
         _check_not_empty(index, url)

@@ -11,6 +11,7 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from headrace.errors import ShardCorruptError
+from headrace.storage.parquet.calendar import in_proleptic_calendar
 from headrace.storage.parquet.footer import Footer
 from headrace.storage.parquet.row_groups import chunk_ranges, large_dictionaries, padded
 from headrace.storage.parquet.segments import SegmentFile, coalesced
@@ -37,6 +38,7 @@ def read_row_group(
 
     Raises:
         ShardCorruptError: It is damaged; names the file, the row group and the byte.
+        UnsupportedColumnError: Old dates in Spark's legacy calendar cannot be converted.
         ObjectNotFoundError: The file is missing.
         StoreUnavailableError: The store cannot be reached.
     """
@@ -65,7 +67,7 @@ def read_row_group(
             f"{table.num_rows} rows found, {group.num_rows} expected",
             offset=segments[0][0] if segments else 0,
         )
-    return table
+    return in_proleptic_calendar(table, metadata, file=footer.entry.name)
 
 
 def without_rows(batch: pa.RecordBatch, deleted: NDArray[np.int64]) -> pa.RecordBatch:

@@ -2,27 +2,23 @@
 
 from __future__ import annotations
 
-from itertools import islice
-
-from headrace.errors import NotADatasetError
+from headrace.errors import BadArgumentError, NotADatasetError
 from headrace.storage.parquet.dataset import ParquetDataset
-from headrace.storage.parquet.layout import file_at, is_delta
+from headrace.storage.parquet.index_codec import decode_index, encode_index
+from headrace.storage.parquet.layout import is_parquet_file
 from headrace.storage.parquet.open import open_parquet
-from headrace.storage.source.kinds import DELTA_LOG_FOLDER, is_parquet_name
-from headrace.storage.source.source import Place, SourceOptions
+from headrace.storage.source.kinds import DELTA_LOG_FOLDER
+from headrace.storage.source.source import Index, Place, Progress, SourceOptions
 
 MARK = f"*.parquet or {DELTA_LOG_FOLDER}"
-_LISTED_NAMES = 1000  # one page of a listing of S3
 
 
 def detect(place: Place) -> bool:
     """Return whether the URL is a Parquet file, or a listing finds Parquet files or a Delta log."""
-    seen = list(islice(place.store.list_entries(), _LISTED_NAMES))
-    if seen:
-        return is_delta(seen) or any(is_parquet_name(entry.name) for entry in seen)
-    files, entry = file_at(place.url, options=place.options)
-    files.close()
-    return entry is not None and is_parquet_name(entry.name)
+    # In this order, because a file needs no right to list.
+    if is_parquet_file(place.url, options=place.options):
+        return True
+    return bool(place.kinds.delta() or place.kinds.parquet())
 
 
 def open_at(place: Place, options: SourceOptions, *, fingerprint: str | None) -> ParquetDataset:
@@ -31,6 +27,7 @@ def open_at(place: Place, options: SourceOptions, *, fingerprint: str | None) ->
         place.url,
         options=place.options,
         table_version=options.table_version,
+        missing_as_null=options.missing_as_null,
         store=place.store,
     )
     if fingerprint is not None and dataset.fingerprint != fingerprint:
@@ -42,3 +39,30 @@ def open_at(place: Place, options: SourceOptions, *, fingerprint: str | None) ->
             fingerprint=fingerprint[:100],
         )
     return dataset
+
+
+def make_index(place: Place, options: SourceOptions, *, progress: Progress | None) -> Index:
+    """Read every footer."""
+    with open_parquet(
+        place.url,
+        table_version=options.table_version,
+        missing_as_null=options.missing_as_null,
+        progress=progress,
+    ) as dataset:
+        content = encode_index(dataset.index)
+        return Index(dataset.url, dataset.fingerprint, dataset.sample_count, content)
+
+
+def open_index(
+    content: bytes, place: Place, options: SourceOptions, *, where: str
+) -> ParquetDataset:
+    """Open the files if they have not changed."""
+    index = decode_index(content, place=where)
+    if options.table_version not in {None, index.table_version}:
+        raise BadArgumentError(
+            f"version {options.table_version} of the table is requested, but {where} is for "
+            f"version {index.table_version}; store that one with `headrace index`, or open "
+            f"{place.url}",
+            field="table_version",
+        )
+    return open_parquet(place.url, options=place.options, index=index, store=place.store)

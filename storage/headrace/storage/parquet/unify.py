@@ -56,8 +56,12 @@ def plain_schema(file: FileSchema) -> pa.Schema:
     )
 
 
-def unified_schema(files: Iterable[FileSchema]) -> pa.Schema:
-    """Return the columns of a dataset, in the order of its first file.
+def unified_schema(files: Iterable[FileSchema], *, missing_as_null: bool = False) -> pa.Schema:
+    """Return the columns of a dataset, in the order of their first files.
+
+    Args:
+        files: The columns of each file.
+        missing_as_null: Whether files may lack columns, which are then nullable.
 
     Raises:
         UnsupportedColumnError: A file lacks a column, has an additional one, or has one in a type
@@ -69,6 +73,8 @@ def unified_schema(files: Iterable[FileSchema]) -> pa.Schema:
         schema = plain_schema(file)
         if not fields:
             first, fields = file.file, {field.name: field for field in schema}
+        if not missing_as_null:
+            _refuse_missing(fields, schema, file=file.file, first=first)
         fields = _joined(fields, schema, file=file.file, first=first)
     unified = pa.schema(list(fields.values()))
     schema_texts(unified)  # raises for what cannot be served
@@ -115,20 +121,31 @@ def with_columns(schema: pa.Schema, fields: Iterable[Field]) -> pa.Schema:
     return pa.schema([*kept, *added.values()])
 
 
-def _joined(
+def _refuse_missing(
     fields: Mapping[str, Field], schema: pa.Schema, *, file: str, first: str
-) -> dict[str, Field]:
+) -> None:
     for name in _not_in_both(fields, schema.names):
         where, other = (file, first) if name in fields else (first, file)
         raise UnsupportedColumnError(
             f"file {where} has no column {name!r}, but file {other} has one; files of a dataset "
-            "must have the same columns, so write it again, or use a Delta table, whose files may "
-            "lack columns",
+            "must have the same columns, so write it again, or serve the column as null where it "
+            "is missing, with SourceOptions(missing_as_null=True), `source: {missing_as_null: "
+            "true}` in a server's configuration, or an index that is stored so",
             column=name,
             shard=where,
         )
-    joined = {}
+
+
+def _joined(
+    fields: Mapping[str, Field], schema: pa.Schema, *, file: str, first: str
+) -> dict[str, Field]:
+    joined = dict(fields)
+    for name in _not_in_both(fields, schema.names):
+        known = fields[name] if name in fields else schema.field(name)
+        joined[name] = known.with_nullable(True)
     for name, known in fields.items():
+        if name not in schema.names:
+            continue
         wider = wider_field(known, schema.field(name))
         if wider is None:
             raise UnsupportedColumnError(

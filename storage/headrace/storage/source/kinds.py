@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 POINTER_NAME = "headrace.json"
 """The file of a dataset in headrace's own format."""
 
@@ -11,6 +13,9 @@ MDS_INDEX_NAME = "index.json"
 DELTA_LOG_FOLDER = "_delta_log"
 """The folder of a Delta table."""
 
+SINK_LOG_FOLDER = "_spark_metadata"
+"""The folder of the log of a streaming sink of Spark."""
+
 HUDI_FOLDER = ".hoodie"
 """The folder of a Hudi table's metadata."""
 
@@ -19,6 +24,9 @@ ICEBERG_ENDING = ".metadata.json"
 
 PARQUET_ENDINGS = (".parquet", ".parq", ".pq")
 
+_HIVE_FILE = re.compile(r"\d{6}_\d+(_copy_\d+)?|bucket_\d{5}(_\d+)?")
+_HIVE_FOLDER = re.compile(r"base_\d{7}(_v\d+)?|(delete_)?delta_\d{7}_\d{7}(_\d{4})?(_v\d+)?")
+
 
 def is_parquet_name(name: str) -> bool:
     """Return whether a name is that of a Parquet file outside of hidden folders."""
@@ -26,16 +34,23 @@ def is_parquet_name(name: str) -> bool:
 
 
 def table_format(name: str) -> str | None:
-    """Return the table format whose metadata a file holds: ``Hudi``, ``Iceberg`` or none.
+    """Return the kind of table whose metadata a file holds, if folders alone do not tell its files.
 
-    The file may be at any depth, since a folder may contain tables.
+    Hudi's and Iceberg's at any depth, since a folder may contain tables; the logs of Delta tables
+    and of streaming sinks below the folder; and what Hive names the files of its tables.
     """
     *folders, file = name.split("/")
     if HUDI_FOLDER in folders:
-        return "Hudi"
+        return "Hudi table"
     if folders[-1:] == ["metadata"] and file.endswith(ICEBERG_ENDING):
-        return "Iceberg"
-    return None
+        return "Iceberg table"
+    if DELTA_LOG_FOLDER in folders[1:]:
+        return "Delta table"
+    if SINK_LOG_FOLDER in folders[1:]:
+        return "streaming sink of Spark"
+    if any(_HIVE_FOLDER.fullmatch(folder) for folder in folders):
+        return "transactional table of Hive"
+    return "table of Hive" if _HIVE_FILE.fullmatch(file) and not is_hidden(name) else None
 
 
 def is_hidden(name: str) -> bool:

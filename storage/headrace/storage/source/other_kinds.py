@@ -7,30 +7,20 @@ overwriting does not remove its files.
 
 from __future__ import annotations
 
-from itertools import islice
-
-from headrace.errors import DatasetExistsError, ObjectNotFoundError
-from headrace.storage.source.kinds import (
-    DELTA_LOG_FOLDER,
-    MDS_INDEX_NAME,
-    POINTER_NAME,
-    is_parquet_name,
-    is_tar_name,
-)
-from headrace.storage.store.store import Store
-
-_LISTED_NAMES = (
-    1000  # the number of names that `detect` of the sources checks: one page of S3's listing
-)
+from headrace.errors import DatasetExistsError, ObjectNotFoundError, StoreRefusedError
+from headrace.storage.source.kinds import MDS_INDEX_NAME, POINTER_NAME
+from headrace.storage.source.listed_kinds import ListedKinds
+from headrace.storage.store.store import Store, may_be_missing
 
 
-def refuse_other_kinds(store: Store, mark: str) -> None:
+def refuse_other_kinds(store: Store, mark: str, *, but: str | None = None) -> None:
     """Refuse a place that contains a dataset of another kind than the one to write.
 
     Args:
         store: The store to write to.
         mark: The file by which the new dataset will be recognized. If it already exists, other
             kinds are already hidden.
+        but: A file, or the folder of files, that the new dataset shows and does not hide.
 
     Raises:
         DatasetExistsError: There is an MDS dataset, a headrace dataset, Parquet files, a Delta
@@ -38,7 +28,7 @@ def refuse_other_kinds(store: Store, mark: str) -> None:
     """
     found = _hiding_kind(store, mark)
     if found is None and not has_object(store, mark):
-        found = _kind_by_names(store)
+        found = _kind_by_names(store, but)
     if found is not None:
         raise DatasetExistsError(
             f"{store.url} contains {found}; {mark} beside it would hide it or be hidden by it, in "
@@ -48,10 +38,12 @@ def refuse_other_kinds(store: Store, mark: str) -> None:
 
 
 def has_object(store: Store, name: str) -> bool:
-    """Return whether an object exists."""
+    """Return whether an object exists and may be read, for all that the store tells."""
     try:
         store.read(name, length=1)
-    except ObjectNotFoundError:
+    except (ObjectNotFoundError, StoreRefusedError) as error:
+        if not may_be_missing(error):
+            raise
         return False
     return True
 
@@ -63,14 +55,14 @@ def _hiding_kind(store: Store, mark: str) -> str | None:
     return None
 
 
-def _kind_by_names(store: Store) -> str | None:
+def _kind_by_names(store: Store, but: str | None) -> str | None:
     if has_object(store, MDS_INDEX_NAME):
         return f"a MosaicML Streaming dataset ({MDS_INDEX_NAME})"
-    for name in islice(store.list(), _LISTED_NAMES):
-        if name.startswith(f"{DELTA_LOG_FOLDER}/"):
-            return f"a Delta table ({name})"
-        if is_parquet_name(name):
-            return f"Parquet files ({name})"
-        if is_tar_name(name):
-            return f"WebDataset tars ({name})"
+    kinds = ListedKinds(store, but=but)
+    if name := kinds.delta():
+        return f"a Delta table ({name})"
+    if name := kinds.parquet():
+        return f"Parquet files ({name})"
+    if name := kinds.tar():
+        return f"WebDataset tars ({name})"
     return None

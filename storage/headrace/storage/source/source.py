@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Protocol, Self
 
@@ -9,6 +10,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from headrace.storage.source.listed_kinds import ListedKinds
 from headrace.storage.source.stretches import Stretches
 from headrace.storage.store.options import StoreOptions
 from headrace.storage.store.store import Store
@@ -170,14 +172,19 @@ class SourceOptions:
             default, because unpickling such a column can run arbitrary code of its writer.
         mixed_arrays: Assume that MDS arrays that store their own type or shape may have any. If
             this is off, samples from across the dataset are read to find out.
+        missing_as_null: Serve a column that some Parquet files of a folder lack, as null for their
+            samples. Off by default, because a column may also be missing by mistake.
         table_version: The version of a table with its own versions (Delta); `None` means the
             current one.
+        index_of: The URL of the files that a stored index is of; `None` if it lies with them.
     """
 
     source: str | None = None
     allow_pickle: bool = False
     mixed_arrays: bool = False
+    missing_as_null: bool = False
     table_version: int | None = None
+    index_of: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,11 +195,16 @@ class Place:
         url: The URL as the caller wrote it, including parts that a store's ``url`` leaves out.
         store: The store of the objects under it. A dataset opened here owns it from then on.
         options: The options of the store, for sources that need another one.
+        kinds: What a listing shows, which the sources share.
     """
 
     url: str
     store: Store
     options: StoreOptions = field(default_factory=StoreOptions)
+    kinds: ListedKinds = field(init=False, compare=False, repr=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "kinds", ListedKinds(self.store))
 
 
 class Source(Protocol):
@@ -203,7 +215,7 @@ class Source(Protocol):
         """What identifies such a dataset, such as ``headrace.json``, for error messages."""
 
     def detect(self, place: Place) -> bool:
-        """Return whether there is such a dataset, intact or damaged, after one or two reads.
+        """Return whether there is such a dataset, intact or damaged, after few requests.
 
         Raises:
             StoreRefusedError: The store refuses.
@@ -223,4 +235,61 @@ class Source(Protocol):
         Raises:
             NotADatasetError: There is no such version.
             ManifestCorruptError: The manifest is damaged or of an unknown version.
+        """
+
+
+Progress = Callable[[int, int], None]
+"""Is called with the number of files read and of all files, by the thread that opens a dataset."""
+
+
+@dataclass(frozen=True, slots=True)
+class Index:
+    """What a source reads before the first sample, to be stored.
+
+    Attributes:
+        url: The URL of the source, without credentials.
+        fingerprint: 32 hexadecimal digits of its version.
+        sample_count: The number of its samples.
+        content: The bytes to store.
+    """
+
+    url: str
+    fingerprint: str
+    sample_count: int
+    content: bytes
+
+
+class IndexedSource(Source, Protocol):
+    """A layout of datasets whose index can be stored: a module with these functions too."""
+
+    def make_index(
+        self, place: Place, options: SourceOptions, *, progress: Progress | None
+    ) -> Index:
+        """Read the index of a dataset that `detect` has found.
+
+        Args:
+            place: The place; its store stays open.
+            options: The operator's options.
+            progress: Called while files are read.
+
+        Raises:
+            ManifestCorruptError: The dataset is damaged.
+            ShardCorruptError: A file is damaged, or is being written right now.
+        """
+
+    def open_index(
+        self, content: bytes, place: Place, options: SourceOptions, *, where: str
+    ) -> OpenDataset:
+        """Open a dataset by its index.
+
+        Args:
+            content: The index.
+            place: The place of its files, whose store the dataset then owns.
+            options: The operator's options.
+            where: The place of the index, for errors.
+
+        Raises:
+            ManifestCorruptError: The index is damaged.
+            ShardCorruptError: A file has changed.
+            ObjectNotFoundError: A file is gone.
         """

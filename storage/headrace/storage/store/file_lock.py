@@ -38,7 +38,7 @@ def locked(path: Path, *, deadline_s: float) -> Iterator[None]:
         OSError: The file system refused.
     """
     # Not opened to append, which file systems that only accept whole files refuse.
-    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o666)
     try:
         try:
             _wait(lambda: _try_lock(descriptor), path, deadline_s)

@@ -12,10 +12,13 @@ never reaches the store.
 from __future__ import annotations
 
 import contextlib
+import copy
 import hashlib
 import logging
 import re
 import tempfile
+import threading
+import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping
 from datetime import UTC, datetime
@@ -23,17 +26,25 @@ from http import HTTPStatus
 from typing import TypeVar
 
 import fsspec
+from fsspec.config import conf, conf_dir, set_conf_files
 
 from headrace.errors import (
     BadArgumentError,
     CommitConflictError,
-    HeadraceError,
     ObjectNotFoundError,
     StoreRefusedError,
     StoreUnavailableError,
     WorldError,
 )
-from headrace.storage.store.names import check_name
+from headrace.storage.store.byte_range import ByteRange, WrongBytesError
+from headrace.storage.store.fsspec_answers import (
+    checked,
+    observe,
+    observed_options,
+    seeing_answers,
+)
+from headrace.storage.store.fsspec_errors import LACKING, status_of, translated_fsspec
+from headrace.storage.store.names import check_below, check_name
 from headrace.storage.store.options import StoreOptions
 from headrace.storage.store.os_errors import translated
 from headrace.storage.store.retry import call_with_retries
@@ -52,6 +63,17 @@ from headrace.storage.store.store import (
 _TAGS = ("ETag", "etag", "md5Hash", "content_md5", "blob_id", "generation")
 _TIMES = ("mtime", "LastModified", "last_modified", "updated", "modified", "created")
 _MARKER = re.compile(rf"{MARKER_FOLDER}/[0-9a-f]{{32}}")  # others' files say nothing of commits
+_REOPEN_S = 30.0  # arbitrary
+# An empty listing of these does not tell whether the container exists.
+_WITH_CONTAINERS = {"abfs", "abfss", "az", "gcs", "gs"}
+# Their answers state the tags that their listings and `info` do.
+_WITH_EQUAL_TAGS = {"abfs", "abfss", "az", "http", "https"}
+_OTHER_NAMES = {
+    "azure": "az://CONTAINER/PATH or abfs://CONTAINER@ACCOUNT.dfs.core.windows.net/PATH",
+    "wasb": "abfs://CONTAINER@ACCOUNT.dfs.core.windows.net/PATH",
+    "wasbs": "abfss://CONTAINER@ACCOUNT.dfs.core.windows.net/PATH",
+    "oss": "oss:// with the package ossfs, or s3:// with the endpoint of the service",
+}
 _LOG = logging.getLogger(__name__)
 _T = TypeVar("_T")
 
@@ -60,33 +82,41 @@ class FsspecStore:
     """Objects under one path of an fsspec file system."""
 
     def __init__(self, url: str, *, options: StoreOptions) -> None:
-        try:
-            self._files, path = fsspec.core.url_to_fs(url, **options.fsspec)
-        except OSError as error:
-            raise StoreUnavailableError(
-                f"the store of {safe_url(url)!r} does not answer ({type(error).__name__}: "
-                f"{error.strerror or 'no reason given'}); check the host name and the network"
-            ) from None
-        except Exception as error:  # noqa: BLE001 - packages of other protocols raise what they like
-            found = f"{type(error).__name__}: {safe_url(str(error))}"
-            raise BadArgumentError(
-                f"{safe_url(url)!r} cannot be opened: {found}; expected a path, file://, s3:// or "
-                "a scheme whose fsspec package is installed",
-                field="url",
-            ) from None  # the cause may contain the whole URL
+        self._open_url, self._options = url, options.fsspec
+        self._files, path = _opened(url, options.fsspec)
         self._root = str(path).rstrip("/")
         self._url = safe_url(url).rstrip("/")
+        self._scheme = url.partition("://")[0]
+        _refuse_lost_parts(self._root, url)
         self._retry = options.retry
+        self._lock = threading.Lock()
+        self._reopened_at_s = -_REOPEN_S
 
     @property
     def url(self) -> str:
         return self._url
 
     def read(self, name: str, *, offset: int = 0, length: int | None = None) -> bytes:
-        path = self._path(name)
-        stop = None if length is None else offset + length
+        return self._read(name, ByteRange(offset, length))[0] if length != 0 else b""
 
-        return self._call(name, lambda: bytes(self._files.cat_file(path, start=offset, end=stop)))
+    def _read(self, name: str, wanted: ByteRange) -> tuple[bytes, set[str]]:
+        """Return a range of an object, and the versions that the answers state."""
+        path = self._path(name)
+
+        def get() -> tuple[bytes, set[str]]:
+            try:
+                with seeing_answers() as answers:
+                    found = self._files.cat_file(path, start=wanted.first, end=wanted.stop)
+                content = checked(bytes(found), wanted, answers)
+            except Exception as error:
+                if status_of(error) != HTTPStatus.REQUESTED_RANGE_NOT_SATISFIABLE:
+                    raise
+                content = b""
+            self._check_length(path, content, wanted)
+            tags = {answer.headers.get("etag", "") for answer in answers} - {""}
+            return content, {content_version(tag) for tag in tags}
+
+        return self._call(name, get)
 
     def read_versioned(self, name: str) -> tuple[bytes, Version]:
         content = self.read(name)
@@ -129,12 +159,16 @@ class FsspecStore:
             found = self._call(prefix, find)
         except ObjectNotFoundError:
             return
+        if not found:
+            self._refuse_no_container()
         for path, state in found.items():
             name = str(path).removeprefix(self._root).lstrip("/")
-            if name and name.startswith(prefix):  # a root that is a file lists itself
+            is_below = str(path).startswith(self._root)  # a page of a web server lists anything
+            if name and is_below and name.startswith(prefix):  # a root that is a file lists itself
                 yield entry_of(name, state)
 
     def entry(self, name: str) -> ObjectEntry | None:
+        check_below(name)
         try:
             state = self._call(name, lambda: self._files.info(f"{self._root}/{name}"))
         except ObjectNotFoundError:
@@ -142,10 +176,25 @@ class FsspecStore:
         return entry_of(name, state) if state.get("type") == "file" else None
 
     def read_entry(self, entry: ObjectEntry, *, offset: int, length: int) -> bytes:
-        content = self.read(entry.name, offset=offset, length=length)
+        if length == 0:
+            return b""
+        content, versions = self._read(entry.name, ByteRange(offset, length))
         if len(content) != length:  # checking each time would double the requests
             return read_unchanged(self, entry, offset=offset, length=length)
+        if self._scheme in _WITH_EQUAL_TAGS and entry.content_version and versions:
+            self._check_versions(entry, versions)
         return content
+
+    def _check_versions(self, entry: ObjectEntry, versions: set[str]) -> None:
+        if versions == {entry.version}:
+            return
+        found = self.entry(entry.name)
+        if found is not None and found != entry:
+            raise entry.changed(found, url=self.url)
+        raise WrongBytesError(
+            f"the answer is of another version than the object: {', '.join(sorted(versions))} "
+            f"found, {entry.version} expected"
+        ).at(f"{entry.name} in {self.url}")
 
     def list_unfinished(self) -> Iterator[Unfinished]:
         return iter(())  # fsspec cannot list unfinished uploads
@@ -177,15 +226,72 @@ class FsspecStore:
 
         self._call(name, send)
 
+    def below(self, name: str) -> FsspecStore:
+        inner = copy.copy(self)
+        inner._root = self._path(name)  # noqa: SLF001 - of this class
+        inner._url = f"{self._url}/{name}"  # noqa: SLF001 - as above
+        return inner
+
     def close(self) -> None:
         pass
 
     def _call(self, name: str, request: Callable[[], _T]) -> _T:
         def attempt() -> _T:
-            with _translated(name, self.url):
+            files = self._files
+            try:
+                with translated_fsspec(name, self.url):
+                    return request()
+            except StoreRefusedError as error:
+                if LACKING in error.metadata or not self._is_reopened(files):
+                    raise
+            with translated_fsspec(name, self.url):
                 return request()
 
         return call_with_retries(attempt, self._retry)
+
+    def _refuse_no_container(self) -> None:
+        """Tell an empty listing from one of a container that does not exist."""
+        container, _, inside = self._root.partition("/")
+        if self._scheme not in _WITH_CONTAINERS or not inside:
+            return
+        try:
+            self._call("", lambda: self._files.info(container))
+        except ObjectNotFoundError as error:
+            raise ObjectNotFoundError(
+                f"there is no container {container!r} for {self.url}; create it, or correct the "
+                "URL",
+                url=self.url,
+            ) from error
+        except WorldError:
+            return  # whoever may list may not know of containers
+
+    def _is_reopened(self, refused: fsspec.AbstractFileSystem) -> bool:
+        """Open the file system again, so that it reads its credentials again, and say if it is new.
+
+        Its files, and those of fsspec's own options, may have changed since it was opened.
+        """
+        with self._lock:
+            if self._files is not refused:
+                return True
+            if time.monotonic() < self._reopened_at_s + _REOPEN_S:
+                return False
+            self._reopened_at_s = time.monotonic()
+            set_conf_files(conf_dir, conf)
+            self._files, _ = _opened(self._open_url, self._options, skip_instance_cache=True)
+            return True
+
+    def _check_length(self, path: str, content: bytes, wanted: ByteRange) -> None:
+        """Refuse other bytes than requested, as far as their number shows it."""
+        if wanted.length is None or len(content) == wanted.length:
+            return
+        size = self._files.info(path).get("size")
+        if isinstance(size, int):
+            expected = max(0, min(size - wanted.first, wanted.length))
+            if len(content) != expected:
+                raise WrongBytesError(
+                    f"the answer has other bytes than requested: {len(content)} found, for "
+                    f"{wanted.header} of {size} bytes"
+                )
 
     def _path(self, name: str) -> str:
         check_name(name)
@@ -224,6 +330,46 @@ class FsspecStore:
         )
 
 
+def _opened(
+    url: str, options: Mapping[str, str | int | bool], **how: bool
+) -> tuple[fsspec.AbstractFileSystem, str]:
+    scheme = url.partition("://")[0]
+    try:
+        options = observed_options(scheme, options)
+        files, path = fsspec.core.url_to_fs(url, **options, **how)
+        observe(files)
+    except OSError as error:
+        raise StoreUnavailableError(
+            f"the store of {safe_url(url)!r} does not answer ({type(error).__name__}: "
+            f"{error.strerror or 'no reason given'}); check the host name and the network"
+        ) from None
+    except Exception as error:  # noqa: BLE001 - packages of other protocols raise what they like
+        found = f"{type(error).__name__}: {safe_url(str(error))}"
+        advice = (
+            "expected a path, file://, s3:// or a scheme whose fsspec package is installed"
+            if scheme not in fsspec.available_protocols()
+            else "give what its file system needs as StoreOptions(fsspec={…}), or as `fsspec` "
+            "under `store` in the configuration of a server"
+        )
+        if scheme in _OTHER_NAMES:
+            advice = f"expected {_OTHER_NAMES[scheme]}"
+        raise BadArgumentError(
+            f"{safe_url(url)!r} cannot be opened: {found}; {advice}", field="url"
+        ) from None  # the cause may contain the whole URL
+    return files, str(path)
+
+
+def _refuse_lost_parts(root: str, url: str) -> None:
+    """Refuse a URL of which the file system leaves out what follows ``#`` or ``?``."""
+    last = url.rstrip("/").rpartition("/")[2]
+    if ("#" in last or "?" in last) and not root.endswith(last):
+        raise BadArgumentError(
+            f"{safe_url(url)!r} contains # or ?, and its file system would open "
+            f"{safe_url(root)!r}; rename the folder",
+            field="url",
+        )
+
+
 class FsspecWriter:
     """An object that is collected in a temporary file and sent when it is closed."""
 
@@ -246,42 +392,6 @@ class FsspecWriter:
     def abort(self) -> None:
         with contextlib.suppress(OSError):
             self._file.close()
-
-
-@contextlib.contextmanager
-def _translated(name: str, url: str) -> Iterator[None]:
-    """Raise our errors in place of those of a file system.
-
-    Raises:
-        ObjectNotFoundError: There is no such object.
-        StoreRefusedError: Access is refused, or the file system cannot do this.
-        StoreUnavailableError: Anything else failed. The clients of some stores have errors of
-            their own, such as those of aiohttp, which have no common root.
-    """
-    try:
-        with translated(name, url, advice="check the credentials"):
-            yield
-    except (HeadraceError, ImportError, TypeError):  # the last two are not the world's fault
-        raise
-    except NotImplementedError as error:
-        raise StoreRefusedError(
-            f"{name} in {url} needs an operation that its file system lacks: {error!r}; "
-            "use another store",
-            url=url,
-            name=name,
-        ) from error
-    except Exception as error:
-        found = f"{type(error).__name__}: {safe_url(str(error))}"
-        raise _kind_of(error)(
-            f"the store failed at {name} in {url}: {found}", url=url, name=name
-        ) from error
-
-
-def _kind_of(error: Exception) -> type[WorldError]:
-    status = getattr(error, "status", None) or getattr(error, "code", None)
-    if status in {HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN}:
-        return StoreRefusedError
-    return ObjectNotFoundError if status == HTTPStatus.NOT_FOUND else StoreUnavailableError
 
 
 def _modified_s(state: Mapping[str, object]) -> float | None:

@@ -6,12 +6,16 @@ Contract of writes:
    atomically, so readers see all of it or nothing.
 2. Conflict: an object that must not exist yet is hard-linked to its name, which fails if the name
    is taken. One that must be unchanged is compared and replaced under a lock file.
-3. Failure and crash: only a hidden file stays behind, which `list` does not show.
+3. Failure: nothing stays behind, also no empty folder that the store has made.
+4. Crash: only a hidden file stays behind, which `list` does not show.
+
+A link in the directory may lead to another place in it, but not out of it.
 """
 
 from __future__ import annotations
 
 import contextlib
+import copy
 import errno
 import hashlib
 import os
@@ -21,11 +25,13 @@ import uuid
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
-from urllib.parse import unquote, urlsplit
+from typing import BinaryIO
+from urllib.parse import unquote
 
-from headrace.errors import BadArgumentError, CommitConflictError
+from headrace.errors import BadArgumentError, CommitConflictError, StoreRefusedError
+from headrace.storage.store.fence import Fence, LeadsOutError
 from headrace.storage.store.file_lock import locked
-from headrace.storage.store.names import check_name
+from headrace.storage.store.names import check_below, check_name
 from headrace.storage.store.os_errors import translated
 from headrace.storage.store.store import (
     ObjectEntry,
@@ -39,6 +45,7 @@ _HIDDEN = re.compile(r"\.(.+)\.[0-9a-f]{32}")
 _LOCK = ".headrace.lock"
 _LOCK_DEADLINE_S = 30.0  # the lock is held for one small write
 _translated = partial(translated, advice=f"check owner and mode, as user {os.getuid()}")
+_TRIES = 5  # arbitrary
 _NO_LINKS = (errno.EPERM, errno.ENOTSUP, errno.ENOSYS, errno.EMLINK)
 
 
@@ -48,6 +55,8 @@ class LocalStore:
     def __init__(self, url: str) -> None:
         self._root = Path(_path_of(url)).absolute()
         self._root_text = str(self._root)
+        self._made: set[Path] = set()
+        self._fence = Fence(self._root_text)
 
     @property
     def url(self) -> str:
@@ -58,13 +67,15 @@ class LocalStore:
         # With plain system calls and no context manager: blocks are read here, and a file object
         # costs as much as a small read.
         try:
-            descriptor = os.open(f"{self._root_text}/{name}", os.O_RDONLY | os.O_CLOEXEC)
+            descriptor = self._fence.open(f"{self._root_text}/{name}")
             try:
                 if length is None:
                     length = max(0, os.fstat(descriptor).st_size - offset)
                 return _read_at(descriptor, offset, length)
             finally:
                 os.close(descriptor)
+        except LeadsOutError:
+            raise self._leads_out(name) from None
         except OSError as error:
             with _translated(name, self.url):
                 raise error from None
@@ -104,15 +115,23 @@ class LocalStore:
     def list_entries(self, prefix: str = "") -> Iterator[ObjectEntry]:
         for path, name in self._files(prefix):
             if not path.name.startswith("."):
-                entry = self.entry(name)
+                entry = self._entry(name, path)
                 if entry is not None:
                     yield entry
 
     def entry(self, name: str) -> ObjectEntry | None:
         """Return the entry of a file or of a link to a file, but not of a link to a directory."""
+        check_below(name)
+        path = self._root / name
+        if not self._fence.has(path):
+            raise self._leads_out(name)
+        return self._entry(name, path)
+
+    def _entry(self, name: str, path: Path) -> ObjectEntry | None:
+        """Return the entry of a listed file, also of one that reading refuses: others are read."""
         with _translated(name, self.url):
             try:
-                state = os.stat(f"{self._root_text}/{name}")  # noqa: PTH116 - asked for every file
+                state = path.stat()
             except (FileNotFoundError, NotADirectoryError):
                 return None  # also if it was removed after it was listed
         if not stat.S_ISREG(state.st_mode):
@@ -137,14 +156,32 @@ class LocalStore:
 
     def delete(self, name: str) -> None:
         with _translated(name, self.url):
-            self._path(name).unlink(missing_ok=True)
+            path = self._path(name)
+            path.unlink(missing_ok=True)
+            self.prune(path.parent)
 
     def open_writer(self, name: str) -> LocalWriter:
         with _translated(name, self.url):
-            return LocalWriter(self._path(name), url=self.url)
+            return LocalWriter(self._path(name), store=self)
+
+    def below(self, name: str) -> LocalStore:
+        path = self._path(f"{name}/headrace.json").parent
+        inner = copy.copy(self)
+        inner._root, inner._root_text = path, str(path)  # noqa: SLF001 - of this class
+        inner._made = set()  # noqa: SLF001 - as above
+        return inner
 
     def close(self) -> None:
         pass
+
+    def _leads_out(self, name: str) -> StoreRefusedError:
+        return StoreRefusedError(
+            f"{name} in {self.url} is behind a link that leads out of that folder, and such links "
+            "are not followed, because whoever may write there could name any file of this "
+            "machine; put the file there, or give the URL of the folder that it is in",
+            url=self.url,
+            name=name,
+        )
 
     def _files(self, prefix: str) -> Iterator[tuple[Path, str]]:
         with _translated(prefix, self.url):
@@ -157,13 +194,55 @@ class LocalStore:
                     if name.startswith(prefix):
                         yield self._root / name, name
 
+    def make_file(self, path: Path) -> BinaryIO:
+        """Create a file, and the folders that it is in.
+
+        Raises:
+            OSError: It cannot be created; folders that this has made are removed again.
+        """
+        for left in reversed(range(_TRIES)):
+            try:
+                self._make_folder(path.parent)
+                return path.open("xb")
+            except FileNotFoundError:  # another writer has just removed the folder
+                if not left:
+                    raise
+            except BaseException:
+                self.prune(path.parent)
+                raise
+        raise AssertionError  # unreachable
+
+    def prune(self, folder: Path) -> None:
+        """Remove an empty folder in the root, or one that this store has made, and its parents."""
+        for place in (folder, *folder.parents):
+            if place not in self._made and self._root not in place.parents:
+                return
+            try:
+                place.rmdir()
+            except OSError:
+                return
+            self._made.discard(place)
+
+    def _make_folder(self, folder: Path) -> None:
+        missing = []
+        while not folder.exists():
+            missing.append(folder)
+            folder = folder.parent
+        for place in reversed(missing):
+            with contextlib.suppress(FileExistsError):  # another writer was faster
+                place.mkdir()
+                self._made.add(place)
+
     def _path(self, name: str) -> Path:
         check_name(name)
-        return self._root / name
+        path = self._root / name
+        if not self._fence.has(path.parent):
+            raise self._leads_out(name)
+        return path
 
     @contextlib.contextmanager
     def _lock(self) -> Iterator[None]:
-        self._root.mkdir(parents=True, exist_ok=True)
+        self._make_folder(self._root)
         with locked(self._root / _LOCK, deadline_s=_LOCK_DEADLINE_S):
             yield
 
@@ -171,19 +250,19 @@ class LocalStore:
 class LocalWriter:
     """A file that gets its name when it is closed."""
 
-    def __init__(self, path: Path, *, url: str) -> None:
-        path.parent.mkdir(parents=True, exist_ok=True)
+    def __init__(self, path: Path, *, store: LocalStore) -> None:
         self._path = path
-        self._url = url
+        self._store = store
+        self._name = path.relative_to(store.url).as_posix()
         self._hidden = _hidden_name(path)
-        self._file = self._hidden.open("xb")
+        self._file = store.make_file(self._hidden)
 
     def write(self, chunk: bytes) -> None:
-        with _translated(self._path.name, self._url):
+        with _translated(self._name, self._store.url):
             self._file.write(chunk)
 
     def close(self) -> None:
-        with _translated(self._path.name, self._url):
+        with _translated(self._name, self._store.url):
             self._flush()
             self._hidden.replace(self._path)
             _flush_directory(self._path.parent)
@@ -194,13 +273,12 @@ class LocalWriter:
         Raises:
             CommitConflictError: The name is taken.
         """
-        with _translated(self._path.name, self._url):
+        with _translated(self._name, self._store.url):
             self._flush()
             try:
                 _take_name(self._hidden, self._path)
             except FileExistsError as error:
-                name = self._path.relative_to(self._url).as_posix()
-                raise _conflict(name, self._url) from error
+                raise _conflict(self._name, self._store.url) from error
             _flush_directory(self._path.parent)
 
     def _flush(self) -> None:
@@ -211,16 +289,20 @@ class LocalWriter:
     def abort(self) -> None:
         with contextlib.suppress(OSError):
             self._file.close()
-        self._hidden.unlink(missing_ok=True)
+        with contextlib.suppress(FileNotFoundError):  # after `close`
+            self._hidden.unlink()
+            self._store.prune(self._path.parent)
 
 
 def _path_of(url: str) -> str:
-    if "://" not in url:
+    scheme, mark, rest = url.partition("://")
+    if not mark:
         return url
-    parts = urlsplit(url)
-    if parts.netloc not in {"", "localhost"} or not parts.path:
+    # Not parsed as a URL, because # and ? are characters of paths.
+    host, slash, path = rest.partition("/")
+    if scheme != "file" or host not in {"", "localhost"} or not slash:
         raise BadArgumentError(f"{url!r} is not a local path, expected file:///path", field="url")
-    return unquote(parts.path)
+    return unquote(f"/{path}")
 
 
 def _raise_hidden(error: OSError) -> None:

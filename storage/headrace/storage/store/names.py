@@ -25,6 +25,18 @@ def name_problem(name: str) -> str | None:
     return None
 
 
+def check_below(name: str) -> None:
+    """Refuse a name that could lead out of the store's root, but no other names of other programs.
+
+    Raises:
+        BadArgumentError: A part of it is ``.`` or ``..``.
+    """
+    if "." in name and not {".", ".."}.isdisjoint(name.split("/")):
+        raise BadArgumentError(
+            f"object name {name[:200]!r}: a name has no part '.' or '..'", field="name"
+        )
+
+
 def check_name(name: str) -> None:
     """Refuse a name that could lead out of the store's root.
 

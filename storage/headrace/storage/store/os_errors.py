@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 from collections.abc import Iterator
 
 from headrace.errors import ObjectNotFoundError, StoreRefusedError, StoreUnavailableError
@@ -39,4 +40,7 @@ def translated(name: str, url: str, *, advice: str) -> Iterator[None]:
 
 
 def _text(error: OSError) -> str:
+    if error.strerror and error.filename:
+        # Often a folder on the way, and not the file that is asked for.
+        return f"{error.strerror} at {safe_url(os.fsdecode(error.filename))}"
     return error.strerror or safe_url(str(error))

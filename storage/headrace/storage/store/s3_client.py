@@ -15,14 +15,22 @@ from botocore.loaders import Loader, create_loader
 from botocore.session import Session
 from urllib3.exceptions import HTTPError
 
-from headrace.errors import BadArgumentError, ConfigurationError
+from headrace.errors import (
+    BadArgumentError,
+    ConfigurationError,
+    StoreRefusedError,
+    StoreUnavailableError,
+)
+from headrace.storage.store.byte_range import ByteRange, WrongBytesError
 from headrace.storage.store.options import StoreOptions, options_with_environment
 from headrace.storage.store.retry import call_with_retries
+from headrace.storage.store.s3_credentials import RenewedCredentials, Resolver
 from headrace.storage.store.s3_errors import translate
 from headrace.storage.store.s3_get import Answer, S3Gets, SessionSettings
 from headrace.storage.store.sigv4 import SigningKeys
 
 if TYPE_CHECKING:
+    from botocore.credentials import ReadOnlyCredentials
     from mypy_boto3_s3 import S3Client
 
 _T = TypeVar("_T")
@@ -36,8 +44,10 @@ class S3Requests:
 
     def __init__(self, options: StoreOptions, *, place: str) -> None:
         self._options = options_with_environment(options)
+        self._credentials: RenewedCredentials | None = None
         try:
             self._session = _session(self._options)
+            self._credentials = _renewed(self._session, self._options)
             self.client: S3Client = _client(self._session, self._options)
             settings = _settings(self._session, self._options)
             self._gets = S3Gets(self.client, self._keys, settings=settings)
@@ -61,36 +71,82 @@ class S3Requests:
             HeadraceError: See the methods of `Store`.
         """
 
-        def attempt() -> _T:
+        def ask() -> _T:
             try:
                 return request(self.client)
+            except WrongBytesError as error:
+                raise error.at(place) from error
             except (BotoCoreError, ClientError, HTTPError) as error:
                 raise translate(error, place=place, credential=self._credential()) from error
 
+        def attempt() -> _T:
+            used = None if self._credentials is None else self._credentials.current
+            try:
+                return ask()
+            except StoreRefusedError as error:
+                if not self._renew(used, error, place):
+                    raise
+            return ask()
+
         return call_with_retries(attempt, self._options.retry)
 
-    def get(self, bucket: str, key: str, *, offset: int, length: int | None, place: str) -> Answer:
+    def get(
+        self,
+        bucket: str,
+        key: str,
+        wanted: ByteRange,
+        *,
+        place: str,
+        check: Callable[[Answer], None] = lambda _: None,
+    ) -> Answer:
         """Return a range of an object, at half the cost of `send`.
 
         Args:
             bucket: The name of the bucket; the same in all calls.
             key: The key of the object.
-            offset: The first byte.
-            length: Number of bytes, > 0, or `None` for the rest.
+            wanted: The range.
             place: URL of the object, for errors.
+            check: Raises `WrongBytesError` for an answer that is not to be used.
 
         Raises:
             HeadraceError: See the methods of `Store`.
         """
-        stop = "" if length is None else str(offset + length - 1)
-        return self.send(
-            lambda _: self._gets.get(bucket, key, f"bytes={offset}-{stop}"), place=place
-        )
+
+        def ask(_: S3Client) -> Answer:
+            answer = self._gets.get(bucket, key, wanted)
+            check(answer)
+            return answer
+
+        return self.send(ask, place=place)
 
     def close(self) -> None:
         """Close the connections."""
         self._gets.close()
         self.client.close()
+
+    def _renew(
+        self, used: ReadOnlyCredentials | None, refused: StoreRefusedError, place: str
+    ) -> bool:
+        """Return whether there are newer credentials than those that the store has refused.
+
+        Raises:
+            StoreUnavailableError: There are none yet, but there may be soon.
+        """
+        if self._credentials is None:
+            return False
+        try:
+            # The first request itself has resolved the keys that it used.
+            if self._credentials.renew(used or self._credentials.current):
+                return True
+        except (BotoCoreError, ClientError, OSError) as error:
+            raise StoreUnavailableError(
+                f"{refused.message}; newer credentials cannot be read: {error}", url=place
+            ) from error
+        if refused.metadata.get("expired"):
+            raise StoreUnavailableError(
+                f"{refused.message}; their source has no newer ones yet", url=place
+            ) from refused
+        return False
 
     def _keys(self) -> SigningKeys | None:
         found = self._session.get_credentials()
@@ -104,20 +160,15 @@ class S3Requests:
         """Return a description of the credentials, without the secret."""
         if self._options.anonymous:
             return "anonymous access"
-        try:
-            found = self._session.get_credentials()
-            # Reading the key may renew credentials, and fail.
-            key = "" if found is None else found.access_key
-        except (AttributeError, BotoCoreError, ClientError):
-            if self._options.profile is None:
-                return "credentials that cannot be renewed"
+        if self._options.access_key:
+            # Keys of the environment are passed to boto3 as if they were options.
+            return f"access key {self._options.access_key} (from the options or AWS_ACCESS_KEY_ID)"
+        used = None if self._credentials is None else self._credentials.current
+        if self._credentials is not None and used is not None:
+            return f"access key {used.access_key} (from {self._credentials.method})"
+        if self._options.profile is not None:
             return f"profile {self._options.profile!r}"
-        if found is None:
-            return "no credentials"
-        # Keys of the environment are passed to boto3 as if they were options.
-        method = found.method
-        source = "the options or AWS_ACCESS_KEY_ID" if method == "explicit" else method
-        return f"access key {key} (from {source})"
+        return "no credentials"
 
 
 @cache
@@ -134,6 +185,16 @@ def _session(options: StoreOptions) -> Session:
     if options.access_key and options.secret_key:
         session.set_credentials(options.access_key, options.secret_key, options.session_token)
     return session
+
+
+def _renewed(session: Session, options: StoreOptions) -> RenewedCredentials | None:
+    """Give a session credentials that are renewed, unless its keys are fixed."""
+    if options.anonymous or options.access_key:
+        return None
+    files = [session.get_config_variable(name) for name in ("credentials_file", "config_file")]
+    made = RenewedCredentials(lambda: _session(options), [file for file in files if file])
+    session.register_component("credential_provider", Resolver(made))
+    return made
 
 
 def _client(session: Session, options: StoreOptions) -> S3Client:

@@ -23,6 +23,8 @@ Contract:
    `MIN_BYTES_PER_S`.
 7. If a store or a proxy ignores ranges and sends the whole object, it is read up to the end of the
    range, and the rest of it is cut off.
+8. Every answer states which bytes of the object it has, and those must be the requested ones:
+   otherwise `WrongBytesError`. An answer to a request without a range must be the whole object.
 
 If the code differs, the code is wrong.
 """
@@ -36,6 +38,7 @@ import time
 from collections.abc import Callable, Mapping
 from contextlib import closing, suppress
 from dataclasses import dataclass
+from html import unescape
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
@@ -46,7 +49,9 @@ from botocore.httpsession import URLLib3Session, get_cert_path
 from botocore.utils import get_environ_proxies, percent_encode
 from urllib3.response import HTTPResponse
 
+from headrace.storage.store.byte_range import ByteRange
 from headrace.storage.store.s3_connection import IS_SUPPORTED, MIN_BYTES_PER_S, tls_context
+from headrace.storage.store.s3_errors import EXPIRED
 from headrace.storage.store.s3_wire import OtherAnswerError, Wire
 from headrace.storage.store.sigv4 import SigningKeys, SigningScope, signed_get_headers
 
@@ -55,11 +60,12 @@ if TYPE_CHECKING:
 
 _KEY_SAFE = "/~"
 _CREDENTIAL = re.compile(r"AWS4-HMAC-SHA256 Credential=[^/]+/\d{8}/([^/]+)/([^/]+)/aws4_request,")
+_ERROR_MESSAGE = re.compile(rb"<Message>([^<]{1,2000})</Message>")
 _ERROR_CODE = re.compile(rb"<Code>([A-Za-z0-9.]{1,100})</Code>")
-_ERROR_PART = "bytes=0-65535"
+_ERROR_PART = ByteRange(0, 1 << 16)
+_ALL = ByteRange()
 _SIGNED_ANEW = {"x-amz-content-sha256", "x-amz-date", "x-amz-security-token"}
-_WHOLE, _PARTIAL = HTTPStatus.OK, HTTPStatus.PARTIAL_CONTENT
-_SERVED = {_WHOLE, _PARTIAL}
+_SERVED = {HTTPStatus.OK, HTTPStatus.PARTIAL_CONTENT}
 _PART_BYTES = 256 << 10
 _PORTS = {"http": 80, "https": 443}
 _OTHER_REGION = {
@@ -76,10 +82,12 @@ class Answer:
     Attributes:
         content: The bytes; none if the object ends before the range.
         tag: The entity tag of the object; empty if it ends before the range.
+        object_bytes: The size of the object, or `None` if the store does not state it.
     """
 
     content: bytes
     tag: str
+    object_bytes: int | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,16 +136,17 @@ class S3Gets:
             self._send,  # type: ignore[arg-type] # the stubs only know handlers that return None
         )
 
-    def get(self, bucket: str, key: str, wanted: str) -> Answer:
+    def get(self, bucket: str, key: str, wanted: ByteRange) -> Answer:
         """Return the bytes of a range.
 
         Args:
             bucket: The name of the bucket; the same in all calls.
             key: The key of the object.
-            wanted: The value of the header ``Range``.
+            wanted: The range.
 
         Raises:
             ClientError: The store answered with an error.
+            WrongBytesError: It answered with another range.
             BotoCoreError: The store cannot be reached, or the request cannot be made.
         """
         try:
@@ -147,13 +156,14 @@ class S3Gets:
             try:
                 return template.get(percent_encode(key, safe=_KEY_SAFE), wanted, self._keys)
             except ClientError as error:
-                if _status_of(error) not in _OTHER_REGION:
+                if _status_of(error) not in _OTHER_REGION or _code_of(error) in EXPIRED:
                     raise
                 self._template = None
                 return self._learn(bucket, key, wanted)
         except ClientError as error:
-            if error.response.get("Error", {}).get("Code") == "InvalidRange":
-                return Answer(b"", "")
+            if _code_of(error) == "InvalidRange":
+                wanted.check_is_past_end(_headers_of(error))
+                return Answer(b"", "", None)
             raise
 
     def close(self) -> None:
@@ -164,11 +174,12 @@ class S3Gets:
         for session in tuple(self._sessions.values()):
             session.close()
 
-    def _learn(self, bucket: str, key: str, wanted: str) -> Answer:
-        answer = self._client.get_object(Bucket=bucket, Key=key, Range=wanted)
-        status = int(answer["ResponseMetadata"]["HTTPStatusCode"])
+    def _learn(self, bucket: str, key: str, wanted: ByteRange) -> Answer:
+        answer = self._client.get_object(Bucket=bucket, Key=key, Range=wanted.header)
         with answer["Body"] as raw:
-            content = _content(raw, status, wanted, timeout_s=self._settings.read_timeout_s)
+            body = _content(raw, wanted, timeout_s=self._settings.read_timeout_s)
+        about = answer["ResponseMetadata"]
+        content, total = wanted.of_answer(about["HTTPStatusCode"], about["HTTPHeaders"], body)
         request: AWSPreparedRequest | None = getattr(self._sent, "request", None)
         if request is not None and self._template is None:
             self._sent.request = None
@@ -176,7 +187,7 @@ class S3Gets:
             self._template = _template_of(
                 request, percent_encode(key, safe=_KEY_SAFE), session, self._settings
             )
-        return Answer(content, answer.get("ETag", ""))
+        return Answer(content, answer.get("ETag", ""), total)
 
     def _send(self, request: AWSPreparedRequest, **_: object) -> AWSResponse | None:
         """Send a GET in place of boto3, and keep that of an object as the template."""
@@ -191,7 +202,9 @@ class S3Gets:
         if "Range" in request.headers and answer.status_code in _SERVED:
             return answer  # `_learn` reads it
         with closing(answer.raw):
-            content = _content(answer.raw, _PARTIAL, "bytes=0-", timeout_s=timeout_s)
+            content = _content(answer.raw, _ALL, timeout_s=timeout_s)
+        if answer.status_code in _SERVED:
+            _ALL.of_answer(answer.status_code, _lower(answer.headers), content)
         whole = HTTPResponse(io.BytesIO(content), preload_content=False)
         return AWSResponse(answer.url, answer.status_code, answer.raw.headers, whole)
 
@@ -219,47 +232,50 @@ class _Template:
     wire: Wire | None
     read_timeout_s: float
 
-    def get(self, quoted_key: str, wanted: str, keys: Callable[[], SigningKeys | None]) -> Answer:
+    def get(
+        self, quoted_key: str, wanted: ByteRange, keys: Callable[[], SigningKeys | None]
+    ) -> Answer:
         path = self.base_path + quoted_key
-        headers = {**self.headers, "range": wanted}
+        headers = {**self.headers, "range": wanted.header}
         found = keys() if self.scope is not None else None
         if self.scope is not None and found is not None:
             headers = signed_get_headers(
                 self.host, path, headers, keys=found, scope=self.scope, now_s=time.time()
             )
-        max_bytes = _bytes_of(wanted)
-        if self.wire is not None and self.wire.is_usable and max_bytes:
+        if self.wire is not None and self.wire.is_usable and wanted.length:
             with suppress(OtherAnswerError):
-                reply = self.wire.get(path, {"host": self.host, **headers}, max_bytes=max_bytes)
-                if reply.status not in _SERVED:
-                    raise _error_of(reply.status, reply.content)
-                whole = reply.content
-                content = _cut(whole, wanted) if reply.status == _WHOLE else whole
-                return Answer(content, reply.headers.get("etag", ""))
+                sent = {"host": self.host, **headers}
+                reply = self.wire.get(path, sent, max_bytes=wanted.length)
+                return _answer_of(reply.status, reply.headers, reply.content, wanted)
         return self._ask(self.base + quoted_key, headers, wanted)
 
-    def _ask(self, url: str, headers: Mapping[str, str], wanted: str) -> Answer:
+    def _ask(self, url: str, headers: Mapping[str, str], wanted: ByteRange) -> Answer:
         request = AWSPreparedRequest("GET", url, headers, None, True)  # type: ignore[arg-type] # the stubs require a class that urllib3 cannot copy
         answer = self.session.send(request)
+        part = wanted if answer.status_code in _SERVED else _ERROR_PART
         with closing(answer.raw):
-            status = int(answer.status_code)
-            if status not in _SERVED:
-                error = _content(answer.raw, _WHOLE, _ERROR_PART, timeout_s=self.read_timeout_s)
-                raise _error_of(status, error)
-            content = _content(answer.raw, status, wanted, timeout_s=self.read_timeout_s)
-            return Answer(content, answer.headers.get("etag", ""))
+            content = _content(answer.raw, part, timeout_s=self.read_timeout_s)
+        return _answer_of(int(answer.status_code), _lower(answer.headers), content, wanted)
 
 
-def _content(raw: Any, status: int, wanted: str, *, timeout_s: float) -> bytes:
-    """Return what a header ``Range`` asks for from the body of an answer.
+def _answer_of(
+    status: int, headers: Mapping[str, str], content: bytes, wanted: ByteRange
+) -> Answer:
+    """Return the checked answer of a store, from its status, its headers in lower case and body."""
+    if status not in _SERVED:
+        raise _error_of(status, headers, content)
+    found, total = wanted.of_answer(status, headers, content)
+    return Answer(found, headers.get("etag", ""), total)
+
+
+def _content(raw: Any, wanted: ByteRange, *, timeout_s: float) -> bytes:
+    """Return the body of an answer, of a whole object only up to the end of a range.
 
     Raises:
         ReadTimeoutError: The body arrives too slowly.
         IncompleteReadError: It is cut off.
     """
-    is_whole = status == _WHOLE
-    first, length = _first_of(wanted), _bytes_of(wanted)
-    most = first + length if is_whole and length else None
+    most = wanted.stop
     read = getattr(raw, "read1", raw.read)  # urllib3 before 2.1 has no read1
     started_s = time.monotonic()
     parts: list[bytes] = []
@@ -272,24 +288,7 @@ def _content(raw: Any, status: int, wanted: str, *, timeout_s: float) -> bytes:
     stated = raw.headers.get("content-length", "")
     if not part and stated.isdecimal() and seen != int(stated):
         raise IncompleteReadError(actual_bytes=seen, expected_bytes=int(stated))
-    content = b"".join(parts)
-    return _cut(content, wanted) if is_whole else content
-
-
-def _cut(content: bytes, wanted: str) -> bytes:
-    """Return the bytes of a whole object that a header ``Range`` asks for."""
-    first, length = _first_of(wanted), _bytes_of(wanted)
-    return content[first : first + length] if length else content[first:]
-
-
-def _first_of(wanted: str) -> int:
-    return int(wanted.removeprefix("bytes=").partition("-")[0])
-
-
-def _bytes_of(wanted: str) -> int:
-    """Return how many bytes a header ``Range`` asks for; 0 for the rest of the object."""
-    first, _, last = wanted.removeprefix("bytes=").partition("-")
-    return int(last) - int(first) + 1 if last else 0
+    return b"".join(parts)
 
 
 def _session_for(url: str, settings: SessionSettings, timeout_s: float) -> URLLib3Session:
@@ -352,14 +351,29 @@ def _host_and_path(url: str) -> tuple[str, str]:
     return host, parts.path
 
 
-def _error_of(status: int, content: bytes) -> ClientError:
-    code = _ERROR_CODE.search(content)
+def _error_of(status: int, headers: Mapping[str, str], content: bytes) -> ClientError:
+    code, message = _ERROR_CODE.search(content), _ERROR_MESSAGE.search(content)
     # boto3 uses the status as the code if an answer has no body.
     response: Any = {
-        "Error": {"Code": code[1].decode() if code else str(status)},
-        "ResponseMetadata": {"HTTPStatusCode": status},
+        "Error": {
+            "Code": code[1].decode() if code else str(status),
+            "Message": unescape(message[1].decode(errors="replace")) if message else "",
+        },
+        "ResponseMetadata": {"HTTPStatusCode": status, "HTTPHeaders": headers},
     }
     return ClientError(response, "GetObject")
+
+
+def _code_of(error: ClientError) -> str:
+    return str(error.response.get("Error", {}).get("Code"))
+
+
+def _headers_of(error: ClientError) -> Mapping[str, str]:
+    return error.response.get("ResponseMetadata", {}).get("HTTPHeaders", {})
+
+
+def _lower(headers: Mapping[str, str]) -> dict[str, str]:
+    return {name.lower(): value for name, value in headers.items()}
 
 
 def _status_of(error: ClientError) -> int:

@@ -1,7 +1,7 @@
 """Get ranges of objects over connections of our own, with as few calls as possible.
 
 For 1 MiB without TLS, botocore's session takes 1.3 ms of processor time under Python's lock, half
-of it whatever the length; this takes 0.57 (docs/decisions/how-fast-cold-reads-are.md). It supports
+of it whatever the length; this takes 0.57 (docs/decisions/which-client-reads-s3.md). It supports
 only answers with a stated length, and no proxies; botocore does the rest.
 
 Contract of `Wire.get`:

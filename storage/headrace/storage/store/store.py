@@ -9,10 +9,17 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import NewType, Protocol
 from urllib.parse import urlsplit
 
-from headrace.errors import BadArgumentError, ConfigurationError, ShardCorruptError
+from headrace.errors import (
+    BadArgumentError,
+    ConfigurationError,
+    ObjectNotFoundError,
+    ShardCorruptError,
+    WorldError,
+)
 from headrace.storage.store.options import StoreOptions
 
 MARKER_FOLDER = "commits"
@@ -23,6 +30,10 @@ Version = NewType("Version", str)
 
 
 _CONTENT = "etag:"
+_VOLUME_PARTS = 5  # "", Volumes, catalog, schema, volume
+
+MAY_BE_MISSING = "may_be_missing"
+"""A key of the metadata of `StoreRefusedError`: the store does not tell refusal from absence."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,12 +78,15 @@ class ObjectEntry:
         return self.modified_s
 
     def changed(self, found: ObjectEntry, *, url: str) -> ShardCorruptError:
-        """Return the error that says what was expected and what was found."""
+        """Return the error that says that the object is another one.
+
+        It tells neither sizes nor versions, which would describe an object of someone else to a
+        caller who guesses names.
+        """
+        state = "size" if self.stored_bytes != found.stored_bytes else "version"
         return ShardCorruptError(
-            f"file {self.name} in {url} has changed: {self.stored_bytes} bytes and version "
-            f"{self.version} when it was indexed, {found.stored_bytes} bytes and version "
-            f"{found.version} now; reopen the dataset, or store its index again with `headrace "
-            "index`",
+            f"file {self.name} in {url} has changed since it was indexed: it has another {state}; "
+            "reopen the dataset, or store its index again with `headrace index`",
             shard=self.name,
             offset=0,
         )
@@ -111,8 +125,9 @@ class ObjectWriter(Protocol):
 class Store(Protocol):
     """Objects under one root, by relative name; thread-safe.
 
-    All methods raise `StoreRefusedError` if the store refuses a request, and, after all retries,
-    `StoreUnavailableError` if it cannot be reached or throttles requests.
+    All methods raise `StoreRefusedError` if the store refuses a request (see also
+    `may_be_missing`), and, after all retries, `StoreUnavailableError` if it cannot be reached or
+    throttles requests.
     """
 
     @property
@@ -179,6 +194,16 @@ class Store(Protocol):
     def open_writer(self, name: str) -> ObjectWriter:
         """Start to write an object of unknown size with bounded memory."""
 
+    def below(self, name: str) -> Store:
+        """Return a store of the objects whose names start with ``name/``, closed on its own.
+
+        This is the only way from a name that is stored to a place: it leads below the root.
+
+        Raises:
+            BadArgumentError: The name could lead out of the root.
+            StoreRefusedError: It is behind a link that leads out.
+        """
+
     def close(self) -> None:
         """Close the connections."""
 
@@ -193,6 +218,7 @@ def open_store(url: str, *, options: StoreOptions | None = None) -> Store:
 
     Raises:
         BadArgumentError: The URL has no root, or its scheme is unknown or not installed.
+        ConfigurationError: It is below a mount of Databricks that is not there.
 
     Examples:
         >>> store = open_store("notes")
@@ -211,8 +237,10 @@ def open_store(url: str, *, options: StoreOptions | None = None) -> Store:
         )
     if (one_slash := re.match(r"(\w{2,}):/(?!/)", url)) is not None:
         raise BadArgumentError(f"{url!r} has one slash; expected {one_slash[1]}://…", field="url")
+    if scheme in {"http", "https"} and not urlsplit(url).hostname:
+        raise BadArgumentError(f"{url!r} names no host; expected {scheme}://host/…", field="url")
     # Stores are imported where they are used, so a server on local files needs no boto3.
-    if scheme == "file":
+    if scheme in {"file", "local"}:
         from headrace.storage.store.local import LocalStore  # noqa: PLC0415
 
         return LocalStore(url)
@@ -223,6 +251,14 @@ def open_store(url: str, *, options: StoreOptions | None = None) -> Store:
     from headrace.storage.store.fsspec_store import FsspecStore  # noqa: PLC0415
 
     return FsspecStore(url, options=chosen)
+
+
+def may_be_missing(error: WorldError) -> bool:
+    """Return whether an error says that an object is missing, or that nobody tells the caller.
+
+    For an object that need not exist, the second is to be taken as the first.
+    """
+    return isinstance(error, ObjectNotFoundError) or MAY_BE_MISSING in error.metadata
 
 
 def content_version(tag: str) -> str:
@@ -265,8 +301,24 @@ def _mounted(url: str) -> str:
 
     Its machines mount volumes of Unity Catalog at ``/Volumes`` and the rest at ``/dbfs``. URLs with
     a host, ``dbfs://host/...``, belong to fsspec.
+
+    Raises:
+        ConfigurationError: The mount is not there; what is written below it would lie on the disk
+            of this machine.
     """
     path = url.removeprefix("dbfs://") if url.startswith("dbfs:///") else url.removeprefix("dbfs:")
     if path == url or path.startswith("//"):
         return url
-    return path if path.startswith("/Volumes/") else f"/dbfs{path}"
+    mount = folder = "/dbfs"
+    if path.startswith("/Volumes/"):
+        mount, folder = "/Volumes", "/".join(path.split("/")[:_VOLUME_PARTS])
+    else:
+        path = f"/dbfs{path}"
+    # A folder of that name on the disk may be what an earlier mistake has left.
+    if not Path(mount).is_mount() or not Path(folder).is_dir():
+        raise ConfigurationError(
+            f"{url} is {path} on the machines of Databricks, and {folder} is not mounted here: "
+            "this machine is not one of them, or there is no such volume; give another URL, or a "
+            "path without dbfs: for a folder of this machine"
+        )
+    return path

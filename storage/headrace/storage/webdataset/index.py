@@ -1,7 +1,8 @@
 """Group the members of tar files into samples, and cut the samples into blocks.
 
 Consecutive members whose names agree up to the first dot are one sample; the rest of the name, in
-lower case, is the column.
+lower case, is the column. A sample is read with one range, so its members must be neighbours and
+have their contents there: a key that comes back later, and a link, are refused.
 
 Source: the README of webdataset 0.2, "The WebDataset Format".
 """
@@ -10,18 +11,20 @@ from __future__ import annotations
 
 import hashlib
 from array import array
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import cast
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from headrace.errors import ConfigurationError, NotADatasetError
 from headrace.storage.shard.block_cutter import even_starts
 from headrace.storage.source.kinds import is_tar_name
+from headrace.storage.source.source import Progress
 from headrace.storage.store.store import ObjectEntry, Store
 from headrace.storage.webdataset.columns import KEY, MAX_COLUMNS, MAX_VALUE_BYTES, column_field
 from headrace.storage.webdataset.tar import Member, members_of, tar_damage
@@ -31,9 +34,6 @@ BLOCK_BYTES = (
 )  # as the blocks of headrace's own shards: a range read of this size is worth its trip
 INDEX_THREADS = 16
 """The number of tar files whose headers are read at once."""
-
-Progress = Callable[[int, int], None]
-"""Called with the number of files done and of all files, by the thread that opens the dataset."""
 
 _MAX_NAME_BYTES = 64 << 10  # arbitrary; Linux opens paths of 4 KiB
 _MAX_KEYS_BYTES = 2**31 - 1  # what 32-bit offsets can address
@@ -140,10 +140,13 @@ def index_of(shards: Sequence[TarIndex]) -> WebDatasetIndex:
     """Return the index made from the headers of all files.
 
     Raises:
-        ConfigurationError: There are too many columns, or a sample is too large to be read.
+        ConfigurationError: There are too many columns, a sample is too large to be read, or its
+            members are not neighbours.
     """
     for shard in shards:
         _check_samples(shard)
+        _check_keys(shard)
+    _check_one_tar_each(shards)
     return WebDatasetIndex(tuple(shards), _schema(shards), _fingerprint(shards))
 
 
@@ -180,6 +183,13 @@ class _Collected:
 def _indexed(files: Store, entry: ObjectEntry) -> TarIndex:
     found = _Collected()
     for key, column, member in _named(members_of(files, entry)):
+        if member.problem is not None:
+            raise ConfigurationError(
+                f"shard {entry.name}, at byte {member.offset}: member {member.name[:200]!r} of a "
+                f"sample {member.problem}",
+                shard=entry.name,
+                offset=member.offset,
+            )
         if found.has(key, column):
             raise tar_damage(
                 entry, f"a sample has a second member {member.name[:200]!r}", offset=member.offset
@@ -224,6 +234,42 @@ def _check_samples(shard: TarIndex) -> None:
             shard=shard.entry.name,
             offset=int(starts[at]),
         )
+
+
+def _check_keys(shard: TarIndex) -> None:
+    """Refuse a key that comes back after another: half of a sample, or a newer version of it."""
+    keys = shard.keys
+    if pc.count_distinct(keys).as_py() == len(keys):
+        return
+    order = pc.sort_indices(keys).to_numpy()  # equal keys in the order of the file
+    ordered = keys.take(pa.array(order))
+    at = int(order[1:][pc.equal(ordered[1:], ordered[:-1]).to_numpy(zero_copy_only=False)].min())
+    key, offset = keys[at].as_py(), int(shard.offsets[shard.first_members[at]])
+    raise ConfigurationError(
+        f"shard {shard.entry.name}, at byte {offset}: sample {str(key)[:200]!r} comes back after "
+        "other samples; the members of a sample must be neighbours, and its key must not be that "
+        "of another one in the file, so write the file again, such as with `tar --sort=name`",
+        shard=shard.entry.name,
+        offset=offset,
+    )
+
+
+def _check_one_tar_each(shards: Sequence[TarIndex]) -> None:
+    """Refuse tar files that hold different columns of the same samples."""
+    firsts: dict[str, TarIndex] = {}
+    for shard in shards:
+        if not shard.sample_count:
+            continue
+        key = str(shard.keys[0].as_py())
+        other = firsts.setdefault(key, shard)
+        if not set(other.names) & set(shard.names):
+            raise ConfigurationError(
+                f"shard {shard.entry.name} has {', '.join(shard.names[:9])} of sample "
+                f"{key[:200]!r}, and shard {other.entry.name} {', '.join(other.names[:9])}; all "
+                "members of a sample must be neighbours in one file, so join them, or open one of "
+                "the folders",
+                shard=shard.entry.name,
+            )
 
 
 def _named(members: Iterator[Member]) -> Iterator[tuple[str, str, Member]]:

@@ -2,24 +2,24 @@
 
 from __future__ import annotations
 
-from itertools import islice
-
 from headrace.errors import NotADatasetError
-from headrace.storage.source.kinds import is_tar_name
-from headrace.storage.source.source import Place, SourceOptions
+from headrace.storage.source.source import Index, Place, Progress, SourceOptions
 from headrace.storage.store.options import StoreOptions
 from headrace.storage.store.store import open_store
 from headrace.storage.webdataset.dataset import WebDataset
-from headrace.storage.webdataset.index import Progress, build_index
+from headrace.storage.webdataset.index import build_index
+from headrace.storage.webdataset.stored_index import (
+    decode_stored_index,
+    encode_stored_index,
+    open_by_index,
+)
 
 MARK = "*.tar"
-_LISTED_NAMES = 1000  # one page of a listing of S3
 
 
 def detect(place: Place) -> bool:
     """Return whether a listing of the URL finds tar files."""
-    seen = islice(place.store.list_entries(), _LISTED_NAMES)
-    return any(is_tar_name(entry.name) for entry in seen)
+    return bool(place.kinds.tar())
 
 
 def open_at(place: Place, options: SourceOptions, *, fingerprint: str | None) -> WebDataset:
@@ -61,3 +61,17 @@ def _check_fingerprint(found: str, wanted: str | None, url: str) -> None:
             url=url,
             fingerprint=wanted[:100],
         )
+
+
+def make_index(place: Place, options: SourceOptions, *, progress: Progress | None) -> Index:
+    """Read every header of every file."""
+    del options
+    with open_webdataset(place.url, options=place.options, progress=progress) as dataset:
+        content = encode_stored_index(dataset.index)
+        return Index(dataset.url, dataset.fingerprint, dataset.sample_count, content)
+
+
+def open_index(content: bytes, place: Place, options: SourceOptions, *, where: str) -> WebDataset:
+    """Open the files if they have not changed."""
+    del options
+    return open_by_index(decode_stored_index(content, place=where), place.store)

@@ -28,8 +28,7 @@ from headrace.storage.source.stored_index_frame import (
     unpack,
 )
 from headrace.storage.source.unchanged import check_unchanged
-from headrace.storage.store.options import StoreOptions
-from headrace.storage.store.store import open_store
+from headrace.storage.store.store import Store
 from headrace.storage.webdataset.columns import MAX_COLUMNS, MAX_VALUE_BYTES
 from headrace.storage.webdataset.dataset import WebDataset
 from headrace.storage.webdataset.index import TarIndex, WebDatasetIndex, index_of
@@ -90,26 +89,18 @@ def decode_stored_index(content: bytes, *, place: str) -> WebDatasetIndex:
         return index
 
 
-def open_by_index(index: WebDatasetIndex, target: str, *, options: StoreOptions) -> WebDataset:
+def open_by_index(index: WebDatasetIndex, files: Store) -> WebDataset:
     """Open tar files that have not changed since they were indexed; lists but does not read them.
 
     Args:
         index: The stored index.
-        target: The URL of the tar files.
-        options: The options of their store.
+        files: The store of the tar files, which then belongs to the dataset.
 
     Raises:
         ShardCorruptError: A file has changed; names it.
         ObjectNotFoundError: A file is missing; names it.
     """
-    files = open_store(target, options=options)
-    try:
-        check_unchanged(
-            (shard.entry for shard in index.shards), files.list_entries(), url=files.url
-        )
-    except BaseException:
-        files.close()
-        raise
+    check_unchanged((shard.entry for shard in index.shards), files.list_entries(), url=files.url)
     return WebDataset(files, index)
 
 

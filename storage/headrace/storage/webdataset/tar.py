@@ -22,7 +22,9 @@ _LARGEST_WINDOW = 4 << 20
 _MAX_NAME_HEADER = 1 << 20  # of pax records or a long name; names have at most a few kB
 _REGULAR = (b"0", b"\0", b"7")
 _PAX, _PAX_GLOBAL, _LONG_NAME, _LONG_LINK, _SPARSE = b"x", b"g", b"L", b"K", b"S"
-_HARD_LINK = b"1"
+_PAX_SOLARIS = b"X"
+_HARD_LINK, _SYMBOLIC_LINK = b"1", b"2"
+_FOLDER_DUMP, _VOLUME_NAME = b"D", b"V"
 _NOT_NEGATIVE = bytes(range(128))  # as signed bytes
 _WITHOUT_CONTENT = (b"2", b"3", b"4", b"5", b"6")  # symbolic links, devices, folders, pipes
 
@@ -38,15 +40,20 @@ class Member:
         name: Its name as stored.
         offset: The first byte of its content in the tar file.
         size: The size of its content in bytes.
+        problem: Why its content is not here, such as for a link, or `None`.
     """
 
     name: str
     offset: int
     size: int
+    problem: str | None = None
 
 
 def members_of(files: Store, entry: ObjectEntry) -> Generator[Member, None, int]:
-    """Yield the regular files in a tar file, in order; links, folders and devices are left out.
+    """Yield the regular files in a tar file, in order; folders and devices are left out.
+
+    Links and parts of files are yielded with what is wrong with them, since the caller knows which
+    names matter.
 
     Returns:
         The offset of the end of the archive.
@@ -63,7 +70,7 @@ def members_of(files: Store, entry: ObjectEntry) -> Generator[Member, None, int]
             break
         kind, stated = header[156:157], _checked_size(header, entry, offset)
         start = offset + BLOCK
-        if kind in (_PAX, _LONG_NAME, _LONG_LINK, _PAX_GLOBAL):
+        if kind in (_PAX, _PAX_SOLARIS, _LONG_NAME, _LONG_LINK, _PAX_GLOBAL):
             _check_end(entry, offset, start + stated)
             records = _name_header(window, start, stated, entry)
             notes.add(kind, records, entry, offset)
@@ -73,18 +80,39 @@ def members_of(files: Store, entry: ObjectEntry) -> Generator[Member, None, int]
             raise _sparse(entry, offset)
         name, size = notes.take()
         stated = stated if size is None else size
-        if kind in _WITHOUT_CONTENT or (kind == _HARD_LINK and _has_none(window, start, entry)):
+        is_link = kind == _SYMBOLIC_LINK or (kind == _HARD_LINK and _has_none(window, start, entry))
+        if kind in _WITHOUT_CONTENT or is_link:
             stated = 0
         _check_end(entry, offset, start + stated)
-        if kind in _REGULAR:
+        problem = _problem(kind, header, is_link=is_link)
+        if problem is not None or kind in _REGULAR or kind == _HARD_LINK:
             text = _text(_short_name(header) if name is None else name, entry, offset)
-            yield Member(text, start, stated)
+            yield Member(text, start, stated, problem)
         offset = start + _padded(stated)
     if not offset:
         raise tar_damage(
             entry, "it starts with zeros or is empty, so it is not a tar file", offset=0
         )
     return offset
+
+
+def _problem(kind: bytes, header: bytes, *, is_link: bool) -> str | None:
+    """Return why the content of a member is not where others have it, if it has any."""
+    if is_link:
+        target = header[157:257].partition(b"\0")[0].decode(errors="replace")
+        name, option = (
+            ("hard", "--hard-dereference") if kind == _HARD_LINK else ("symbolic", "--dereference")
+        )
+        return (
+            f"is a {name} link to {target!r}, whose content is not repeated; write the file again "
+            f"with `tar {option}`"
+        )
+    if kind in (*_REGULAR, _HARD_LINK, *_WITHOUT_CONTENT, _FOLDER_DUMP, _VOLUME_NAME):
+        return None
+    return (
+        f"has the type {kind.decode('latin-1')!r}, as a part of a file in an archive of several "
+        "volumes has; write the files again to one archive"
+    )
 
 
 def first_byte_after_end(files: Store, entry: ObjectEntry) -> int | None:
@@ -163,7 +191,7 @@ class _Notes:
         """Add the content of an extra header."""
         if kind == _PAX_GLOBAL:
             self._of_all = _pax(records, entry, offset, self._of_all)
-        elif kind == _PAX:
+        elif kind in (_PAX, _PAX_SOLARIS):
             self._own = _pax(records, entry, offset, self._own)
         elif kind == _LONG_NAME:
             self._own = (records.partition(b"\0")[0], self._own[1])
@@ -244,10 +272,11 @@ def _pax(records: bytes, entry: ObjectEntry, offset: int, before: _Stated) -> _S
         key, _, value = record[len(digits) + 1 : -1].partition(b"=")
         if key.startswith(b"GNU.sparse"):
             raise _sparse(entry, offset)
+        # An empty value takes back what the headers before it stated.
         if key == b"path":
-            name = value
+            name = value or None
         elif key == b"size":
-            size = _pax_size(value, entry, offset)
+            size = _pax_size(value, entry, offset) if value else None
         at += length
     return name, size
 
@@ -281,7 +310,7 @@ def _padded(size: int) -> int:
 def _sparse(entry: ObjectEntry, offset: int) -> ConfigurationError:
     return ConfigurationError(
         f"shard {entry.name}, at byte {offset}: a member is sparse, which is not supported; write "
-        "the file again without sparse members",
+        "the file again without --sparse",
         shard=entry.name,
         offset=offset,
     )

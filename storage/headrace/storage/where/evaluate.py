@@ -23,6 +23,9 @@ _Mask: TypeAlias = NDArray[np.bool_]
 # for a store that answers after 20 ms, with some tens of MiB of memory.
 _RUN_BYTES = 4 << 20
 _RUNS = 4
+# The bytes of the columns that are compared at once: one term of an expression takes some ten
+# microseconds of Python, however few samples it compares (arbitrary).
+_GROUP_BYTES = 1 << 20
 
 
 @runtime_checkable
@@ -113,12 +116,30 @@ def _blocks_together(dataset: OpenDataset) -> int:
 
 
 def _masks(dataset: OpenDataset, filtered: Filter, blocks: range) -> Iterator[tuple[int, _Mask]]:
-    """Yield for each block its first sample, and which of its samples are kept."""
-    for block, batch in _read(dataset, filtered, blocks):
-        first, last = dataset.block_sample_range(block)
-        mask = filtered.mask(batch)
-        assert mask.size == last - first
-        yield first, mask
+    """Yield for each group of blocks its first sample, and which of its samples are kept."""
+    for first_block, batches in _groups(_read(dataset, filtered, blocks)):
+        first, _ = dataset.block_sample_range(first_block)
+        # One batch, unless its texts are longer than Arrow can count.
+        for batch in pa.Table.from_batches(batches).combine_chunks().to_batches():
+            yield first, filtered.mask(batch)
+            first += batch.num_rows
+
+
+def _groups(
+    read: Iterator[tuple[int, pa.RecordBatch]],
+) -> Iterator[tuple[int, list[pa.RecordBatch]]]:
+    """Yield the first block of each group, and its blocks."""
+    first, group, size = 0, list[pa.RecordBatch](), 0
+    for block, batch in read:
+        if not group:
+            first = block
+        group.append(batch)
+        size += batch.nbytes
+        if size >= _GROUP_BYTES:
+            yield first, group
+            group, size = [], 0
+    if group:
+        yield first, group
 
 
 def _read(
@@ -131,10 +152,10 @@ def _read(
         for read in dataset.read_run(blocks):
             if not isinstance(read.content, pa.RecordBatch):
                 raise read.content
-            yield read.block, read.content
+            yield read.block, read.content.select(filtered.columns)
     else:
         for block in blocks:
-            yield block, dataset.read_block(block)
+            yield block, dataset.read_block(block).select(filtered.columns)
 
 
 def _set(bits: NDArray[np.uint8], first: int, mask: _Mask) -> None:

@@ -27,6 +27,8 @@ MAX_LETTERS: Final = 8192
 (arbitrary).
 """
 _MAX_DEPTH = 50
+_MAX_PREDICATES = 64
+"""Each takes a pass over the column: 400 took a server five times as long as one (arbitrary)."""
 _SHOWN_LETTERS = 60
 
 
@@ -182,6 +184,7 @@ class _Parser:
         self._words = list(_words(text))
         self._next = 0
         self._depth = 0
+        self._predicates = 0
 
     def whole(self) -> Node:
         """Return the tree of the whole expression."""
@@ -224,6 +227,10 @@ class _Parser:
         return Not(node) if count % 2 else node
 
     def _predicate(self) -> Node:
+        self._predicates += 1
+        if self._predicates > _MAX_PREDICATES:
+            problem = f"there are more than {_MAX_PREDICATES} conditions"
+            self._fail(self._peek(), f"{problem}; test many values of a column with in (…)")
         left = self._operand()
         word = self._peek()
         if word.kind == "operator":

@@ -66,7 +66,7 @@ class Prefault:
 
     def start(self) -> None:
         """Touch what is wanted and has not been touched; the caller holds the lock."""
-        if self._thread is None and self._is_short and LOOPS is not None:
+        if self._thread is None and self._is_short:
             self._thread = threading.Thread(target=self._run, name="headrace-prefault", daemon=True)
             self._thread.start()
 
@@ -82,7 +82,6 @@ class Prefault:
         return self.touched_bytes < min(self._wanted_bytes(), self._memory.size)
 
     def _run(self) -> None:
-        assert LOOPS is not None
         while self._goes_on():
             end = self.touched_bytes + _STEP_BYTES
             LOOPS.touch(self._memory[self.touched_bytes : end])

@@ -80,11 +80,7 @@ class SlotTable:
     def pin(self, slots: NDArray[np.integer]) -> None:
         """Pin the blocks in distinct slots, and record the read."""
         now = time.monotonic_ns()
-        if LOOPS is not None:
-            LOOPS.pin(self.pins, self.last_use, slots.astype(np.int32, copy=False), now)
-            return
-        self.pins[slots] += 1
-        self.last_use[slots] = now
+        LOOPS.pin(self.pins, self.last_use, slots.astype(np.int32, copy=False), now)
 
     def pin_all(
         self, slot_of: NDArray[np.int32], blocks: NDArray[np.int64]
@@ -98,12 +94,9 @@ class SlotTable:
         Returns:
             The slots of the blocks, and how many blocks are cached.
         """
-        if LOOPS is not None:
-            found = np.empty(blocks.size, np.int32)
-            now = time.monotonic_ns()
-            return found, LOOPS.pin_all(slot_of, blocks, self.pins, self.last_use, now, found)
-        slots = slot_of[blocks]
-        return slots, self.pin_found(slots)
+        found = np.empty(blocks.size, np.int32)
+        now = time.monotonic_ns()
+        return found, LOOPS.pin_all(slot_of, blocks, self.pins, self.last_use, now, found)
 
     def pin_found(self, slots: NDArray[np.int32]) -> int:
         """Pin the blocks in distinct slots, or none if one is missing; return how many exist."""
@@ -114,9 +107,7 @@ class SlotTable:
 
     def ask(self, slot_of: NDArray[np.int32], blocks: NDArray[np.int64]) -> bool:
         """Record that blocks will be read, if all are cached; return whether they are."""
-        if LOOPS is not None:
-            return bool(LOOPS.ask(slot_of, blocks, self.asked, self.ranking))
-        return self.ask_found(slot_of[blocks])
+        return bool(LOOPS.ask(slot_of, blocks, self.asked, self.ranking))
 
     def ask_found(self, slots: NDArray[np.int32]) -> bool:
         """Record that the blocks in these slots will be read, as `ask` does."""
@@ -127,10 +118,7 @@ class SlotTable:
 
     def unpin(self, slots: NDArray[np.integer]) -> None:
         """Undo a `pin`."""
-        if LOOPS is not None:
-            LOOPS.unpin(self.pins, slots.astype(np.int32, copy=False))
-            return
-        self.pins[slots] -= 1
+        LOOPS.unpin(self.pins, slots.astype(np.int32, copy=False))
 
     def is_pinned(self, slot: int) -> bool:
         """Return whether the block has a reader."""

@@ -8,13 +8,12 @@
 #ifndef HEADRACE_ARRAYS_H
 #define HEADRACE_ARRAYS_H
 
-#define PY_SSIZE_T_CLEAN
-#define Py_LIMITED_API 0x030B0000
-#include <Python.h>
 #include <stdbool.h>
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
+
+#include "python_abi.h"
 
 #if defined(__x86_64__) && defined(__GNUC__)
 #include <immintrin.h>
@@ -109,7 +108,7 @@ static bool take_array(const char *function, int place, char letter, PyObject *g
         return false;
     const array_struct *found = PyCapsule_GetPointer(capsule, NULL);
     if (found == NULL) {
-        Py_DECREF(capsule);
+        Py_DecRef(capsule);
         return false;
     }
     if (found->two != 2 || found->dimensions != wanted->dimensions ||
@@ -117,7 +116,7 @@ static bool take_array(const char *function, int place, char letter, PyObject *g
         (found->flags & flags) != flags) {
         PyErr_Format(PyExc_TypeError, "%s: argument %d is not a contiguous%s array of %s", function,
                      place, is_written ? ", writable" : "", wanted->name);
-        Py_DECREF(capsule);
+        Py_DecRef(capsule);
         return false;
     }
     into->data = found->data;
@@ -132,7 +131,7 @@ static bool take_array(const char *function, int place, char letter, PyObject *g
 
 static void give_back(arguments *taken) {
     for (int i = 0; i < taken->count; i++)
-        Py_XDECREF(taken->held[i]);
+        Py_DecRef(taken->held[i]);
 }
 
 /* Parse the arguments of a call.
@@ -157,7 +156,7 @@ static bool take(const char *function, const char *letters, PyObject *const *giv
         } else if (letters[i] == 'k') {
             PyObject *whole = PyNumber_Index(given[i]);
             into->of[i].word = whole == NULL ? 0 : PyLong_AsUnsignedLongLong(whole);
-            Py_XDECREF(whole);
+            Py_DecRef(whole);
         } else if (!take_array(function, i, letters[i], given[i], &into->of[i].array, held)) {
             give_back(into);
             return false;

@@ -1,6 +1,6 @@
 /* Scale images exactly as docs/augmentation.md defines, with integers.
  *
- * `headrace.server.images.resample` does the same with NumPy. Compiled without fused
+ * `headrace.server.stages.images.resample` does the same with NumPy. Compiled without fused
  * multiply-adds, which would round the weights differently.
  */
 
@@ -247,7 +247,7 @@ WITH_F16C static void mix_halves_wide(const uint8_t *own, const uint8_t *other, 
 }
 #endif
 
-/* Number types of mixed images: see `_LOOP_KINDS` in `headrace.server.images.mixing`. */
+/* Number types of mixed images: see `_LOOP_KINDS` in `headrace.server.stages.images.mixing`. */
 enum { HALVES = 0, BRAINS = 1, FLOATS = 2 };
 
 static inline float float_of_bits(uint32_t bits) {

@@ -20,7 +20,7 @@
 #define SOURCES ""
 #endif
 
-#define GIVEN PyObject *Py_UNUSED(module), PyObject *const *given, Py_ssize_t count
+#define GIVEN PyObject *module, PyObject *const *given, Py_ssize_t count
 #define TAKE(name, letters)                                                                        \
     arguments taken;                                                                               \
     if (!take(name, letters, given, count, &taken))                                                \
@@ -479,7 +479,7 @@ static int fill(PyObject *module) {
 
 static PyModuleDef_Slot SLOTS[] = {{Py_mod_exec, (void *)fill}, {0, NULL}};
 
-static struct PyModuleDef MODULE = {
+static PyModuleDef MODULE = {
     PyModuleDef_HEAD_INIT, "_loops", "Compiled loops over batches and blocks.", 0, METHODS, SLOTS,
     NULL,                  NULL,     NULL};
 

@@ -187,10 +187,11 @@ static void deal(const dealer *by, int64_t *slots, int64_t count) {
         int64_t place = entry[OFFSET] + (slot - entry[SLOT]) * slices;
         if (slices > 1) {
             const uint64_t drawn = draw(by->key, by->second_key, (uint64_t)place);
-            const uint64_t slope = ((drawn >> 32) * (uint64_t)(slices - 1)) >> 32;
+            const int64_t *inverses = by->inverses + slices * by->inverse_row;
+            const uint64_t slope = ((drawn >> 32) * (uint64_t)inverses[0]) >> 32;
             const uint64_t turn = ((drawn & 0xFFFFFFFF) * (uint64_t)slices) >> 32;
             const uint64_t past = (uint64_t)(entry[TURN] + slices) - turn;
-            const uint64_t inverse = (uint64_t)by->inverses[slices * by->inverse_row + slope + 1];
+            const uint64_t inverse = (uint64_t)inverses[slope + 1];
             place += (int64_t)((uint32_t)(past * inverse) % (uint32_t)slices);
         }
         slots[i] = place;

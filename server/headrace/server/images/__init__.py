@@ -1,1 +1,0 @@
-"""Decode, crop, scale and recolour images, as pure functions of files and random draws."""

@@ -1,0 +1,83 @@
+"""The windows of the jobs that read a dataset or a mixture, where their cache is too small."""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from collections.abc import Hashable, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from headrace.server.cache.needs import CacheNeed
+from headrace.server.cache.readers import Blocks, WholeBlocks
+from headrace.server.cache.windowed_blocks import WindowedBlocks
+from headrace.server.cache.windows import Pieces, Windows
+from headrace.server.plan.find_samples import Finder
+from headrace.server.plan.window_finder import WindowFinder
+
+# The most jobs whose windows are kept; each has a table of at most 24 MiB for a few of them.
+_MAX_JOBS = 16
+
+
+class JobWindows:
+    """The windows of jobs, shared by the streams of each; thread-safe.
+
+    Attributes:
+        windows: All of them.
+
+    Args:
+        members: The pieces of each dataset.
+        first_blocks: ``(datasets + 1,) int64``: the number of each dataset's first block, and the
+            end.
+    """
+
+    def __init__(self, members: Sequence[Pieces], first_blocks: NDArray[np.int64]) -> None:
+        self.windows = Windows(members, first_blocks)
+        self._needs = members[0].cache.needs
+        self._lock = threading.Lock()
+        self._finders: OrderedDict[Hashable, WindowFinder] = OrderedDict()
+
+    def finder(
+        self, ordered: Finder, need: CacheNeed, *, together: int, batch: int
+    ) -> WindowFinder | None:
+        """Return a finder that reads windows, which its job shares; None if its cache suffices.
+
+        Args:
+            ordered: Finds the samples.
+            need: What all streams of the job need of the cache.
+            together: The number of positions that are shuffled together.
+            batch: The number of positions of a global batch.
+        """
+        needs = self._needs
+        if needs.would_fit(need):
+            return None
+        with self._lock:
+            found = self._finders.get(need.job)
+            if found is None or found.ordered is not ordered:
+                found = self._finders[need.job] = WindowFinder(
+                    ordered,
+                    self.windows,
+                    need=need,
+                    part_bytes=lambda: needs.part_bytes(need.job),
+                    together=together,
+                    batch=batch,
+                )
+            self._finders.move_to_end(need.job)
+            if len(self._finders) > _MAX_JOBS:
+                self._finders.popitem(last=False)
+        return found
+
+    def blocks(self, whole: WholeBlocks) -> Blocks:
+        """Return blocks and the pieces of windows, for a stream that `finder` finds samples for."""
+        return WindowedBlocks(whole, self.windows)
+
+
+def joined_windows(
+    members: Sequence[Pieces | None], first_blocks: NDArray[np.int64]
+) -> JobWindows | None:
+    """Return the windows of datasets end to end; None if one of them has no pieces."""
+    pieces = [each for each in members if each is not None]
+    if not pieces or len(pieces) < len(members):
+        return None
+    return JobWindows(pieces, first_blocks)

@@ -1,1 +1,0 @@
-"""Change batches before they are sent: casts, padding, images, registered transforms."""

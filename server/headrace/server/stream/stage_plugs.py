@@ -1,0 +1,292 @@
+"""The kinds of stages that a server has, and what requests and tokens say about them.
+
+A folder of `headrace.server.stages` is a plug. It has two functions: ``open_stages(config,
+metrics)`` returns a `StagePlug`, and ``check(config)`` yields what is good about its settings.
+"""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from typing import Any, Generic, NamedTuple, Protocol, TypeVar, cast
+
+from google.protobuf.any_pb2 import Any as AnyMessage
+from google.protobuf.message import DecodeError, Message
+
+from headrace.errors import BadArgumentError, TokenSpecChangedError
+from headrace.order import TRANSFORMS_LIMIT_BYTES, Token
+from headrace.payload import SAMPLE_ID_COLUMN
+from headrace.server.batch.stage import Stage
+from headrace.server.datasets.served import Served
+from headrace.server.layout.wire_columns import WireColumn
+from headrace.server.plan.list_limits import ListLimits
+from headrace.server.plan.stream_request import BatchesRequest
+from headrace.server.settings.server_config import ServerConfig
+from headrace.server.telemetry.metrics import Metrics
+from headrace.v1 import shard_service_pb2 as pb
+
+MAX_STAGES = 64
+"""The most stages of a request."""
+
+_FOLDERS = "headrace.server.stages"
+
+_Options = TypeVar("_Options", bound=Message)
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """What a stage may depend on besides its options.
+
+    Attributes:
+        place: Its place in the request.
+        options: The options of all stages of the request.
+        class_counts: The number of classes that the dataset names, by column.
+    """
+
+    place: int
+    options: Sequence[Message]
+    class_counts: Mapping[str, int]
+
+
+@dataclass(frozen=True)
+class StageKind(Generic[_Options]):
+    """One kind of stage.
+
+    Attributes:
+        name: Its name in errors.
+        options: The type of its options, by which requests name it.
+        make: Makes a stage; raises BadArgumentError if the options are invalid.
+        title: Returns the entry in tokens for what the results depend on, ``name@version``; empty
+            for none.
+        limits: The greatest length of each list in its options, by its message and field.
+    """
+
+    name: str
+    options: type[_Options]
+    make: Callable[[_Options, Facts], Stage]
+    title: Callable[[_Options], str] = lambda _: ""
+    limits: Mapping[str, int] = field(default_factory=dict)
+
+
+class Asked(NamedTuple):
+    """A stage that a request asks for."""
+
+    place: int
+    kind: StageKind[Any]
+    options: Message
+
+
+class Mark(NamedTuple):
+    """An entry in tokens that several stages share.
+
+    Attributes:
+        name: The name in the entry.
+        title: The entry, ``name@version``; empty if the request has no such stages.
+        check: Raises TokenSpecChangedError if a token's entry of this name, which may be empty, is
+            for other results.
+    """
+
+    name: str
+    title: str
+    check: Callable[[str], None]
+
+
+class StagePlug:
+    """The stages of one folder, on one server.
+
+    Args:
+        kinds: The kinds of stages that requests may ask for.
+    """
+
+    def __init__(self, kinds: Sequence[StageKind[Any]] = ()) -> None:
+        self.kinds = kinds
+
+    def close(self) -> None:
+        """Free what the stages use; all streams have ended."""
+
+    def mark(self, asked: Sequence[Asked]) -> Mark | None:
+        """Return the entry in tokens that its stages share; None if they never share one.
+
+        Raises:
+            ConfigurationError: This server lacks what a stage needs.
+        """
+        del asked
+        return None
+
+    def describe(self, response: pb.GetDatasetResponse) -> None:
+        """State what this server has that requests may name."""
+
+    def first(
+        self, served: Served, columns: tuple[WireColumn, ...]
+    ) -> tuple[WireColumn, Stage] | None:
+        """Return the stage that makes columns of what a dataset stores; None for none.
+
+        Args:
+            served: The dataset.
+            columns: The columns to make.
+
+        Returns:
+            The column to gather, in which each row is a sample as it is stored; and the stage.
+
+        Raises:
+            ConfigurationError: This server lacks what the stage needs.
+        """
+        del served, columns
+        return None
+
+
+class _Folder(Protocol):
+    def open_stages(self, config: ServerConfig, metrics: Metrics) -> StagePlug: ...
+
+    def check(self, config: ServerConfig) -> Iterator[str]: ...
+
+
+class Stages:
+    """The stages of a server.
+
+    Args:
+        plugs: The plugs, open.
+
+    Attributes:
+        kinds: The kinds of stages, by the full name of the type of their options.
+    """
+
+    def __init__(self, plugs: Sequence[StagePlug] = ()) -> None:
+        self._plugs = plugs
+        kinds = [kind for plug in plugs for kind in plug.kinds]
+        self.kinds = {kind.options.DESCRIPTOR.full_name: kind for kind in kinds}
+        limits = [limit for kind in kinds for limit in kind.limits.items()]
+        self._limits = ListLimits(dict(limits))
+
+    def close(self) -> None:
+        """Close the plugs; all streams have ended."""
+        for plug in self._plugs:
+            plug.close()
+
+    def describe(self, response: pb.GetDatasetResponse) -> None:
+        """State what requests may name."""
+        for plug in self._plugs:
+            plug.describe(response)
+
+    def asked(self, messages: Sequence[AnyMessage]) -> tuple[Asked, ...]:
+        """Return the stages that a request asks for.
+
+        Raises:
+            BadArgumentError: This server has no such stage, or it would change the server's column.
+        """
+        found = []
+        for place, message in enumerate(messages):
+            kind = self.kinds.get(message.TypeName())
+            if kind is None:
+                raise BadArgumentError(
+                    f"stages[{place}] is a {message.TypeName()[:100] or 'message without a type'}, "
+                    "which this server does not have; ask a newer server, or its operator to "
+                    "install it",
+                    field="stages",
+                )
+            options = kind.options()
+            try:
+                message.Unpack(options)
+            except DecodeError as error:
+                raise BadArgumentError(
+                    f"stages[{place}], {kind.name}, cannot be parsed", field="stages"
+                ) from error
+            self._limits.check(options)
+            if getattr(options, "column", "") == SAMPLE_ID_COLUMN:
+                raise BadArgumentError(
+                    f"{kind.name}: column {SAMPLE_ID_COLUMN!r} belongs to the server and cannot be "
+                    "changed",
+                    field="stages",
+                )
+            found.append(Asked(place, kind, options))
+        return tuple(found)
+
+    def first(
+        self, served: Served, columns: tuple[WireColumn, ...]
+    ) -> tuple[WireColumn, Stage] | None:
+        """Return the stage that makes columns of what a dataset stores; see `StagePlug.first`."""
+        found = (plug.first(served, columns) for plug in self._plugs)
+        return next((each for each in found if each is not None), None)
+
+    def titles(self, request: BatchesRequest, token: Token | None) -> tuple[str, ...]:
+        """Return what tokens contain about the stages of a request, and check its token.
+
+        Raises:
+            BadArgumentError: A stage is unknown.
+            TokenSpecChangedError: The token is for other stages, or it would be too long.
+            ConfigurationError: This server lacks what a stage needs.
+        """
+        asked = self.asked(request.stages)
+        own = [title for each in asked if (title := each.kind.title(each.options))]
+        found = (plug.mark(asked) for plug in self._plugs)
+        marks = {each.name: each for each in found if each is not None}
+        titles = (*own, *(mark.title for mark in marks.values() if mark.title))
+        size = len(",".join(titles))
+        if size > TRANSFORMS_LIMIT_BYTES:
+            raise TokenSpecChangedError(
+                f"the transforms {','.join(titles)} have {size} characters in total, but at most "
+                f"{TRANSFORMS_LIMIT_BYTES} fit into a token; use fewer, or shorter names",
+                field="stages",
+            )
+        if token is not None and token.stage("transforms") != ",".join(titles):
+            _check(token.stage("transforms"), own, marks)
+        return titles
+
+
+NO_STAGES = Stages()
+"""The stages of a server without any."""
+
+
+def _check(found: str, own: Sequence[str], marks: Mapping[str, Mark]) -> None:
+    """Refuse a token for other stages."""
+    shared: dict[str, str] = {}
+    others = []
+    for title in found.split(",") if found else []:
+        name = title.partition("@")[0]
+        if name in marks:
+            shared[name] = title
+        else:
+            others.append(title)
+    if others != list(own):
+        raise TokenSpecChangedError(
+            f"the token is for the transforms [{','.join(others)}], but [{','.join(own)}] are "
+            "requested; request the token's, in the same order, or start over",
+            token_transforms=",".join(others),
+            transforms=",".join(own),
+        )
+    for name, mark in marks.items():
+        mark.check(shared.get(name, ""))
+
+
+def open_stages(config: ServerConfig, metrics: Metrics) -> Stages:
+    """Open all installed stages.
+
+    Raises:
+        ConfigurationError: A setting cannot be used.
+    """
+    with ExitStack() as stack:
+        plugs = []
+        for folder in _folders():
+            plugs.append(folder.open_stages(config, metrics))
+            stack.callback(plugs[-1].close)
+        stack.pop_all()
+    return Stages(plugs)
+
+
+def check_stages(config: ServerConfig) -> Iterator[str]:
+    """Check the settings of all installed stages, and yield what is good about them.
+
+    Raises:
+        ConfigurationError: A setting cannot be used.
+    """
+    for folder in _folders():
+        yield from folder.check(config)
+
+
+def _folders() -> list[_Folder]:
+    package = importlib.import_module(_FOLDERS)
+    names = sorted(each.name for each in pkgutil.iter_modules(package.__path__) if each.ispkg)
+    return [cast("_Folder", importlib.import_module(f"{_FOLDERS}.{name}")) for name in names]

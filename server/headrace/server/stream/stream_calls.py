@@ -1,0 +1,306 @@
+"""One call for batches, from its parsed request to its last message.
+
+Contract:
+
+1. The call is counted until its last byte is sent, so that a drain waits for it.
+2. It finds its dataset and its contents before it takes memory, one call of its caller at a time
+   (`Schedule.setup_turn`). From then on it can be ended: between two batches, or by force if its
+   client does not read (`OpenStreams`).
+3. A call for a single batch holds a turn among its caller's (`Schedule.single_turn`), until it
+   waits for the store. Any other makes its next batch while it sends one, if a processor is free.
+4. Its start and its end are in the log and in metrics, with the reason and all counts, however it
+   ends.
+
+If the code differs, the code is wrong.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Generator, Iterator, Sequence
+from contextlib import ExitStack, closing
+from dataclasses import dataclass
+from functools import partial
+from typing import Protocol, TypeVar
+
+from headrace.errors import (
+    HeadraceError,
+    InternalError,
+    PayloadLimitError,
+    RebalanceError,
+    UnauthenticatedError,
+)
+from headrace.server.access.callers import Caller
+from headrace.server.batch.freed_memory import give_freed_memory_back
+from headrace.server.batch.targets import Outlet
+from headrace.server.datasets.catalog import Request, find, names_of
+from headrace.server.datasets.filters import Filters
+from headrace.server.datasets.open_mixtures import Mixtures
+from headrace.server.datasets.served import Served
+from headrace.server.datasets.served_dataset import ServedDataset
+from headrace.server.datasets.served_rows import ServedRows
+from headrace.server.shares import Budget, Share
+from headrace.server.stream.batch_stream import BatchStream
+from headrace.server.stream.encode_thread import Messages, MessagesAhead
+from headrace.server.stream.open_streams import OpenStream
+from headrace.server.stream.parts import Parts
+from headrace.server.stream.schedule import Schedule
+from headrace.server.stream.stage_plugs import Stages
+from headrace.server.stream.stream_setup import Contents
+from headrace.server.telemetry.logs import event
+from headrace.server.telemetry.shortages import ShortageWarnings, tell_shortage
+from headrace.server.telemetry.stream_counts import StreamAbout
+from headrace.server.telemetry.stream_tally import StreamTally
+from headrace.v1 import shard_service_pb2 as pb
+
+# How long calls wait for a filter before they are told to ask again.
+_WAIT_S = 2.0
+
+_log = logging.getLogger(__name__)
+
+_Asked = TypeVar("_Asked", pb.ReadBatchesRequest, pb.GetBatchRequest, pb.GetSamplesRequest)
+_Setup = Callable[[_Asked, Served, Stages], Contents]
+
+
+class StreamCall(Protocol):
+    """A call in gRPC; see `headrace.server.front.calls.Call`."""
+
+    caller: Caller
+    peer: str
+    metadata: Sequence[tuple[str, str | bytes]]
+
+    def cut(self, error: HeadraceError) -> None:
+        """End the call in the middle of its work, and by force the second time."""
+
+    def on_end(self, callback: Callable[[], None], /) -> bool:
+        """Register a callback for the end of the call; return False if the call has ended."""
+
+    @property
+    def is_active(self) -> bool:
+        """Whether the client still waits for an answer."""
+
+    def known_caller(self) -> Caller:
+        """Return the caller according to the current callers file."""
+
+
+class Ring(Outlet, Protocol):
+    """A ring that a stream writes its batches into."""
+
+    def announced(self, stream: Messages) -> Messages:
+        """Return the messages of the stream that are not in the ring."""
+
+    def close(self) -> None:
+        """Free the ring."""
+
+
+Attach = Callable[[Contents, Share], Generator[bytes, None, Ring]]
+"""Makes a ring for a stream; yields the messages that offer it to the client."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Opened:
+    """What a call asked for."""
+
+    call: StreamCall
+    contents: Contents
+    served: Served
+    rank: int | None
+    share: Share
+    registered: OpenStream
+    single_turn: ExitStack
+
+    @property
+    def fields(self) -> dict[str, object]:
+        """Return its fields in the log."""
+        return {
+            "dataset": self.served.name,
+            "asked": self.contents.title,
+            "caller": self.call.caller.name,
+            "peer": self.call.peer,
+        }
+
+
+class StreamCalls:
+    """Answers the calls for batches of one server; thread-safe.
+
+    Args:
+        parts: What it shares with other parts of the server.
+        schedule: The turns of streams.
+        stages: The stages that requests may ask for.
+    """
+
+    def __init__(self, parts: Parts, schedule: Schedule, stages: Stages) -> None:
+        self._budget = Budget(parts.config.payload_bytes, trim=give_freed_memory_back)
+        parts.metrics.watch_memory(self._budget)
+        self._parts = parts
+        self._streams = parts.streams
+        self._schedule = schedule
+        self._stages = stages
+        self._shortages = ShortageWarnings()
+        self._mixtures = Mixtures()
+        self._filters = Filters(parse_turn=schedule.setup_turn, search_turn=schedule.question_turn)
+        self.filtered = self._filters.apply
+
+    def close(self) -> None:
+        """Stop the evaluation of filters; all calls must have ended."""
+        self._filters.close()
+
+    def find(self, request: Request, caller: Caller, *, wait_s: float) -> Served:
+        """Return the dataset or mixture that a request reads; see `catalog.find`.
+
+        It has a turn of its caller's, but not while it waits for a filter.
+
+        Args:
+            request: The request.
+            caller: Who asks.
+            wait_s: The most seconds to wait for a filter.
+        """
+        with ExitStack() as turn:
+            take = partial(self._schedule.setup_turn, caller.name)
+
+            def filtering(served: ServedDataset | ServedRows, where: str) -> ServedDataset:
+                turn.close()
+                found = self.filtered(served, where, caller, wait_s=wait_s)
+                turn.enter_context(take())
+                return found
+
+            turn.enter_context(take())
+            return find(request, self._parts.catalog.seen_by(caller), self._mixtures, filtering)
+
+    def messages(
+        self,
+        setup: _Setup[_Asked],
+        request: _Asked,
+        call: StreamCall,
+        attach: Attach | None = None,
+    ) -> Iterator[bytes]:
+        """Yield the messages of a call.
+
+        Args:
+            setup: Returns the contents that it asks for.
+            request: What it asks for.
+            call: The call.
+            attach: Makes a ring; None sends all batches in messages.
+
+        Raises:
+            HeadraceError: The call must fail, or end, with this error.
+        """
+        self._streams.call_began()
+        if not call.on_end(self._streams.call_ended):
+            self._streams.call_ended()
+            return
+        served = self.find(request, call.caller, wait_s=_WAIT_S)
+        with self._schedule.setup_turn(call.caller.name):
+            contents = setup(request, served, self._stages)
+        rank = request.rank if isinstance(request, pb.ReadBatchesRequest) else None
+        with (
+            self._streams.opened(call.cut, lambda: self._lost(call, request)) as registered,
+            closing(self._share(call.caller, contents, registered)) as share,
+            ExitStack() as single_turn,
+            ExitStack() as rings,
+        ):
+            opened = _Opened(call, contents, served, rank, share, registered, single_turn)
+            if rank is None:
+                single_turn.enter_context(self._schedule.single_turn(call.caller))
+            ring = None
+            if attach is not None:
+                # Closed here, so that the end of the ring and the end of the call agree.
+                ring = rings.enter_context(closing((yield from attach(contents, share))))
+            yield from self._sent(opened, ring)
+
+    def _sent(self, opened: _Opened, ring: Ring | None) -> Iterator[bytes]:
+        served, call = opened.served, opened.call
+        contents, cache = opened.contents, self._parts.cache
+        tally = StreamTally(self._parts.metrics, served.name, opened.rank, self._about(opened))
+        stream = BatchStream(
+            contents,
+            dataset=served.name,
+            blocks=contents.blocks(cache),
+            limits=self._schedule.limits(served),
+            observer=tally,
+            outlet=ring,
+            turns=self._schedule.turns(call.caller, opened.single_turn.close),
+            share=opened.share,
+        )
+        on_short = partial(stream.interrupt, _short_error()) if contents.is_cuttable else None
+        reason, text = "CANCELLED", ""
+        # Requests for single batches may be frequent.
+        level = logging.DEBUG if opened.rank is None else logging.INFO
+        tally.begin()
+        _log.log(level, "stream opened", extra=event(**opened.fields))
+        try:
+            with (
+                # Its messages may never be read: the client may be gone by now.
+                closing(stream),
+                cache.needs.held(contents.need, on_short=on_short) as shortage,
+            ):
+                self._shortages.warn(shortage, dataset=served.name)
+                tell_shortage(contents.start, shortage)
+                self._streams.begin(opened.registered, stream, served.retirements)
+                running = ring.announced(stream) if ring else self._running(stream, opened)
+                if not call.on_end(running.cancel):
+                    return
+                yield from tally.timed(running.messages(), taken=opened.share.sent)
+                reason = "OK" if call.is_active else "CANCELLED"
+        except HeadraceError as error:
+            reason, text = error.reason, error.message
+            raise
+        except Exception:
+            reason = InternalError.reason
+            raise
+        finally:
+            ended = {**opened.fields, "reason": reason, "error": text, **tally.close(reason)}
+            _log.log(level, "stream ended", extra=event(**ended))
+            if (tracing := self._parts.tracing) is not None:
+                tracing.streamed(ended, call.metadata, seconds=tally.seconds, reason=reason)
+
+    def _about(self, opened: _Opened) -> StreamAbout:
+        call, start, need = opened.call, opened.contents.start, opened.contents.need
+        return StreamAbout(
+            call.caller.name,
+            call.peer,
+            opened.contents.title,
+            start.epoch_sample_count,
+            (start.epoch, start.position),
+            partial(self._parts.cache.needs.shortage, None if need is None else need.job),
+        )
+
+    def _lost(self, call: StreamCall, request: Request) -> HeadraceError | None:
+        """Return why the caller of an open stream may no longer read it; None if it may."""
+        try:
+            caller = call.known_caller()
+        except HeadraceError as error:
+            return error
+        if all(map(caller.may_read, map(self._parts.catalog.owner_of, names_of(request)))):
+            return None
+        return UnauthenticatedError("the caller may no longer read this")
+
+    def _running(self, stream: BatchStream, opened: _Opened) -> Messages:
+        # A single batch has no successor to make while it is sent.
+        if opened.rank is None:
+            return stream
+        free = partial(self._schedule.is_processor_free, opened.call.caller)
+        return MessagesAhead(stream, is_worth_it=free)
+
+    def _share(self, caller: Caller, contents: Contents, registered: OpenStream) -> Share:
+        return Share(
+            self._budget,
+            caller.name,
+            recall=lambda: registered.end(_recalled_error()),
+            message_bytes=max(contents.max_chunk_bytes, contents.max_group_bytes),
+            streams=self._parts.config.max_streams,
+        )
+
+
+def _short_error() -> RebalanceError:
+    return RebalanceError(
+        "the cache of this server has become too small for this stream and others together; "
+        "reconnect to continue with fewer blocks in memory"
+    )
+
+
+def _recalled_error() -> PayloadLimitError:
+    return PayloadLimitError(
+        "this stream used more than its share of the server's memory, which others need; read "
+        "faster, use a smaller batch, or ask the operator for more --payload-bytes"
+    )

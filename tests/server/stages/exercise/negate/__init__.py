@@ -1,0 +1,97 @@
+"""An exercise: a stage that negates a column, with nothing outside of this folder."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any, Final
+
+import numpy as np
+from google.protobuf.descriptor_pb2 import FieldDescriptorProto, FileDescriptorProto
+from google.protobuf.message_factory import GetMessages
+from prometheus_client import Counter
+
+from headrace.errors import BadArgumentError, StepFailedError
+from headrace.server.batch.batch_values import Batch
+from headrace.server.batch.stage import Columns, ColumnStage, Work, wanted_column
+from headrace.server.layout.wire_columns import WireColumn
+from headrace.server.settings.server_config import ServerConfig
+from headrace.server.stream.stage_plugs import StageKind, StagePlug
+from headrace.server.telemetry.metrics import Metrics
+from headrace.v1 import shard_service_pb2 as pb
+
+# What protoc would make of: message Negate { string column = 1; }
+_FILE = FileDescriptorProto(name="exercise/negate.proto", package="exercise", syntax="proto3")
+_FILE.message_type.add(name="Negate").field.add(
+    name="column",
+    number=1,
+    type=FieldDescriptorProto.TYPE_STRING,
+    label=FieldDescriptorProto.LABEL_OPTIONAL,
+)
+NegateOptions: Final[Any] = GetMessages([_FILE])["exercise.Negate"]
+
+
+class Negate(ColumnStage):
+    """Change the sign of the numbers of a column.
+
+    Args:
+        name: The column.
+        negated: Counts numbers.
+    """
+
+    def __init__(self, name: str, negated: Counter) -> None:
+        self._name = name
+        self._negated = negated
+
+    def columns(self, before: Columns) -> dict[str, WireColumn]:
+        """Return the same columns, if the one has a sign."""
+        column = wanted_column(before, self._name, "negate", (pb.COLUMN_KIND_TENSOR,))
+        if column.dtype.kind not in "if":
+            raise BadArgumentError(
+                f"negate: column {self._name!r} is {column.dtype.name}, which has no sign; cast it "
+                "first",
+                field="stages",
+            )
+        return dict(before)
+
+    def cost(self, batch: Batch) -> int:
+        """Return the bytes of the column."""
+        return batch.columns[self._name].values.nbytes
+
+    def work(self, batch: Batch) -> Work[Batch]:
+        """Negate the column."""
+        found = batch.columns[self._name]
+        values: Any = found.values
+        if values.dtype.kind == "i" and (values == np.iinfo(values.dtype).min).any():
+            row = int(values.argmin())
+            raise StepFailedError(
+                f"negate: row {row} of column {self._name!r} is {values.min()}, whose opposite is "
+                "too large; cast it first",
+                column=self._name,
+                row=row,
+            )
+        yield
+        self._negated.inc(values.size)
+        return replace(batch, columns={**batch.columns, self._name: replace(found, values=-values)})
+
+
+def open_stages(config: ServerConfig, metrics: Metrics) -> StagePlug:
+    """Return the stage of a server."""
+    del config
+    negated = Counter("negated_total", "Numbers that were negated.", registry=metrics.registry)
+    return StagePlug(
+        [
+            StageKind[Any](
+                "negate",
+                NegateOptions,
+                lambda options, _: Negate(options.column, negated),
+                title=lambda options: f"negate@1-{options.column}",
+            )
+        ]
+    )
+
+
+def check(config: ServerConfig) -> Iterator[str]:
+    """Yield nothing: there are no settings."""
+    del config
+    yield from ()

@@ -1,0 +1,81 @@
+"""The stages that are installed, and what requests may say to them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+from google.protobuf import any_pb2
+from google.protobuf.descriptor import Descriptor
+from google.protobuf.message_factory import GetMessageClass
+
+from headrace.errors import BadArgumentError
+from headrace.server import ServerConfig
+from headrace.server.stream.stage_plugs import StageKind, open_stages
+from headrace.server.telemetry.metrics import Metrics
+from headrace.v1 import shard_service_pb2 as pb
+from headrace.v1.stages import packed
+
+_STAGES = open_stages(ServerConfig(datasets={"d": "/d"}), Metrics())
+_LIMITS = {
+    name: (kind, most) for kind in _STAGES.kinds.values() for name, most in kind.limits.items()
+}
+
+
+def _lists(kind: Descriptor, path: tuple[str, ...] = ()) -> Iterator[tuple[str, tuple[str, ...]]]:
+    """Yield the lists of a message and of those in it, by message and field, and their paths."""
+    nothing = GetMessageClass(kind)()
+    for field in kind.fields:
+        value = getattr(nothing, field.name)
+        if hasattr(value, "__len__") and not isinstance(value, str | bytes):
+            yield f"{kind.name}.{field.name}", (*path, field.name)
+        if field.message_type is not None:
+            yield from _lists(field.message_type, (*path, field.name))
+
+
+def test_every_list_of_every_stage_has_a_limit() -> None:
+    """A field that is added without one is found here; so is a limit of nothing."""
+    for kind in _STAGES.kinds.values():
+        assert set(kind.limits) == {name for name, _ in _lists(kind.options.DESCRIPTOR)}
+
+
+@pytest.mark.parametrize("name", _LIMITS)
+def test_one_more_than_the_limit_is_refused(name: str) -> None:
+    """As many as the limit are not; the error says what there may be."""
+    kind, most = _LIMITS[name]
+    path = next(path for each, path in _lists(kind.options.DESCRIPTOR) if each == name)
+    _STAGES.asked([_with(kind, path, most)])
+
+    with pytest.raises(BadArgumentError, match=f"it must have at most {most}") as caught:
+        _STAGES.asked([_with(kind, path, most + 1)])
+    assert path[-1] == caught.value.metadata["field"]
+
+
+def _with(kind: StageKind[pb.Cast], path: tuple[str, ...], count: int) -> any_pb2.Any:
+    """Return a stage with a given number of elements in the list at a path."""
+    options = at = kind.options()
+    for name in path[:-1]:
+        inner = getattr(at, name)
+        at = inner.add() if hasattr(inner, "add") else inner
+    values = getattr(at, path[-1])
+    for _ in range(count):
+        if hasattr(values, "add"):
+            values.add()
+        else:
+            is_text = at.DESCRIPTOR.fields_by_name[path[-1]].type == 9
+            values.append("a" if is_text else 1)
+    return packed(options)
+
+
+@pytest.mark.parametrize(
+    ("stage", "message"),
+    [
+        (any_pb2.Any(), r"stages\[0\] is a message without a type"),
+        (packed(pb.OrderSpec()), r"stages\[0\] is a headrace.v1.OrderSpec, which this server does"),
+        (any_pb2.Any(type_url="a/headrace.v1.Cast", value=b"\xff"), "cast, cannot be parsed"),
+    ],
+)
+def test_what_is_no_stage_is_refused(stage: any_pb2.Any, message: str) -> None:
+    """By its place and its type."""
+    with pytest.raises(BadArgumentError, match=message):
+        _STAGES.asked([stage])

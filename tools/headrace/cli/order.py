@@ -1,0 +1,320 @@
+"""`headrace order`: print the samples that a rank gets at a step, from manifests alone."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from headrace.cli.options.objects import ObjectCommand
+from headrace.cli.options.shared import (
+    missing_as_null_option,
+    order_options,
+    sharding_options,
+    utf8_text,
+)
+from headrace.cli.options.types import WEIGHTED_URL
+from headrace.cli.stored.shard_tables import Tables, read_tables
+from headrace.errors import TokenDatasetChangedError
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from headrace.client import Order, Sharding
+    from headrace.order import AnyOrder, EpochPlan, MixtureSpec, OrderSpec, RankBatch
+
+_WeightedUrl = tuple[str, float | None]
+_Ids = list[int] | list[str]
+
+
+@click.command(name="order", cls=ObjectCommand)
+@click.argument("specs", metavar="URL[=WEIGHT]...", nargs=-1, required=True, type=WEIGHTED_URL)
+@click.option(
+    "--global-batch-size",
+    type=click.IntRange(min=1),
+    required=True,
+    help="Samples per batch over all ranks.",
+)
+@sharding_options(leave=("global_batch_size", "deal"))
+@order_options(leave=("buckets",))
+@click.option(
+    "--batching",
+    type=click.Choice(["random", "stratified", "per_dataset"]),
+    default="random",
+    show_default=True,
+    help="How batches of a mixture are composed.",
+)
+@click.option(
+    "--epoch",
+    type=click.IntRange(min=0),
+    default=0,
+    show_default=True,
+    help="First epoch of the run; --find searches this epoch.",
+)
+@click.option(
+    "--step",
+    type=click.IntRange(min=0),
+    default=0,
+    show_default=True,
+    help="First step to show, counted from the beginning of the run across its epochs, as in "
+    "`headrace read`.",
+)
+@click.option(
+    "--batches",
+    type=click.IntRange(min=1),
+    default=1,
+    show_default=True,
+    help="Number of batches to show.",
+)
+@click.option(
+    "--mixture",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    help="JSON file with a mixture of the datasets at the URLs: repeat, choose, schedules.",
+)
+@click.option(
+    "--print-mixture",
+    is_flag=True,
+    help="Print the mixture as JSON instead, to edit and pass to --mixture.",
+)
+@click.option(
+    "--where",
+    "wheres",
+    metavar="EXPR",
+    multiple=True,
+    help="Only the samples for which this is true. The columns that it names are read. For several "
+    "URLs, give one for each; '' keeps all samples.",
+)
+@missing_as_null_option
+@click.option(
+    "--find",
+    "wanted",
+    metavar="ID[,ID...]",
+    help="Print the positions of these samples in the epoch, on all ranks, instead of batches.",
+)
+@click.option(
+    "--json",
+    "as_json",
+    is_flag=True,
+    help="Print one JSON object per batch, or per position found.",
+)
+def command(
+    *,
+    specs: tuple[_WeightedUrl, ...],
+    global_batch_size: int,
+    rank: int,
+    world_size: int,
+    sharding: Sharding,
+    seed: int,
+    shuffle: bool,
+    order: Order,
+    batching: str,
+    end: str,
+    epoch: int,
+    step: int,
+    batches: int,
+    mixture: Path | None,
+    print_mixture: bool,
+    wheres: tuple[str, ...],
+    missing_as_null: bool,
+    wanted: str | None,
+    as_json: bool,
+) -> None:
+    """Print the samples that a rank gets at a step, without a server.
+
+    The command reads only manifests, so any step of any epoch takes the same time. Several URLs
+    make a mixture, with WEIGHT as the proportion of a dataset. The ids of a mixture are printed as
+    DATASET:ID, with datasets counted from 0.
+
+    \b
+    headrace order s3://bucket/flights --global-batch-size 256 --step 1000 --rank 3 --world-size 8
+    headrace order s3://bucket/web=0.7 s3://bucket/books=0.3 --global-batch-size 256
+    headrace order s3://bucket/flights --global-batch-size 256 --world-size 8 --find 17,90210
+    """
+    from headrace.order import (  # noqa: PLC0415 - a command loads its layers when it is called
+        EndMode,
+        EpochPlan,
+        KeptMixtureOrder,
+        MixtureOrder,
+        dump_mixture,
+    )
+
+    spec = order.spec(seed=seed, shuffle=shuffle, unit=global_batch_size)
+    replication = sharding.replication
+    text = None
+    if mixture is not None:
+        text = utf8_text(lambda: mixture.read_text(encoding="utf-8"), option="--mixture")
+    tables = _read_tables(specs, wheres, missing_as_null=missing_as_null)
+    opened = _open_order(specs, tables, spec, batching=batching, mixture=text)
+    if print_mixture:
+        if not isinstance(opened, MixtureOrder | KeptMixtureOrder):
+            raise click.UsageError("--print-mixture needs several datasets.")
+        click.echo(dump_mixture(opened.spec))
+        return
+    plan = EpochPlan(
+        sample_count=opened.sample_count,
+        base=0,
+        global_batch_size=global_batch_size,
+        end=EndMode(end),
+    )
+    if wanted is not None:
+        for line in _found_lines(
+            opened, plan, wanted, epoch=epoch, ranks=(world_size, replication), as_json=as_json
+        ):
+            click.echo(line)
+        return
+    if not plan.batch_count:
+        raise click.UsageError(
+            f"an epoch of {opened.sample_count} samples has no batch of {global_batch_size}; use a "
+            "smaller --global-batch-size, or --end uneven."
+        )
+    format_line = _json_line if as_json else _text_line
+    for at in range(step, step + batches):
+        later, index = divmod(at, plan.batch_count)
+        batch = plan.batch(index, rank=rank, world_size=world_size, replication=replication)
+        ids = _ids(opened, epoch + later, batch)
+        click.echo(format_line(epoch + later, at, batch, ids))
+
+
+def _read_tables(
+    specs: Sequence[_WeightedUrl], wheres: tuple[str, ...], *, missing_as_null: bool
+) -> Tables:
+    if wheres and len(wheres) != len(specs):
+        raise click.UsageError(
+            f"--where: {len(wheres)} expressions for {len(specs)} URLs; expected one for each, "
+            "'' for no filter."
+        )
+    return read_tables([url for url, _ in specs], wheres, missing_as_null=missing_as_null)
+
+
+def _found_lines(
+    order: AnyOrder,
+    plan: EpochPlan,
+    wanted: str,
+    *,
+    epoch: int,
+    ranks: tuple[int, int],
+    as_json: bool,
+) -> Iterator[str]:
+    """Yield a line for each position of the samples, and for each sample without a position."""
+    from headrace.order import find_rows  # noqa: PLC0415
+
+    names = wanted.split(",")
+    world_size, replication = ranks
+    found = order.find_each(epoch, _sample_ids(order, names))
+    for name, positions in zip(names, found, strict=True):
+        rows = [
+            (position, row)
+            for position in positions.tolist()
+            for row in find_rows(plan, position, world_size=world_size, replication=replication)
+        ]
+        for position, row in rows:
+            place = {"step": row.index, "rank": row.rank, "row": row.row, "position": position}
+            if as_json:
+                yield json.dumps({"id": name, "epoch": epoch, **place})
+            else:
+                at = "  ".join(f"{key} {value}" for key, value in place.items())
+                yield f"id {name}  epoch {epoch}  {at}"
+        if not rows and not as_json:
+            yield f"id {name}  epoch {epoch}  not in the epoch: dropped, filtered out or not drawn"
+
+
+def _sample_ids(order: AnyOrder, names: Sequence[str]) -> NDArray[np.int64]:
+    """Return the ids in the order of sample ids in the printed form."""
+    import numpy as np  # noqa: PLC0415
+
+    from headrace.order import KeptMixtureOrder, KeptOrder, MixtureOrder  # noqa: PLC0415
+
+    is_mixture = isinstance(order, MixtureOrder | KeptMixtureOrder)
+    pattern = r"(\d+):(\d+)" if is_mixture else r"()(\d+)"
+    matches = [re.fullmatch(pattern, name.strip()) for name in names]
+    for name, match in zip(names, matches, strict=True):
+        if match is None:
+            form = "DATASET:ID, datasets counted from 0" if is_mixture else "a number"
+            raise click.UsageError(f"--find: {name!r} is not a sample id; expected {form}.")
+    pairs = [(int(match[1] or 0), int(match[2])) for match in matches if match is not None]
+    if isinstance(order, MixtureOrder | KeptMixtureOrder):
+        firsts = order.first_ids.tolist()
+    else:
+        whole = order.kept if isinstance(order, KeptOrder) else order
+        firsts = [0, whole.sample_count]
+    for dataset, sample in pairs:
+        count = firsts[dataset + 1] - firsts[dataset] if dataset + 1 < len(firsts) else 0
+        if sample >= count:
+            raise click.UsageError(
+                f"--find: dataset {dataset} has {count} samples, and no sample {sample}."
+            )
+    return np.array([firsts[dataset] + sample for dataset, sample in pairs], np.int64)
+
+
+def _json_line(epoch: int, step: int, batch: RankBatch, ids: _Ids) -> str:
+    return json.dumps({"epoch": epoch, "step": step, "position": batch.position, "ids": ids})
+
+
+def _text_line(epoch: int, step: int, batch: RankBatch, ids: _Ids) -> str:
+    return (
+        f"epoch {epoch}  step {step}  position {batch.position}  samples {len(ids)}  "
+        f"ids {','.join(map(str, ids))}"
+    )
+
+
+def _open_order(
+    specs: Sequence[_WeightedUrl],
+    tables: Tables,
+    spec: OrderSpec,
+    *,
+    batching: str,
+    mixture: str | None,
+) -> AnyOrder:
+    from headrace.order import (  # noqa: PLC0415
+        Batching,
+        MixtureDataset,
+        MixtureSpec,
+        load_mixture,
+    )
+
+    if mixture is not None:
+        loaded = load_mixture(mixture)
+        _check_fingerprints(loaded, tables.fingerprints)
+        return tables.mixture(loaded)
+    if len(specs) == 1:
+        return tables.order(spec)
+    datasets = tuple(
+        MixtureDataset(url, fingerprint, proportion=weight)
+        for (url, weight), fingerprint in zip(specs, tables.fingerprints, strict=True)
+    )
+    return tables.mixture(MixtureSpec(datasets, order=spec, batching=Batching(batching)))
+
+
+def _check_fingerprints(mixture: MixtureSpec, found: Sequence[str]) -> None:
+    wanted = [dataset.fingerprint for dataset in mixture.datasets]
+    if len(wanted) != len(found):
+        raise click.UsageError(
+            f"--mixture has {len(wanted)} datasets, but {len(found)} URLs are given."
+        )
+    for dataset, fingerprint in zip(mixture.datasets, found, strict=True):
+        if dataset.fingerprint != fingerprint:
+            raise TokenDatasetChangedError(
+                f"dataset {dataset.name!r} of the mixture has fingerprint {dataset.fingerprint}, "
+                f"but its URL has {fingerprint}: give the URLs in the mixture's order, or the "
+                "version that the mixture was made for"
+            )
+
+
+def _ids(order: AnyOrder, epoch: int, batch: RankBatch) -> _Ids:
+    from headrace.order import (  # noqa: PLC0415
+        KeptMixtureOrder,
+        MixtureOrder,
+        batch_sample_ids,
+    )
+
+    ids = batch_sample_ids(order, epoch, batch)
+    if not isinstance(order, MixtureOrder | KeptMixtureOrder):
+        return [int(sample) for sample in ids.tolist()]
+    datasets = order.first_ids.searchsorted(ids, side="right") - 1
+    own = ids - order.first_ids[datasets]
+    return [f"{d}:{s}" for d, s in zip(datasets.tolist(), own.tolist(), strict=True)]

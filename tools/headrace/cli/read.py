@@ -1,0 +1,255 @@
+"""`headrace read`: stream batches to the terminal, one line per batch."""
+
+from __future__ import annotations
+
+import base64
+import json
+from dataclasses import dataclass, replace
+from itertools import islice
+from typing import TYPE_CHECKING, TextIO, cast
+
+import click
+
+from headrace.cli.options.access import access_options
+from headrace.cli.options.objects import ObjectCommand
+from headrace.cli.options.shared import (
+    batch_size_option,
+    order_options,
+    sharding_options,
+    utf8_text,
+    where_option,
+)
+from headrace.cli.options.types import NOT_NEGATIVE, TARGET
+from headrace.errors import TokenMalformedError
+
+if TYPE_CHECKING:
+    from headrace.client import (
+        Access,
+        BatchEvent,
+        Mixture,
+        Order,
+        Place,
+        ReadOptions,
+        Sharding,
+    )
+    from headrace.order import OrderSpec
+
+
+@click.command(name="read", cls=ObjectCommand)
+@click.argument("target", metavar="TARGET", type=TARGET)
+@click.argument("dataset", metavar="[DATASET]", default="")
+@click.option(
+    "--mixture",
+    type=click.File(encoding="utf-8"),
+    metavar="FILE",
+    help="JSON file that describes a mixture of datasets, instead of DATASET.",
+)
+@batch_size_option
+@sharding_options()
+@order_options(leave=())
+@click.option("--columns", help="Columns to send, separated by commas.")
+@where_option
+@click.option(
+    "--epoch", type=click.IntRange(min=0), default=0, show_default=True, help="First epoch to read."
+)
+@click.option(
+    "--epochs",
+    type=click.IntRange(min=1),
+    default=1,
+    show_default=True,
+    help="Number of epochs to read.",
+)
+@click.option(
+    "--position",
+    type=click.IntRange(min=0),
+    default=0,
+    help="Number of samples to skip in the first epoch.",
+)
+@click.option("--token", help="Resume after the batch with this token (base64).")
+@click.option("--batches", type=click.IntRange(min=1), help="Stop after this many batches.")
+@click.option("--ids", is_flag=True, help="Print the sample ids of each batch.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object per line.")
+@click.option(
+    "--connect-s",
+    type=NOT_NEGATIVE,
+    default=10.0,
+    show_default=True,
+    help="Seconds to wait for the server.",
+)
+@access_options
+def command(
+    *,
+    target: str,
+    dataset: str,
+    mixture: TextIO | None,
+    batch_size: int,
+    rank: int,
+    world_size: int,
+    sharding: Sharding,
+    seed: int,
+    shuffle: bool,
+    order: Order,
+    end: str,
+    where: str,
+    columns: str | None,
+    epoch: int,
+    epochs: int,
+    position: int,
+    token: str | None,
+    batches: int | None,
+    ids: bool,
+    as_json: bool,
+    connect_s: float,
+    access: Access,
+) -> None:
+    """Stream batches of DATASET, and print one line per batch.
+
+    A line contains the epoch, the step, the position, the number of samples of this rank, and the
+    token that resumes after the batch. The same options always print the same lines. The ids of a
+    mixture are printed as DATASET:ID, with datasets counted from 0.
+
+    \b
+    headrace read localhost:50051 flights --batch-size 256 --ids
+    headrace read localhost:50051 flights --rank 1 --world-size 4 --json
+    headrace read feeder:50051 flights --tls-ca ca.pem --token-file token
+    headrace read localhost:50051 flights --where "origin = 'JFK' and month <= 6"
+    headrace read localhost:50051 --mixture mixture.json --ids
+    """
+    import numpy as np  # noqa: PLC0415 - a command loads its layers when it is called
+
+    from headrace.client import BatchEvent, BatchReader, Deadlines, read_mixture  # noqa: PLC0415
+
+    size = sharding.global_batch_size or batch_size * max(1, world_size // sharding.replication)
+    start = _Start(epoch, position, order.spec(seed=seed, shuffle=shuffle, unit=size), size)
+    if token is not None:
+        start = _start_after(token, sharding.global_batch_size)
+    text = None if mixture is None else utf8_text(mixture.read, option="--mixture")
+    options = _read_options(
+        start,
+        dataset=dataset,
+        mixture=None if text is None else read_mixture(text),
+        ranks=(rank, world_size),
+        sharding=sharding,
+        end=end,
+        columns=columns,
+        ids=ids,
+    )
+    reader = BatchReader(
+        [target],
+        replace(
+            options,
+            where=where,
+            buckets=order.buckets or 0,
+            end_epoch=start.epoch + epochs,
+        ),
+        place=start.place(),
+        deadlines=Deadlines(connect_s=connect_s),
+        allocate=lambda length: np.empty(length, dtype=np.uint8),
+        access=access,
+    )
+    format_line = _json_line if as_json else _text_line
+    found = (event for event in reader.events() if isinstance(event, BatchEvent))
+    for event in islice(found, batches):
+        click.echo(format_line(event))
+
+
+@dataclass(frozen=True, slots=True)
+class _Start:
+    """Where reading starts, in which order, and with which global batch size."""
+
+    epoch: int
+    position: int
+    order: OrderSpec
+    global_batch_size: int
+    token: bytes | None = None
+
+    def place(self) -> Place:
+        from headrace.client import Place  # noqa: PLC0415
+
+        return Place(self.epoch, self.position, self.token)
+
+
+def _start_after(text: str, global_batch_size: int | None) -> _Start:
+    from headrace.order import decode_token  # noqa: PLC0415
+
+    token = _token_bytes(text)
+    content = decode_token(token)
+    size = global_batch_size or content.global_batch_size
+    return _Start(content.epoch, content.position, content.spec, size, token)
+
+
+def _read_options(
+    start: _Start,
+    *,
+    dataset: str,
+    mixture: Mixture | None,
+    ranks: tuple[int, int],
+    sharding: Sharding,
+    end: str,
+    columns: str | None,
+    ids: bool,
+) -> ReadOptions:
+    from headrace.client import ReadOptions  # noqa: PLC0415
+    from headrace.client.options.deal import deal_of  # noqa: PLC0415
+    from headrace.order import EndMode  # noqa: PLC0415
+
+    rank, world_size = ranks
+    return ReadOptions(
+        dataset=dataset,
+        mixture=mixture,
+        order=start.order,
+        global_batch_size=start.global_batch_size,
+        rank=rank,
+        world_size=world_size,
+        replication=sharding.replication,
+        deal=deal_of(sharding.deal),
+        end=EndMode(end),
+        columns=tuple(filter(None, (columns or "").split(","))),
+        with_ids=ids,
+    )
+
+
+def _text_line(event: BatchEvent) -> str:
+    header = event.header
+    line = (
+        f"epoch {header.epoch}  step {header.step}  position {header.position}  "
+        f"samples {header.sample_count}  token {_token_text(event)}"
+    )
+    ids = _ids(event)
+    if ids is None:
+        return line
+    names = [":".join(map(str, each)) if isinstance(each, list) else str(each) for each in ids]
+    return f"{line}  ids {','.join(names)}"
+
+
+def _json_line(event: BatchEvent) -> str:
+    header = event.header
+    fields: dict[str, object] = {
+        "epoch": header.epoch,
+        "step": header.step,
+        "position": header.position,
+        "sample_count": header.sample_count,
+        "token": _token_text(event),
+    }
+    ids = _ids(event)
+    if ids is not None:
+        fields["ids"] = ids
+    return json.dumps(fields)
+
+
+def _ids(event: BatchEvent) -> list[int] | list[list[int]] | None:
+    view = event.columns.get("headrace.sample_id")
+    return None if view is None else cast("list[int]", view.values.tolist())
+
+
+def _token_text(event: BatchEvent) -> str:
+    return base64.b64encode(event.header.resume_token).decode("ascii")
+
+
+def _token_bytes(text: str) -> bytes:
+    try:
+        return base64.b64decode(text, validate=True)
+    except ValueError as error:
+        raise TokenMalformedError(
+            f"--token is not base64 ({error}); expected what `headrace read` printed after 'token'"
+        ) from error

@@ -1,0 +1,252 @@
+"""`headrace shuffle`: compare the cost and evenness of shuffle settings."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from headrace.cli.options.shared import missing_as_null_option, ramp_option, seed_option
+from headrace.cli.options.types import NOT_NEGATIVE, PICTURE, SIZE
+from headrace.cli.show.texts import size
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from headrace.cli.stored.order_cost import OrderCost
+    from headrace.order import Order, OrderSpec
+    from headrace.storage import OpenDataset
+
+# Longer epochs are not measured label by label; this many samples take 3 s.
+_MAX_MEASURED = 1 << 25
+_MAX_POINTS = 20_000
+
+
+@click.command(name="shuffle")
+@click.argument("url", metavar="URL")
+@click.option(
+    "--label",
+    metavar="COLUMN",
+    help="Measure how evenly the values of this column are distributed.",
+)
+@click.option(
+    "--run-bytes",
+    "runs",
+    type=SIZE,
+    multiple=True,
+    show_default="1MiB, 2MiB, 4MiB",
+    help="Bytes of neighbouring samples to read together; can be given several times.",
+)
+@click.option(
+    "--shuffle-bytes",
+    "memories",
+    type=SIZE,
+    multiple=True,
+    show_default="2GiB",
+    help="Bytes of samples to shuffle together, 0 for the whole epoch; can be given several times.",
+)
+@click.option(
+    "--lanes",
+    type=click.IntRange(min=1, max=64),
+    default=1,
+    show_default=True,
+    help="Number of parts of the data that are shuffled separately.",
+)
+@click.option(
+    "--batch-size",
+    type=click.IntRange(min=1),
+    default=256,
+    show_default=True,
+    help="Samples per batch over all ranks.",
+)
+@seed_option
+@ramp_option
+@click.option(
+    "--read",
+    "max_bytes",
+    type=SIZE,
+    default="1GiB",
+    show_default=True,
+    help="Maximum number of stored bytes to read for --label, in evenly spaced blocks.",
+)
+@click.option(
+    "--get-price",
+    type=NOT_NEGATIVE,
+    default=0.4,
+    show_default=True,
+    help="Price of a million reads.",
+)
+@click.option(
+    "--picture",
+    type=PICTURE,
+    help="Plot the order as PNG or SVG: place in storage against position in the epoch.",
+)
+@missing_as_null_option
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object per setting.")
+def command(
+    *,
+    url: str,
+    missing_as_null: bool,
+    label: str | None,
+    runs: tuple[int, ...],
+    memories: tuple[int, ...],
+    lanes: int,
+    batch_size: int,
+    seed: int,
+    ramp: bool,
+    max_bytes: int,
+    get_price: float,
+    picture: Path | None,
+    as_json: bool,
+) -> None:
+    """Compare shuffle settings for the dataset at URL.
+
+    For each setting, the command prints the memory that a server needs, the reads per GiB, their
+    price per TiB, and the bytes to read before the first batch. With --label, it also prints how
+    evenly epoch 1 distributes the values of a column: the variance of their counts in batches of
+    256, 1,024 and 4,096 samples relative to a uniform order, the number of distinct values in
+    1,024 samples, and the longest absence of a value in percent of the epoch.
+
+    \b
+    headrace shuffle s3://bucket/imagenet --label label
+    headrace shuffle s3://bucket/imagenet --run-bytes 4MiB --shuffle-bytes 8GiB --picture o.png
+    """
+    from headrace.cli.stored.order_cost import order_cost  # noqa: PLC0415 - needs NumPy
+    from headrace.order import OrderSpec  # noqa: PLC0415
+    from headrace.storage import SourceOptions, open_dataset  # noqa: PLC0415
+
+    options = SourceOptions(missing_as_null=missing_as_null)
+    with open_dataset(url, source_options=options) as dataset:
+        if not dataset.sample_count:
+            raise click.UsageError(f"{url} has no samples.")
+        labels = None if label is None else _labels(dataset, label, max_bytes=max_bytes)
+        orders = [
+            _order(
+                dataset,
+                OrderSpec(
+                    seed=seed,
+                    run_bytes=run,
+                    shuffle_bytes=memory,
+                    lanes=lanes,
+                    unit=max(batch_size, lanes),
+                    ramp=ramp,
+                ),
+            )
+            for run, memory in itertools.product(
+                runs or (1 << 20, 2 << 20, 4 << 20), memories or (2 << 30,)
+            )
+        ]
+        costs = [order_cost(dataset, order, labels, batch_size=batch_size) for order in orders]
+        rows = [
+            (order.spec, cost, cost.reads_per_gib * 1024 * get_price / 1e6)
+            for order, cost in zip(orders, costs, strict=True)
+        ]
+        if picture is not None:
+            _draw(orders, picture)
+    if as_json:
+        for row in rows:
+            click.echo(json.dumps(_facts(*row)))
+        return
+    click.echo(
+        f"{url}: {dataset.sample_count:,} samples, {size(dataset.raw_bytes)}, "
+        f"{size(dataset.stored_bytes)} stored"
+    )
+    _show(rows)
+    click.echo(
+        f"A server whose disk cache (--cache-dir) holds all {size(dataset.stored_bytes)} "
+        "reads each block only once in any order, so --shuffle-bytes 0 costs nothing."
+    )
+
+
+def _labels(dataset: OpenDataset, column: str, *, max_bytes: int) -> NDArray[np.int64] | None:
+    from headrace.cli.stored.labels import read_labels  # noqa: PLC0415 - needs the [storage] extra
+
+    if dataset.sample_count > _MAX_MEASURED:
+        click.echo(
+            f"an epoch of {dataset.sample_count:,} samples is too long to measure label by "
+            f"label; expected at most {_MAX_MEASURED:,}",
+            err=True,
+        )
+        return None
+    found = read_labels(dataset, column, max_bytes=max_bytes)
+    if found.read < found.blocks:
+        click.echo(
+            f"{found.read} of {found.blocks} blocks were read; samples between them are "
+            "assumed to have the previous label (--read reads more)",
+            err=True,
+        )
+    return found.labels
+
+
+def _order(dataset: OpenDataset, spec: OrderSpec) -> Order:
+    from headrace.order import Order, table_of  # noqa: PLC0415
+
+    return Order(spec, table_of(dataset.stretches()))
+
+
+def _facts(spec: OrderSpec, cost: OrderCost, price_per_tib: float) -> dict[str, object]:
+    facts = {
+        "run_bytes": spec.run_bytes,
+        "shuffle_bytes": spec.shuffle_bytes,
+        "memory_bytes": cost.memory_bytes,
+        "uniform": cost.is_uniform,
+        "reads_per_gib": cost.reads_per_gib,
+        "price_per_tib": price_per_tib,
+        "first_batch_bytes": cost.first_batch_bytes,
+    }
+    return facts | (asdict(cost.evenness) if cost.evenness else {})
+
+
+def _show(rows: Sequence[tuple[OrderSpec, OrderCost, float]]) -> None:
+    heads = ["run", "memory", "reads/GiB", "price/TiB", "first batch"]
+    if rows[0][1].evenness is not None:
+        heads += ["variance", "labels", "absence, mean", "absence, max"]
+    lines = [heads]
+    for spec, cost, price_per_tib in rows:
+        line = [
+            size(spec.run_bytes),
+            size(cost.memory_bytes) + (" (uniform)" if cost.is_uniform else ""),
+            f"{cost.reads_per_gib:,.0f}",
+            f"{price_per_tib:.2f}",
+            size(cost.first_batch_bytes),
+        ]
+        if cost.evenness is not None:
+            found = cost.evenness
+            line += [
+                " / ".join(f"{each:.2f}" for each in found.variances),
+                f"{found.labels:.0f}",
+                f"{found.absence:.1f} %",
+                f"{found.longest:.1f} %",
+            ]
+        lines.append(line)
+    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+    for line in lines:
+        cells = (cell.rjust(width) for cell, width in zip(line, widths, strict=True))
+        click.echo("  ".join(cells))
+
+
+def _draw(orders: Sequence[Order], path: Path) -> None:
+    import matplotlib as mpl  # noqa: PLC0415 - only where a picture is wanted
+
+    mpl.use("Agg")
+    import numpy as np  # noqa: PLC0415
+    from matplotlib import pyplot as plt  # noqa: PLC0415
+
+    figure, axes = plt.subplots(
+        1, len(orders), figsize=(5 * len(orders), 5), layout="constrained", squeeze=False
+    )
+    for order, axis in zip(orders, axes[0], strict=True):
+        count = order.sample_count
+        positions = np.unique(np.linspace(0, count - 1, min(_MAX_POINTS, count)).astype(np.int64))
+        axis.plot(positions, order.at(0, positions), ",", color="tab:blue")
+        spec = order.spec
+        axis.set(title=f"runs of {size(spec.run_bytes)}, {size(spec.shuffle_bytes)} of memory")
+        axis.set(xlabel="position in the epoch", ylabel="place in storage")
+    figure.savefig(path, dpi=120)
+    plt.close(figure)
