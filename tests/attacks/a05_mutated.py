@@ -214,8 +214,14 @@ def _end(call: Any) -> str:
                 call.cancel()
                 return "OK"
     except grpc.RpcError as error:
-        return str(error.code().name)
+        return "PENDING" if _is_pending(error) else str(error.code().name)
     return "OK"
+
+
+def _is_pending(error: grpc.RpcError) -> bool:
+    """Tell whether the server says that it is still at the filter, and when to ask again."""
+    details = dict(error.trailing_metadata() or ()).get("grpc-status-details-bin", b"")
+    return b"FILTER_PENDING" in details
 
 
 def _check(after: After) -> list[str]:
