@@ -6,8 +6,9 @@ import random
 import sys
 import time
 from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import grpc
 import pyarrow as pa
@@ -220,8 +221,10 @@ def _end(call: Any) -> str:
 
 def _is_pending(error: grpc.RpcError) -> bool:
     """Tell whether the server says that it is still at the filter, and when to ask again."""
-    details = dict(error.trailing_metadata() or ()).get("grpc-status-details-bin", b"")
-    return b"FILTER_PENDING" in details
+    found = cast("Sequence[tuple[str, bytes]]", error.trailing_metadata() or ())
+    return any(
+        key == "grpc-status-details-bin" and b"FILTER_PENDING" in value for key, value in found
+    )
 
 
 def _check(after: After) -> list[str]:
