@@ -23,6 +23,7 @@ from headrace.client import (
 )
 from headrace.order import EndMode, OrderSpec, decode_token
 from headrace.server import ServerConfig, start_server
+from headrace.server.stages.transforms import TransformSettings
 from support.datasets import write_dataset
 from support.transports import TRANSPORTS, feeds_for, listen_for, plain_memory
 
@@ -53,11 +54,11 @@ def address(
     )
     write_dataset(url, table, shard_samples=[30, 60], block_bytes=512)
     with pytest.MonkeyPatch.context() as patch, listen_for(request.param) as listen:
+        noise = ("noise=support.transforms:noise@1",)
         config = ServerConfig(
             datasets={"d": url},
             listen=listen,
-            transforms=("noise=support.transforms:noise@1",),
-            transform_timeout_s=60.0,
+            stages=(TransformSettings(transforms=noise, transform_timeout_s=60.0),),
         )
         patch.setenv("PYTHONPATH", str(Path(__file__).parents[1]), prepend=os.pathsep)
         with start_server(config) as server:

@@ -28,6 +28,7 @@ from headrace.bench.children import serving
 from headrace.cli.group import group, run
 from headrace.client import NumpyDataset, RemoteDataset
 from headrace.server import ServerConfig, start_server
+from headrace.server.stages.texts import TextSettings
 from support.datasets import write_dataset
 from support.images import image_bytes
 from support.pages import Block, Command, commands
@@ -80,7 +81,13 @@ class World:
         socket = f"unix:{self.folder}/server.sock"
         listen = ("127.0.0.1:0", "127.0.0.1:0", socket)
         server = self.stack.enter_context(
-            start_server(ServerConfig(datasets=datasets, listen=listen, tokenizers=self.tokenizers))
+            start_server(
+                ServerConfig(
+                    datasets=datasets,
+                    listen=listen,
+                    stages=(TextSettings(tokenizers=self.tokenizers),),
+                )
+            )
         )
         addresses = server.addresses
         self.serve_at(addresses[0])

@@ -16,7 +16,6 @@ import signal
 import sys
 import threading
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 from types import FrameType
 
@@ -25,7 +24,7 @@ from headrace.server.datasets.newest_versions import NewestVersions
 from headrace.server.process.forced_end import end_by
 from headrace.server.process.leases import Leases
 from headrace.server.rpc.server import start_server
-from headrace.server.settings.dataset_config import DatasetConfig
+from headrace.server.settings.config_layers import ConfigSource
 from headrace.server.settings.from_mapping import from_mapping
 from headrace.server.settings.server_config import ServerConfig
 from headrace.storage import StoreOptions
@@ -75,24 +74,23 @@ def _serve(options: argparse.Namespace, asked: threading.Event) -> None:
 
 
 def _config(options: argparse.Namespace) -> ServerConfig:
-    config = ServerConfig(
-        datasets=_datasets(options.sources, sys.stdin.read()),
-        listen=f"unix:{options.listen}",
+    flags = {
+        **json.loads(options.settings),
+        "listen": f"unix:{options.listen}",
         # Nobody else is there to take the streams over.
-        max_stream_s=0,
-        tokenizers=tuple(options.tokenizer),
-        item_nulls=options.item_nulls,
-        drain_s=_DRAIN_S,
-    )
-    if options.cache_bytes is None:
-        return config
-    return replace(config, cache_bytes=options.cache_bytes)
+        "max_stream_s": 0,
+        "drain_s": _DRAIN_S,
+        "datasets": _datasets(options.sources, sys.stdin.read()),
+    }
+    return ConfigSource(flags=flags).load()
 
 
-def _datasets(sources: Sequence[str], store: str) -> dict[str, DatasetConfig]:
-    options = from_mapping(StoreOptions, json.loads(store or "{}"), where="store")
+def _datasets(sources: Sequence[str], store: str) -> dict[str, object]:
+    options = json.loads(store or "{}")
+    # First, so that errors name it as the client does.
+    from_mapping(StoreOptions, options, where="store")
     pairs = (source.split("=", 1) for source in sources)
-    return {name: DatasetConfig(url=url, store=options) for name, url in pairs}
+    return {name: {"url": url, "store": options} for name, url in pairs}
 
 
 def _release_output() -> None:
@@ -109,9 +107,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--listen", required=True, help="path of the gRPC socket")
     parser.add_argument("--lease", required=True, type=Path, help="path of the lease socket")
     parser.add_argument("--lock", required=True, type=Path, help="path of the start lock")
-    parser.add_argument("--cache-bytes", type=int)
-    parser.add_argument("--tokenizer", action="append", default=[], metavar="NAME=FILE")
-    parser.add_argument("--item-nulls", action="store_true")
+    parser.add_argument("--settings", default="{}", help="other settings, as JSON")
     parser.add_argument("--linger-s", type=float, default=10.0)
     parser.add_argument("sources", nargs="+", metavar="NAME=URL")
     return parser

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import signal
-from dataclasses import fields
 from pathlib import Path
 
 import grpc
@@ -13,20 +12,22 @@ from click.testing import CliRunner
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from headrace.cli.serve import command
-from headrace.server import ServerConfig
+from headrace.server import server_settings
+from headrace.server.settings.from_mapping import stated_fields
 from support.command import run, serving
 from support.datasets import small_table, write_dataset
 from support.waiting import until
 
-# Too rich for one option: they stand in the file of --config.
-_FILE_ONLY: set[str] = set()
+
+def _every_name() -> set[str]:
+    return {one.name for kind in server_settings() for one in stated_fields(kind)}
 
 
 def test_every_setting_has_an_option() -> None:
     """What the server can be told it can be told on the command line."""
     options = {option.name for option in command.params}
 
-    assert {one.name for one in fields(ServerConfig)} - _FILE_ONLY <= options
+    assert _every_name() <= options
 
 
 def test_help_says_where_the_cache_size_comes_from() -> None:
@@ -48,7 +49,7 @@ def test_a_good_configuration_is_checked_and_shown(tmp_path: Path) -> None:
     shown = yaml.safe_load(done.stdout)
     assert 0 == done.returncode
     assert (7.0, 5, {"d": url}) == (shown["drain_s"], shown["max_streams"], shown["datasets"])
-    assert {one.name for one in fields(ServerConfig)} == set(shown)
+    assert _every_name() == set(shown)
     assert f"good: dataset d: 20 samples, fingerprint {manifest.fingerprint}" in done.stderr
 
 

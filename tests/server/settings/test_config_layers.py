@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import time
 import traceback
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -69,7 +70,7 @@ def test_a_file_says_everything(tmp_path: Path) -> None:
         item_nulls=True,
         log_format="json",
     )
-    assert expected == config
+    assert expected == replace(config, stages=())
 
 
 def test_the_later_layer_wins(tmp_path: Path) -> None:

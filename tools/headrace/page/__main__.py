@@ -18,6 +18,7 @@ from headrace.page.settings import PageSettings
 from headrace.server import DatasetConfig, ServerConfig, start_logging
 from headrace.server.access.callers import Access
 from headrace.server.process.reload import Reloader
+from headrace.server.stages.texts import TextSettings
 from headrace.server.stages.texts.tokenizers import load_tokenizers
 
 _log = logging.getLogger("headrace.page")  # this module is called __main__
@@ -35,8 +36,7 @@ def main(fd: int) -> int:
 
 def _serve(fd: int) -> None:
     connection = Connection(fd)
-    settings, source = connection.recv()
-    config = ServerConfig(**settings)
+    config, source = connection.recv()
     start_logging(config.log_level, config.log_format)
     datasets: list[Mapping[str, DatasetConfig]] = [config.dataset_configs]
 
@@ -56,7 +56,7 @@ def _serve(fd: int) -> None:
             access=Access(Path(config.tokens) if config.tokens else None),
             on_ready=watch.send_url,
             watch=watch,
-            tokenizers=load_tokenizers(config.tokenizers),
+            tokenizers=load_tokenizers(config.of_stage(TextSettings).tokenizers),
         )
 
 

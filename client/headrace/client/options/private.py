@@ -56,6 +56,18 @@ class PrivateServer:
                     field="private",
                 )
 
+    @property
+    def settings(self) -> dict[str, object]:
+        """The settings of the server that differ from the defaults, with the names of its file."""
+        paths = sorted((self.tokenizers or {}).items())
+        tokenizers = [f"{name}={Path(path).absolute()}" for name, path in paths]
+        stated = {
+            "cache_bytes": self.cache_bytes,
+            "tokenizers": tokenizers,
+            "item_nulls": self.item_nulls,
+        }
+        return {name: value for name, value in stated.items() if value}
+
 
 @dataclass(frozen=True, slots=True)
 class Fallback:

@@ -82,18 +82,14 @@ class JobServer:
     Attributes:
         place: The folder in which the processes of the job meet.
         sources: Name and URL of each dataset.
-        cache_bytes: Size of the cache; None for the server's default.
+        settings: Its other settings, as JSON.
         store: How it reaches their store, as JSON; empty for the environment's settings.
-        tokenizers: Name and absolute path of each tokenizer.
-        item_nulls: Whether it sends which items of lists are null.
     """
 
     place: Rendezvous
     sources: tuple[tuple[str, str], ...]
-    cache_bytes: int | None = None
+    settings: str = "{}"
     store: str = field(default="", repr=False)
-    tokenizers: tuple[tuple[str, str], ...] = ()
-    item_nulls: bool = False
 
     def address(self, stop: threading.Event, *, run: str, versions: dict[str, str]) -> str:
         """Return the address of the server; start it if it is not running.
@@ -173,13 +169,7 @@ class JobServer:
         place = self.place
         command = [sys.executable, "-P", "-m", "headrace.server", "--listen", str(listen)]
         command += ["--lease", str(place.lease), "--lock", str(place.lock)]
-        command += ["--linger-s", str(LINGER_S)]
-        if self.cache_bytes is not None:
-            command += ["--cache-bytes", str(self.cache_bytes)]
-        for name, path in self.tokenizers:
-            command += ["--tokenizer", f"{name}={path}"]
-        if self.item_nulls:
-            command.append("--item-nulls")
+        command += ["--linger-s", str(LINGER_S), "--settings", self.settings]
         return [*command, "--", *(f"{name}={url}" for name, url in self.sources)]
 
 
@@ -237,21 +227,17 @@ class PrivateEndpoints:
 def private_server(
     sources: Mapping[str, str],
     *,
-    cache_bytes: int | None = None,
+    settings: Mapping[str, object] | None = None,
     store: Mapping[str, object] | None = None,
-    tokenizers: Mapping[str, str | Path] | None = None,
-    item_nulls: bool = False,
 ) -> JobServer:
     """Describe the private server of this process's job; nothing is started.
 
     Args:
         sources: URL by name, or ``INDEX from SOURCE``. Local paths may be relative to the working
             folder.
-        cache_bytes: Size of its cache; None for the server's default.
+        settings: Its other settings, with the names of a server's file; None for the defaults.
         store: How it reaches their store, with the names of a dataset's ``store`` in a server's
             file; None for the environment's settings.
-        tokenizers: File of each tokenizer by name; None for no tokenizers.
-        item_nulls: Whether it sends which items of lists are null.
 
     Raises:
         BadArgumentError: ``store`` contains other values than strings, numbers and mappings.
@@ -259,15 +245,9 @@ def private_server(
     """
     named = tuple(sorted((name, _absolute(url)) for name, url in sources.items()))
     reached = _json_of(store)
-    known = tuple(
-        sorted((name, str(Path(path).absolute())) for name, path in (tokenizers or {}).items())
-    )
-    settings = [*(f"{name}={url}" for name, url in named), str(cache_bytes), reached]
-    # Without these options, the key is the same as before they existed.
-    settings += [f"tokenizer {name}={path}" for name, path in known]
-    settings += ["item nulls"] * item_nulls
-    place = rendezvous_of(settings, os.environ)
-    return JobServer(place, named, cache_bytes, reached, known, item_nulls)
+    others = json.dumps(settings or {}, sort_keys=True)
+    shared = [*(f"{name}={url}" for name, url in named), others, reached]
+    return JobServer(rendezvous_of(shared, os.environ), named, others, reached)
 
 
 def new_run(place: Rendezvous) -> str:

@@ -63,13 +63,7 @@ def lane_of(rank: int, *, world_size: int, replication: int, lanes: int) -> int 
 
 
 def _private(urls: Mapping[str, str | None], private: PrivateServer) -> PrivateEndpoints:
-    server = private_server(
-        _known(urls),
-        cache_bytes=private.cache_bytes,
-        store=private.store,
-        tokenizers=private.tokenizers,
-        item_nulls=private.item_nulls,
-    )
+    server = private_server(_known(urls), settings=private.settings, store=private.store)
     return PrivateEndpoints(server, new_run(server.place))
 
 

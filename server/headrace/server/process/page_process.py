@@ -21,7 +21,6 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import fields
 from multiprocessing.connection import Connection
 from typing import Final
 
@@ -150,7 +149,7 @@ class _Page:
             if self._ending.is_set():
                 process.terminate()
         with Connection(ours.detach()) as connection, suppress(EOFError, OSError):
-            connection.send((_settings(self._config), self._source))
+            connection.send((self._config, self._source))
             self._answer(connection)
         with suppress(subprocess.TimeoutExpired):
             process.wait(_END_S)
@@ -169,8 +168,3 @@ class _Page:
                 continue
             connection.send_bytes(json.dumps(self._status()).encode())
             self._ending.wait(_PAUSE_S)
-
-
-def _settings(config: ServerConfig) -> dict[str, object]:
-    settings = {one.name: getattr(config, one.name) for one in fields(config)}
-    return {**settings, "datasets": dict(config.datasets)}

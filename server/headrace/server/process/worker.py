@@ -16,7 +16,7 @@ from dataclasses import replace
 from multiprocessing.connection import Connection
 from multiprocessing.reduction import recv_handle
 from queue import Empty, SimpleQueue
-from typing import Any, cast
+from typing import cast
 
 from headrace.errors import HeadraceError
 from headrace.server.batch.freed_memory import keep_freed_memory
@@ -54,8 +54,7 @@ class _Worker:
     """Handles the supervisor's messages."""
 
     def __init__(self, start: Start, connection: Connection, memory: list[Shared]) -> None:
-        settings: dict[str, Any] = start.settings
-        self.config = ServerConfig(**settings)
+        self.config = start.config
         self.source = start.source
         # A queue, since an event's lock may be held by what a signal's handler interrupts.
         self.asked: SimpleQueue[None] = SimpleQueue()

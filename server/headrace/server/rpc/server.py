@@ -47,7 +47,7 @@ from headrace.server.rpc.listen import GRPC_OPTIONS, SHARED_PORT_OPTIONS, bind
 from headrace.server.rpc.roster import Roster
 from headrace.server.rpc.self_call import self_called
 from headrace.server.rpc.shard_service import SERVICE, ShardService
-from headrace.server.settings.server_config import ServerConfig, fixed_settings
+from headrace.server.settings.server_config import ServerConfig, unchangeable
 from headrace.server.stream.open_streams import OpenStreams
 from headrace.server.stream.parts import Parts
 from headrace.server.telemetry.metrics import Metrics
@@ -215,8 +215,7 @@ class Server:
             Whether all datasets could be opened. Another reload with the same settings tries the
             others again.
         """
-        held = [n for n in fixed_settings(config) if getattr(config, n) != getattr(self._config, n)]
-        if held:
+        if held := unchangeable(config, self._config):
             _log.warning("a restart is needed for: %s", ", ".join(held))
         return not self._roster.change_to(config.dataset_configs)
 

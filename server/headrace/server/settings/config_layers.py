@@ -7,14 +7,16 @@ of the file, or serve another URL under one of its names.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 from headrace.arguments import joined_sources
 from headrace.errors import ConfigurationError
 from headrace.server.settings.config_file import read_config_file
-from headrace.server.settings.from_mapping import from_mapping
+from headrace.server.settings.from_mapping import from_mappings, stated_fields
 from headrace.server.settings.server_config import ServerConfig
+from headrace.server.settings.stage_settings import stage_settings
 
 PREFIX = "HEADRACE_"
 
@@ -57,7 +59,15 @@ class ConfigSource:
                 )
             datasets.update(named)
             stated.update(layer)
-        return from_mapping(ServerConfig, {"datasets": datasets, **stated}, where="")
+        settings = {"datasets": datasets, **stated}
+        made: list[Any] = from_mappings(server_settings(), settings, where="")
+        config: ServerConfig = made[0]
+        return replace(config, stages=tuple(made[1:]))
+
+
+def server_settings() -> tuple[Any, ...]:
+    """Return the classes whose fields are settings of a server: its own, and those of stages."""
+    return (ServerConfig, *stage_settings())
 
 
 def ignored_variables(environment: Mapping[str, str]) -> list[str]:
@@ -65,19 +75,23 @@ def ignored_variables(environment: Mapping[str, str]) -> list[str]:
 
     Kubernetes sets some for each service, so they are reported, not refused.
     """
-    known = {PREFIX + one.name.upper() for one in fields(ServerConfig)} | {PREFIX + "CONFIG"}
+    known = {PREFIX + name.upper() for name in (*_names(), "config")}
     return sorted(name for name in environment if name.startswith(PREFIX) and name not in known)
 
 
 def _from_environment(environment: Mapping[str, str]) -> dict[str, object]:
     found: dict[str, object] = {
-        one.name: environment[PREFIX + one.name.upper()]
-        for one in fields(ServerConfig)
-        if PREFIX + one.name.upper() in environment and one.name not in _NOT_FROM_TEXT
+        name: environment[PREFIX + name.upper()]
+        for name in _names()
+        if PREFIX + name.upper() in environment and name not in _NOT_FROM_TEXT
     }
     if PREFIX + "DATASETS" in environment:
         found["datasets"] = _named_urls(environment[PREFIX + "DATASETS"])
     return found
+
+
+def _names() -> list[str]:
+    return [one.name for kind in server_settings() for one in stated_fields(kind)]
 
 
 def _named_urls(text: str) -> dict[str, object]:

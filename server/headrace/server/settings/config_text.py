@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import Field, fields, is_dataclass
+from dataclasses import Field, is_dataclass
+from typing import Any
 
 import yaml
 
+from headrace.server.settings.from_mapping import stated_fields
 from headrace.server.settings.server_config import ServerConfig
 from headrace.storage import HIDDEN, safe_url
 
@@ -16,12 +18,19 @@ def config_text(config: ServerConfig) -> str:
 
     Fields that ``repr`` leaves out are hidden, as are users, passwords and queries in URLs.
     """
-    return yaml.safe_dump(_shown(config), sort_keys=False, allow_unicode=True)
+    shown = _shown_fields(config)
+    for each in config.stages:
+        shown |= _shown_fields(each)
+    return yaml.safe_dump(shown, sort_keys=False, allow_unicode=True)
+
+
+def _shown_fields(value: Any) -> dict[str, object]:
+    return {one.name: _shown_field(one, getattr(value, one.name)) for one in stated_fields(value)}
 
 
 def _shown(value: object) -> object:
     if is_dataclass(value) and not isinstance(value, type):
-        return {one.name: _shown_field(one, getattr(value, one.name)) for one in fields(value)}
+        return _shown_fields(value)
     if isinstance(value, Mapping):
         return {str(key): _shown(one) for key, one in value.items()}
     if isinstance(value, tuple | list):

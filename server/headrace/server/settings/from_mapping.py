@@ -9,7 +9,8 @@ from __future__ import annotations
 import difflib
 import re
 import types
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import MISSING, Field, dataclass, fields, is_dataclass
 from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
@@ -24,11 +25,19 @@ _TRUTH = {"true": True, "yes": True, "1": True, "false": False, "no": False, "0"
 
 
 def from_mapping(kind: type[_Settings], stated: object, *, where: str) -> _Settings:
-    """Return settings of one kind.
+    """Return settings of one kind; see `from_mappings`."""
+    (made,) = from_mappings((kind,), stated, where=where)
+    return made
+
+
+def from_mappings(
+    kinds: Sequence[type[_Settings]], stated: object, *, where: str
+) -> list[_Settings]:
+    """Return settings of several kinds, which stand side by side.
 
     Args:
-        kind: A dataclass.
-        stated: A mapping from the names of its fields to values.
+        kinds: Dataclasses, whose fields have different names.
+        stated: A mapping from the names of their fields to values.
         where: The place in messages, such as ``datasets.flights``.
 
     Raises:
@@ -38,18 +47,28 @@ def from_mapping(kind: type[_Settings], stated: object, *, where: str) -> _Setti
     if not isinstance(stated, Mapping):
         raise ConfigurationError(
             f"{where} is {_kind_of(stated)}; expected keys and values, such as "
-            f"{_known(kind)[0].name}: …"
+            f"{stated_fields(kinds[0])[0].name}: …"
         )
-    known = {field.name: field for field in _known(kind)}
-    hints = get_type_hints(kind)
+    known = [one.name for kind in kinds for one in stated_fields(kind)]
     for key in stated:
         if key not in known:
-            raise ConfigurationError(_unknown(where, key, list(known)))
+            raise ConfigurationError(_unknown(where, key, known))
+    twice = [name for name, count in Counter(known).items() if count > 1]
+    if twice:
+        raise ConfigurationError(f"two settings are named {twice[0]!r}; rename that of the stage")
+    return [_made(kind, stated, where) for kind in kinds]
+
+
+def _made(kind: type[_Settings], stated: Mapping[Any, object], where: str) -> _Settings:
+    known = {one.name: one for one in stated_fields(kind)}
+    hints = get_type_hints(kind)
     missing = [name for name, one in known.items() if _is_needed(one) and name not in stated]
     if missing:
         raise ConfigurationError(f"{where or 'the configuration'} lacks {', '.join(missing)}")
     values = {}
     for key, value in stated.items():
+        if key not in known:
+            continue
         place = _Place(f"{where}.{key}".lstrip("."), key, not known[key].repr)
         values[key] = _value(value, hints[key], place)
     try:
@@ -173,8 +192,12 @@ def _is_needed(one: Field[Any]) -> bool:
     return one.default is MISSING and one.default_factory is MISSING
 
 
-def _known(kind: type) -> tuple[Field[Any], ...]:
-    return tuple(fields(kind))
+def stated_fields(kind: Any) -> list[Field[Any]]:
+    """Return the fields of a dataclass that files and options can set.
+
+    Those with the metadata ``is_stated``: False are made otherwise.
+    """
+    return [one for one in fields(kind) if one.metadata.get("is_stated", True)]
 
 
 def _kind_of(value: object) -> str:

@@ -3,23 +3,42 @@
 from __future__ import annotations
 
 import ipaddress
-import math
 import re
-from collections.abc import Mapping
-from dataclasses import dataclass, fields, replace
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, fields, replace
 from types import MappingProxyType
-from typing import Literal
+from typing import Any, Literal, TypeVar
 
 from headrace.errors import ConfigurationError
 from headrace.server.settings.dataset_config import DatasetConfig
+from headrace.server.settings.numbers import check_numbers
+from headrace.server.settings.stage_settings import StageSettings
 
 LogLevel = Literal["debug", "info", "warning", "error"]
 LogFormat = Literal["console", "json"]
 
 _MIB = 1024 * 1024
 # `item_nulls` is a default of datasets, so it changes with them.
-_CHANGEABLE = frozenset({"datasets", "item_nulls"})
+_CHANGEABLE = frozenset({"datasets", "item_nulls", "stages"})
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
+_LEAST = {
+    "cache_bytes": 1,
+    "workers": 0,
+    "cache_dir_bytes": 1,
+    "ring_bytes": 0,
+    "prefetch_bytes": 0,
+    "fetch_threads": 1,
+    "max_streams": 1,
+    "max_streams_per_peer": 0,
+    "max_batch_bytes": 1,
+    "payload_bytes": 1,
+    "step_threads": 0,
+    "max_stream_s": 0,
+    "drain_s": 0,
+}
+_POSITIVE = ("request_timeout_s", "heartbeat_s", "store_timeout_s", "step_timeout_s")
+
+_Stage = TypeVar("_Stage", bound=StageSettings)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,21 +113,13 @@ class ServerConfig:
             arbitrary: no training loop waits that long for a batch.
         step_threads: Maximum number of threads that decode images and make tokens, for all streams
             together; 0 means one per processor that the process may use.
-        decoded_cache_bytes: Maximum memory for decoded images, kept for other ranks, jobs and
-            epochs; 0 keeps none.
         otlp_endpoint: ``http://host:port`` of the OpenTelemetry collector to send traces to; empty
             for none. Needs the packages of the ``[otel]`` extra.
-        transforms: Functions that requests may name, each as ``NAME=module:function@version``;
-            docs/operations.md describes them.
-        tokenizers: Tokenizers that requests may name, or with which stored lengths were counted,
-            each as ``NAME=FILE``, where FILE is a tokenizer.json of Hugging Face. Needs the package
-            of the ``[tokenize]`` extra.
-        transform_workers: Maximum number of processes per transform. The default is arbitrary.
-        transform_timeout_s: How long a transform may work on one batch. The default is as long as
-            clients commonly tolerate silence.
         log_level: The lowest level of events to log; those of other packages are logged from
             ``warning`` on.
         log_format: ``console`` or ``json``; both write one line per event.
+        stages: The settings of stages, which files, variables and options have among these; an
+            object for each folder of stages, or none for its defaults.
     """
 
     datasets: Mapping[str, str | DatasetConfig]
@@ -142,14 +153,10 @@ class ServerConfig:
     store_timeout_s: float = 120.0
     step_timeout_s: float = 60.0
     step_threads: int = 0
-    decoded_cache_bytes: int = 0
     otlp_endpoint: str = ""
-    transforms: tuple[str, ...] = ()
-    tokenizers: tuple[str, ...] = ()
-    transform_workers: int = 2
-    transform_timeout_s: float = 30.0
     log_level: LogLevel = "info"
     log_format: LogFormat = "console"
+    stages: tuple[StageSettings, ...] = field(default=(), metadata={"is_stated": False})
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "datasets", MappingProxyType(dict(self.datasets)))
@@ -158,8 +165,14 @@ class ServerConfig:
             object.__setattr__(self, "listen", listen)
         self._check_datasets()
         self._check_addresses()
-        self._check_numbers()
+        check_numbers(self, least=_LEAST, positive=_POSITIVE)
+        self._check_stages()
         self._check_security()
+
+    def __reduce__(self) -> tuple[Callable[..., ServerConfig], tuple[dict[str, Any]]]:
+        # The view of the datasets cannot be pickled.
+        values = {one.name: getattr(self, one.name) for one in fields(self)}
+        return _made, ({**values, "datasets": dict(self.datasets)},)
 
     @property
     def dataset_configs(self) -> Mapping[str, DatasetConfig]:
@@ -176,6 +189,10 @@ class ServerConfig:
     def ring_users(self) -> frozenset[int]:
         """Return the ids of users that may have rings besides the server's own."""
         return frozenset(map(int, _parts(self.ring_uids)))
+
+    def of_stage(self, kind: type[_Stage]) -> _Stage:
+        """Return the settings of a folder of stages."""
+        return next((each for each in self.stages if isinstance(each, kind)), None) or kind()
 
     def _settled(self, given: str | DatasetConfig) -> DatasetConfig:
         config = DatasetConfig(url=given) if isinstance(given, str) else given
@@ -228,39 +245,15 @@ class ServerConfig:
                 f"unix_mode is {self.unix_mode:#o}; it must be in [0, 0o777], such as 0o660"
             )
 
-    def _check_numbers(self) -> None:
-        for name, least in (
-            ("cache_bytes", 1),
-            ("workers", 0),
-            ("cache_dir_bytes", 1),
-            ("ring_bytes", 0),
-            ("prefetch_bytes", 0),
-            ("fetch_threads", 1),
-            ("max_streams", 1),
-            ("max_streams_per_peer", 0),
-            ("max_batch_bytes", 1),
-            ("payload_bytes", 1),
-            ("step_threads", 0),
-            ("decoded_cache_bytes", 0),
-            ("transform_workers", 1),
-            ("max_stream_s", 0),
-            ("drain_s", 0),
-        ):
-            if not least <= getattr(self, name) < math.inf:
-                raise ConfigurationError(
-                    f"{name} is {getattr(self, name)}; it must be {least} or more, and finite"
-                )
-        for name in (
-            "request_timeout_s",
-            "heartbeat_s",
-            "store_timeout_s",
-            "step_timeout_s",
-            "transform_timeout_s",
-        ):
-            if not 0 < getattr(self, name) < math.inf:
-                raise ConfigurationError(
-                    f"{name} is {getattr(self, name)}; it must be above 0, and finite"
-                )
+    def _check_stages(self) -> None:
+        kinds = [type(each) for each in self.stages]
+        twice = [kind.__name__ for kind in kinds if kinds.count(kind) > 1]
+        if twice:
+            raise ConfigurationError(f"stages has two {twice[0]}; give one")
+
+
+def _made(values: dict[str, Any]) -> ServerConfig:
+    return ServerConfig(**values)
 
 
 def _parts(text: str) -> list[str]:
@@ -285,9 +278,18 @@ def is_reached(address: str) -> bool:
     return not (mapped or found).is_loopback
 
 
-def fixed_settings(config: ServerConfig) -> list[str]:
-    """Return the names of the settings that a running server cannot change."""
-    return [one.name for one in fields(config) if one.name not in _CHANGEABLE]
+def unchangeable(config: ServerConfig, running: ServerConfig) -> list[str]:
+    """Return the names of the settings in which a running server cannot follow another config."""
+    pairs: list[tuple[Any, Any]] = [
+        (config, running),
+        *((each, running.of_stage(type(each))) for each in config.stages),
+    ]
+    return [
+        one.name
+        for new, old in pairs
+        for one in fields(new)
+        if one.name not in _CHANGEABLE and getattr(new, one.name) != getattr(old, one.name)
+    ]
 
 
 def split_address(address: str) -> tuple[str, int]:

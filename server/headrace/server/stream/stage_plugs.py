@@ -1,17 +1,14 @@
 """The kinds of stages that a server has, and what requests and tokens say about them.
 
-A folder of `headrace.server.stages` is a plug. It has two functions: ``open_stages(config,
-metrics)`` returns a `StagePlug`, and ``check(config)`` yields what is good about its settings.
+A folder of `headrace.server.stages` is a plug: it has a subclass of `StagePlug` named ``Plug``.
 """
 
 from __future__ import annotations
 
-import importlib
-import pkgutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
-from typing import Any, Generic, NamedTuple, Protocol, TypeVar, cast
+from typing import Any, ClassVar, Generic, NamedTuple, TypeVar
 
 from google.protobuf.any_pb2 import Any as AnyMessage
 from google.protobuf.message import DecodeError, Message
@@ -25,13 +22,12 @@ from headrace.server.layout.wire_columns import WireColumn
 from headrace.server.plan.list_limits import ListLimits
 from headrace.server.plan.stream_request import BatchesRequest
 from headrace.server.settings.server_config import ServerConfig
+from headrace.server.settings.stage_settings import StageSettings, stage_folders
 from headrace.server.telemetry.metrics import Metrics
 from headrace.v1 import shard_service_pb2 as pb
 
 MAX_STAGES = 64
 """The most stages of a request."""
-
-_FOLDERS = "headrace.server.stages"
 
 _Options = TypeVar("_Options", bound=Message)
 
@@ -98,11 +94,32 @@ class StagePlug:
     """The stages of one folder, on one server.
 
     Args:
+        config: The server's settings, which include those of the folder.
+        metrics: Where the folder adds its own.
+
+    Attributes:
+        settings: The class of the folder's settings.
         kinds: The kinds of stages that requests may ask for.
+
+    Raises:
+        ConfigurationError: A setting cannot be used.
     """
 
-    def __init__(self, kinds: Sequence[StageKind[Any]] = ()) -> None:
-        self.kinds = kinds
+    settings: ClassVar[type[StageSettings]] = StageSettings
+    kinds: Sequence[StageKind[Any]] = ()
+
+    def __init__(self, config: ServerConfig, metrics: Metrics) -> None:
+        """Open what the stages use."""
+
+    @classmethod
+    def check(cls, config: ServerConfig) -> Iterator[str]:
+        """Check the folder's settings, and yield what is good about them.
+
+        Raises:
+            ConfigurationError: A setting cannot be used.
+        """
+        del config
+        yield from ()
 
     def close(self) -> None:
         """Free what the stages use; all streams have ended."""
@@ -136,12 +153,6 @@ class StagePlug:
         """
         del served, columns
         return None
-
-
-class _Folder(Protocol):
-    def open_stages(self, config: ServerConfig, metrics: Metrics) -> StagePlug: ...
-
-    def check(self, config: ServerConfig) -> Iterator[str]: ...
 
 
 class Stages:
@@ -269,8 +280,8 @@ def open_stages(config: ServerConfig, metrics: Metrics) -> Stages:
     """
     with ExitStack() as stack:
         plugs = []
-        for folder in _folders():
-            plugs.append(folder.open_stages(config, metrics))
+        for folder in stage_folders():
+            plugs.append(folder.Plug(config, metrics))
             stack.callback(plugs[-1].close)
         stack.pop_all()
     return Stages(plugs)
@@ -282,11 +293,5 @@ def check_stages(config: ServerConfig) -> Iterator[str]:
     Raises:
         ConfigurationError: A setting cannot be used.
     """
-    for folder in _folders():
-        yield from folder.check(config)
-
-
-def _folders() -> list[_Folder]:
-    package = importlib.import_module(_FOLDERS)
-    names = sorted(each.name for each in pkgutil.iter_modules(package.__path__) if each.ispkg)
-    return [cast("_Folder", importlib.import_module(f"{_FOLDERS}.{name}")) for name in names]
+    for folder in stage_folders():
+        yield from folder.Plug.check(config)

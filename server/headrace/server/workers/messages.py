@@ -18,6 +18,7 @@ from prometheus_client import Metric
 from headrace.errors import HeadraceError
 from headrace.server.settings.config_layers import ConfigSource
 from headrace.server.settings.dataset_config import DatasetConfig
+from headrace.server.settings.server_config import ServerConfig
 
 Blocks = NDArray[np.int64]
 
@@ -27,12 +28,12 @@ class Start:
     """To a worker, first: its settings. Three descriptors follow: arena, header, desk.
 
     Attributes:
-        settings: The settings of its `ServerConfig`, by name.
+        config: Its settings.
         source: Where the configuration is read again from.
         sizes: The sizes of arena, header and desk in bytes.
     """
 
-    settings: dict[str, object]
+    config: ServerConfig
     source: ConfigSource | None
     sizes: tuple[int, int, int]
 

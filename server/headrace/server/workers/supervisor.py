@@ -26,7 +26,7 @@ import sys
 import threading
 import time
 from contextlib import ExitStack, closing
-from dataclasses import fields, replace
+from dataclasses import replace
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any, Self
@@ -327,9 +327,9 @@ class Supervisor:
             on_message=lambda message: self._note(member, message),
         )
         memory = (self._arena.shared, self._arena.header, desk)
-        settings = _settings(self._config, self.addresses, self.health_address)
+        config = _config(self._config, self.addresses, self.health_address)
         session.post(
-            Start(settings, self._source, (memory[0].size, memory[1].size, memory[2].size)),
+            Start(config, self._source, (memory[0].size, memory[1].size, memory[2].size)),
             *memory,
         )
         with self._changed:
@@ -411,11 +411,9 @@ def start_supervisor(config: ServerConfig, *, source: ConfigSource | None = None
     return supervisor
 
 
-def _settings(
-    config: ServerConfig, addresses: tuple[str, ...], health_address: str
-) -> dict[str, object]:
-    """Return the settings of one worker, by name."""
-    own = replace(
+def _config(config: ServerConfig, addresses: tuple[str, ...], health_address: str) -> ServerConfig:
+    """Return the settings of one worker."""
+    return replace(
         config,
         listen=addresses,
         health_listen=health_address,
@@ -425,8 +423,6 @@ def _settings(
         cache_bytes=max(1, config.cache_bytes // config.workers),
         max_streams=math.ceil(config.max_streams / config.workers),
         payload_bytes=max(1, config.payload_bytes // config.workers),
-        decoded_cache_bytes=config.decoded_cache_bytes // config.workers,
+        stages=tuple(each.of_worker(config.workers) for each in config.stages),
         workers=0,
     )
-    settings = {one.name: getattr(own, one.name) for one in fields(own)}
-    return {**settings, "datasets": dict(own.datasets)}

@@ -3,15 +3,31 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
+from types import ModuleType
 from urllib.request import urlopen
 
+import click
 import grpc
 import pyarrow as pa
 import pytest
+from click.testing import CliRunner
 
 import headrace.server.stages
-from headrace.server import Server, ServerConfig, start_server
+from headrace.cli.options.objects import ObjectCommand
+from headrace.cli.options.server_settings import server_options
+from headrace.errors import ConfigurationError
+from headrace.server import (
+    ConfigSource,
+    Server,
+    ServerConfig,
+    config_text,
+    ignored_variables,
+    start_server,
+)
+from headrace.server.settings.server_config import unchangeable
+from headrace.server.settings.stage_settings import StageSettings, stage_folders
 from headrace.v1 import shard_service_pb2 as pb
 from headrace.v1.stages import packed
 from server.stages.exercise.negate import NegateOptions
@@ -21,9 +37,20 @@ from support.served import TIMEOUT_S, Transcript, failure_of, read, stub_of
 _NUMBERS = [3, -1, 0, 7]
 
 
+@pytest.fixture(scope="module", autouse=True)
+def negate() -> Iterator[ModuleType]:
+    """The folder of the exercise, installed."""
+    with pytest.MonkeyPatch.context() as patch:
+        folders = [*headrace.server.stages.__path__, str(Path(__file__).parent)]
+        patch.setattr(headrace.server.stages, "__path__", folders)
+        (found,) = (each for each in stage_folders() if each.__name__.endswith(".negate"))
+        yield found
+
+
 @pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    """A server on which the folder of the exercise is installed."""
+def server(negate: ModuleType, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """A server that has the stage."""
+    del negate
     url = str(tmp_path_factory.mktemp("exercise") / "d")
     table = pa.table(
         {
@@ -33,14 +60,9 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
         }
     )
     write_dataset(url, table, shard_samples=[4])
-    with pytest.MonkeyPatch.context() as patch:
-        folders = [*headrace.server.stages.__path__, str(Path(__file__).parent)]
-        patch.setattr(headrace.server.stages, "__path__", folders)
-        config = ServerConfig(
-            datasets={"d": url}, listen="127.0.0.1:0", metrics_listen="127.0.0.1:0"
-        )
-        with start_server(config) as running:
-            yield running
+    config = ServerConfig(datasets={"d": url}, listen="127.0.0.1:0", metrics_listen="127.0.0.1:0")
+    with start_server(config) as running:
+        yield running
 
 
 def _request(*columns: str, token: bytes = b"") -> pb.ReadBatchesRequest:
@@ -88,6 +110,65 @@ def test_its_errors_reach_the_client(server: Server, column: str, reason: str) -
     """Those of a request, and those of a batch."""
     with grpc.insecure_channel(server.address) as channel:
         assert reason == _reason(channel, _request(column))
+
+
+def test_its_setting_is_one_of_the_server(negate: ModuleType, tmp_path: Path) -> None:
+    """In files, in variables, and on the command line."""
+    file = tmp_path / "headrace.yaml"
+    file.write_text("datasets: {d: /d}\nnegate_wraps: true\n")
+    variables = {"HEADRACE_NEGATE_WRAPS": "yes"}
+    flags: dict[str, object] = {"datasets": {"d": "/d"}}
+
+    configs = [
+        source.load()
+        for source in (
+            ConfigSource(flags=flags),
+            ConfigSource(file=file),
+            ConfigSource(environment=variables, flags=flags),
+            ConfigSource(flags={**flags, "negate_wraps": True}),
+        )
+    ]
+
+    assert [False, True, True, True] == [
+        config.of_stage(negate.NegateSettings).negate_wraps for config in configs
+    ]
+    assert "negate_wraps: true" in config_text(configs[1])
+    assert [] == ignored_variables(variables)
+    assert ["negate_wraps"] == unchangeable(configs[1], configs[0])
+    with pytest.raises(ConfigurationError, match="did you mean negate_wraps"):
+        ConfigSource(flags={**flags, "negate_wrap": True}).load()
+
+
+def test_its_setting_is_an_option() -> None:
+    """With the help of its attribute."""
+
+    @click.command(cls=ObjectCommand)
+    @server_options
+    def command(**settings: object) -> None:
+        click.echo(settings["negate_wraps"])
+
+    runner = CliRunner()
+    helped = " ".join(runner.invoke(command, ["--help"]).output.split())
+
+    assert "--negate-wraps / --no-negate-wraps Whether a number whose opposite" in helped
+    assert ["True\n", "\n"] == [
+        runner.invoke(command, given).output for given in (["--negate-wraps"], [])
+    ]
+
+
+def test_its_setting_cannot_hide_another(
+    negate: ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two settings of one name are refused before one of them is read for the other."""
+
+    @dataclass(frozen=True, slots=True, kw_only=True)
+    class Hiding(StageSettings):
+        listen: str = ""
+
+    monkeypatch.setattr(negate.Plug, "settings", Hiding)
+
+    with pytest.raises(ConfigurationError, match="two settings are named 'listen'"):
+        ConfigSource(flags={"datasets": {"d": "/d"}, "listen": "0.0.0.0:1"}).load()
 
 
 def _numbers(seen: Transcript) -> list[object]:

@@ -22,6 +22,7 @@ from PIL import Image
 
 from headrace.client import DecodeImage, NumpyDataset, RandomResizedCrop
 from headrace.server import ServerConfig, start_server
+from headrace.server.stages.images import ImageSettings
 from headrace.server.stages.images.pixel_cache import PixelCache
 from support.datasets import write_dataset
 
@@ -114,7 +115,8 @@ def url(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 
 def _read(url: str, budget: int, channels: list[Any]) -> list[bytes]:
-    config = ServerConfig(datasets={"d": url}, listen="127.0.0.1:0", decoded_cache_bytes=budget)
+    settings = ImageSettings(decoded_cache_bytes=budget)
+    config = ServerConfig(datasets={"d": url}, listen="127.0.0.1:0", stages=(settings,))
     found = []
     with start_server(config) as server:
         for each in channels:

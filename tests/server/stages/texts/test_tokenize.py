@@ -46,6 +46,7 @@ from headrace.errors import (
     TokenSpecChangedError,
 )
 from headrace.server import Server, ServerConfig, start_server
+from headrace.server.stages.texts import TextSettings
 from headrace.storage import RowOptions, Tokenizer, index_packing, load_tokenizer
 from support.datasets import write_dataset
 from support.packed import of_other_dataset
@@ -96,9 +97,13 @@ def _config(folder: Path, *tokenizers: str, **more: Any) -> ServerConfig:
     return ServerConfig(
         datasets=more.pop("datasets", datasets),
         listen="127.0.0.1:0",
-        tokenizers=tuple(f"{name}={folder / name}.json" for name in tokenizers),
+        stages=_tokenizers(*(f"{name}={folder / name}.json" for name in tokenizers)),
         **more,
     )
+
+
+def _tokenizers(*stated: str) -> tuple[TextSettings]:
+    return (TextSettings(tokenizers=stated),)
 
 
 @pytest.fixture(scope="module")
@@ -308,7 +313,9 @@ def test_texts_that_fail(tmp_path: Path) -> None:
     with pytest.raises(BadArgumentError, match=r"sample 2 cannot be tokenized: .*UNK"):
         _index(Path(url), load_tokenizer(words))
 
-    config = ServerConfig(datasets={"d": url}, listen="127.0.0.1:0", tokenizers=(f"words={words}",))
+    config = ServerConfig(
+        datasets={"d": url}, listen="127.0.0.1:0", stages=_tokenizers(f"words={words}")
+    )
     with start_server(config) as server:
         with pytest.raises(StepFailedError, match=r"UNK.*it is sample 2"):
             _batches(server, "d", stages=[Tokenize("text", "words")])
@@ -339,7 +346,7 @@ def test_a_server_with_a_bad_tokenizer_does_not_start(folder: Path, tmp_path: Pa
         with (
             pytest.raises(ConfigurationError, match=message),
             start_server(
-                ServerConfig(datasets=datasets, listen="127.0.0.1:0", tokenizers=(stated,))
+                ServerConfig(datasets=datasets, listen="127.0.0.1:0", stages=_tokenizers(stated))
             ),
         ):
             pass

@@ -16,6 +16,7 @@ import pytest
 from headrace.errors import ConfigurationError
 from headrace.order import decode_token, sample_keys
 from headrace.server import Finding, ServerConfig, check_config, start_server
+from headrace.server.stages.transforms import TransformSettings
 from headrace.server.stages.transforms.transform_worker import function_of
 from headrace.server.stream.stage_plugs import check_stages
 from headrace.v1 import shard_service_pb2 as pb
@@ -58,14 +59,16 @@ def url(tmp_path_factory: pytest.TempPathFactory) -> str:
     return found
 
 
-def _config(url: str, **settings: Any) -> ServerConfig:
-    transforms = tuple(f"{name}=support.transforms:{name}@1.0" for name in NAMES)
-    fields: dict[str, Any] = {
-        "transforms": transforms,
-        "transform_timeout_s": 20.0,
-        "heartbeat_s": 0.5,
-    }
-    return ServerConfig(datasets={"d": url}, listen="127.0.0.1:0", **{**fields, **settings})
+_TRANSFORMS = tuple(f"{name}=support.transforms:{name}@1.0" for name in NAMES)
+
+
+def _config(
+    url: str, transforms: tuple[str, ...] = _TRANSFORMS, timeout_s: float = 20.0
+) -> ServerConfig:
+    settings = TransformSettings(transforms=transforms, transform_timeout_s=timeout_s)
+    return ServerConfig(
+        datasets={"d": url}, listen="127.0.0.1:0", stages=(settings,), heartbeat_s=0.5
+    )
 
 
 @pytest.fixture(scope="module")
@@ -118,7 +121,7 @@ def test_settings_are_checked_with_their_transforms(url: str) -> None:
     """Good ones are listed, and a bad one is told."""
 
     def checked(*transforms: str) -> list[Finding]:
-        return check_config(ServerConfig(datasets={"d": url}, transforms=transforms))[1:]
+        return check_config(_config(url, transforms))[1:]
 
     assert [Finding(True, "good: transforms add=operator:add@1")] == checked("add=operator:add@1")
     assert [False] == [one.is_good for one in checked("add=operator:none@1")]
@@ -233,7 +236,7 @@ def test_a_transform_that_never_ends_is_ended(
     monkeypatch.setenv("HANGS_FILE", str(tmp_path / "pid"))
     seen: list[pb.ReadBatchesResponse] = []
     with (
-        start_server(_config(url, transform_timeout_s=3.0)) as server,
+        start_server(_config(url, timeout_s=3.0)) as server,
         grpc.insecure_channel(server.address) as opened,
     ):
         with pytest.raises(grpc.RpcError) as caught:
@@ -253,7 +256,7 @@ def test_a_cancelled_call_leaves_no_process(
     monkeypatch.setenv("PYTHONPATH", str(_TESTS), prepend=os.pathsep)
     monkeypatch.setenv("HANGS_FILE", str(pid_file))
     with (
-        start_server(_config(url, transform_timeout_s=60.0)) as server,
+        start_server(_config(url, timeout_s=60.0)) as server,
         grpc.insecure_channel(server.address) as opened,
     ):
         call = messages_of(opened, _request("hangs"))
@@ -308,7 +311,7 @@ def test_one_batch_goes_through_the_transforms(channel: grpc.Channel) -> None:
 def test_what_is_no_transform_is_refused_at_the_start(stated: str) -> None:
     """The operator is told the form."""
     with pytest.raises(ConfigurationError, match="NAME=module:function@version"):
-        list(check_stages(ServerConfig(datasets={"d": "/d"}, transforms=(stated,))))
+        list(check_stages(_config("/d", (stated,))))
 
 
 def test_a_module_that_is_not_there_is_named(url: str) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import inspect
 import re
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import MISSING, Field, fields
 from functools import cached_property, wraps
 from importlib import import_module
@@ -63,16 +63,26 @@ class _Fields:
 
     @cached_property
     def options(self) -> tuple[click.Option, ...]:
-        hints, helps = get_type_hints(self.kind), attribute_texts(self.kind)
-        return tuple(
-            self._option(each, hints[each.name], helps[each.name])
-            for each in fields(self.kind)
-            if each.name not in self._leave
-        )
+        kinds = (self.kind,) if isinstance(self.kind, type) else self.kind()
+        return tuple(option for kind in kinds for option in self._options_of(kind))
+
+    def _options_of(self, kind: Any) -> Iterator[click.Option]:
+        hints, helps = get_type_hints(kind), attribute_texts(kind)
+        for each in fields(kind):
+            if each.name not in self._leave and each.metadata.get("is_stated", True):
+                yield self._option(each, hints[each.name], helps[each.name])
 
     def _option(self, field: Field[Any], hint: object, text: str) -> click.Option:
         default = field.default
         name = field.name.replace("_", "-")
+        if get_origin(hint) is tuple:
+            return click.Option(
+                [f"--{name.removesuffix('s')}", field.name],
+                multiple=True,
+                # None, so that what is set elsewhere applies.
+                callback=lambda _context, _option, given: given or None,
+                help=f"{text.rstrip('.')}; can be given several times.",
+            )
         has_default = default is not MISSING and default is not None
         shown = f"  [default: {_shown(field.name, default)}]" if has_default else ""
         return click.Option(
@@ -107,7 +117,8 @@ def setting_options(
 ) -> Callable[[Callable[..., _Result]], Callable[..., _Result]]:
     """Add an option for each field as `object_options` does, with None for what is not given.
 
-    The command gets each as an argument of its own.
+    The command gets each as an argument of its own. The place may be a function that returns
+    several classes.
     """
     return _with(_Fields(place, leave=leave, types=types or {}, is_set=False), lambda given: given)
 

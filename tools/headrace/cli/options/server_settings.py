@@ -1,13 +1,12 @@
 """The settings of a server as options of the command line.
 
 They have no defaults here. If an option is missing, the environment applies, then the file, then
-`ServerConfig`, whose defaults and descriptions the help shows.
+`ServerConfig` and the settings of stages, whose defaults and descriptions the help shows.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import reduce
 from typing import Any
 
 import click
@@ -49,38 +48,13 @@ _UNIX_MODE = click.option(
     help="Permissions of a unix socket, in octal.  [default: 600]",
 )
 _OTHERS = setting_options(
-    "headrace.server:ServerConfig",
-    leave=("datasets", "listen", "unix_mode", "transforms", "tokenizers"),
+    "headrace.server:server_settings",
+    leave=("datasets", "listen", "unix_mode"),
     types=_TYPES,
-)
-_REPEATED = (
-    (
-        "--transform",
-        "NAME=MODULE:FUNCTION@VERSION",
-        "Function of Arrow batches that jobs may request",
-    ),
-    (
-        "--tokenizer",
-        "NAME=FILE",
-        "tokenizer.json that jobs may request, as given to `headrace index --tokenizer`",
-    ),
 )
 
 
 def server_options(command: Callable[..., Any]) -> Callable[..., Any]:
     """Add an option for each setting of a server."""
-    options: list[Callable[..., Any]] = [_LISTEN, _OTHERS, _UNIX_MODE]
-    options += [
-        click.option(
-            flag,
-            f"{flag[2:]}s",
-            multiple=True,
-            metavar=metavar,
-            # None, so that the environment or the file applies.
-            callback=lambda _context, _option, given: given or None,
-            help=f"{what}; can be given several times.",
-        )
-        for flag, metavar, what in _REPEATED
-    ]
     # Help lists options in the order of decorators, starting with the last one applied.
-    return reduce(lambda decorated, option: option(decorated), reversed(options), command)
+    return _LISTEN(_OTHERS(_UNIX_MODE(command)))

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Self
 
 from headrace.errors import BadArgumentError, TokenSpecChangedError
 from headrace.order import IMAGES, images_title, split_images
 from headrace.server.batch.stage import Stage
+from headrace.server.settings.numbers import check_numbers
 from headrace.server.settings.server_config import ServerConfig
+from headrace.server.settings.stage_settings import StageSettings
 from headrace.server.stages.images.augment_image import AugmentImage
 from headrace.server.stages.images.decode_image import DecodeImage
 from headrace.server.stages.images.files import decoder_versions
@@ -38,16 +42,40 @@ _LIMITS = {
 }
 
 
-class _Images(StagePlug):
-    def __init__(self, pixels: PixelCache | None) -> None:
-        self._pixels = pixels
-        super().__init__(
-            [
-                StageKind("decode_image", pb.DecodeImage, self._decoding, limits=_LIMITS),
-                StageKind("one_hot", pb.OneHot, _one_hot),
-                StageKind("mix_up", pb.MixUp, _mixing),
-                StageKind("cut_mix", pb.CutMix, _mixing),
-            ]
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ImageSettings(StageSettings):
+    """The settings of images.
+
+    Attributes:
+        decoded_cache_bytes: Maximum memory for decoded images, kept for other ranks, jobs and
+            epochs; 0 keeps none.
+    """
+
+    decoded_cache_bytes: int = 0
+
+    def __post_init__(self) -> None:
+        check_numbers(self, least={"decoded_cache_bytes": 0})
+
+    def of_worker(self, worker_count: int) -> Self:
+        return replace(self, decoded_cache_bytes=self.decoded_cache_bytes // worker_count)
+
+
+class Plug(StagePlug):
+    """The stages of a server, with its cache of decoded images."""
+
+    settings = ImageSettings
+
+    def __init__(self, config: ServerConfig, metrics: Metrics) -> None:
+        observer = PixelMetrics(metrics.registry)
+        self._pixels: PixelCache | None = None
+        if budget := config.of_stage(ImageSettings).decoded_cache_bytes:
+            self._pixels = PixelCache(budget, observer=observer)
+            observer.watch(self._pixels)
+        self.kinds = (
+            StageKind("decode_image", pb.DecodeImage, self._decoding, limits=_LIMITS),
+            StageKind("one_hot", pb.OneHot, _one_hot),
+            StageKind("mix_up", pb.MixUp, _mixing),
+            StageKind("cut_mix", pb.CutMix, _mixing),
         )
 
     def mark(self, asked: Sequence[Asked]) -> Mark:
@@ -111,19 +139,3 @@ def _check(found: str, wanted: str, *, may_change: bool) -> None:
             token_transforms=decoder,
             transforms=own_decoder,
         )
-
-
-def open_stages(config: ServerConfig, metrics: Metrics) -> StagePlug:
-    """Return the stages of a server."""
-    observer = PixelMetrics(metrics.registry)
-    pixels = None
-    if config.decoded_cache_bytes:
-        pixels = PixelCache(config.decoded_cache_bytes, observer=observer)
-        observer.watch(pixels)
-    return _Images(pixels)
-
-
-def check(config: ServerConfig) -> Iterator[str]:
-    """Yield nothing: the settings are numbers."""
-    del config
-    yield from ()

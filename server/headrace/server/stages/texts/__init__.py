@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -11,6 +12,7 @@ from headrace.server.batch.stage import Stage
 from headrace.server.datasets.served import Served
 from headrace.server.layout.wire_columns import WireColumn
 from headrace.server.settings.server_config import ServerConfig
+from headrace.server.settings.stage_settings import StageSettings
 from headrace.server.stages.texts.pack_texts import PackTexts
 from headrace.server.stages.texts.tokenize_texts import Tokenize, wanted_tokenizer
 from headrace.server.stages.texts.tokenizers import Tokenizers, load_tokenizers
@@ -20,13 +22,42 @@ from headrace.server.telemetry.metrics import Metrics
 from headrace.v1 import shard_service_pb2 as pb
 
 
-class _Texts(StagePlug):
-    def __init__(self, tokenizers: Tokenizers) -> None:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TextSettings(StageSettings):
+    """The settings of texts.
+
+    Attributes:
+        tokenizers: Tokenizers that requests may name, or with which stored lengths were counted,
+            each as ``NAME=FILE``, where FILE is a tokenizer.json of Hugging Face, as given to
+            ``headrace index --tokenizer``. Needs the package of the ``[tokenize]`` extra.
+    """
+
+    tokenizers: tuple[str, ...] = ()
+
+
+class Plug(StagePlug):
+    """The stages of a server, with its tokenizers."""
+
+    settings = TextSettings
+
+    def __init__(self, config: ServerConfig, metrics: Metrics) -> None:
+        del metrics
+        tokenizers = Tokenizers(load_tokenizers(config.of_stage(TextSettings).tokenizers))
         self._tokenizers = tokenizers
-        kind = StageKind(
-            "tokenize", pb.Tokenize, lambda options, _: Tokenize(options, tokenizers), self._title
+        self.kinds = (
+            StageKind(
+                "tokenize",
+                pb.Tokenize,
+                lambda options, _: Tokenize(options, tokenizers),
+                self._title,
+            ),
         )
-        super().__init__([kind])
+
+    @classmethod
+    def check(cls, config: ServerConfig) -> Iterator[str]:
+        if stated := config.of_stage(TextSettings).tokenizers:
+            load_tokenizers(stated)
+            yield f"tokenizers {', '.join(stated)}"
 
     def first(
         self, served: Served, columns: tuple[WireColumn, ...]
@@ -49,24 +80,3 @@ class _Texts(StagePlug):
         special_tokens = options.special_tokens
         version = tokenizer_version(options.column, digest, special_tokens=special_tokens)
         return f"{TOKENIZER}@{version}"
-
-
-def open_stages(config: ServerConfig, metrics: Metrics) -> StagePlug:
-    """Return the stages of a server.
-
-    Raises:
-        ConfigurationError: A tokenizer cannot be loaded.
-    """
-    del metrics
-    return _Texts(Tokenizers(load_tokenizers(config.tokenizers)))
-
-
-def check(config: ServerConfig) -> Iterator[str]:
-    """Load the registered tokenizers.
-
-    Raises:
-        ConfigurationError: One cannot be loaded.
-    """
-    if config.tokenizers:
-        load_tokenizers(config.tokenizers)
-        yield f"tokenizers {', '.join(config.tokenizers)}"

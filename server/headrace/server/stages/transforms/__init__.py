@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 
+from headrace.server.settings.numbers import check_numbers
 from headrace.server.settings.server_config import ServerConfig
+from headrace.server.settings.stage_settings import StageSettings
 from headrace.server.stages.transforms.call_transform import CallTransform, wanted_transform
 from headrace.server.stages.transforms.transform_config import transform_configs
 from headrace.server.stages.transforms.transform_pool import TransformPool, check_transforms
@@ -13,19 +16,56 @@ from headrace.server.telemetry.metrics import Metrics
 from headrace.v1 import shard_service_pb2 as pb
 
 
-class _Transforms(StagePlug):
-    def __init__(self, pool: TransformPool) -> None:
-        self._pool = pool
-        super().__init__(
-            [
-                StageKind(
-                    "transform",
-                    pb.Transform,
-                    lambda options, _: CallTransform(options, pool),
-                    lambda options: wanted_transform(options, pool).title,
-                )
-            ]
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TransformSettings(StageSettings):
+    """The settings of transforms.
+
+    Attributes:
+        transforms: Functions of Arrow batches that requests may name, each as
+            ``NAME=module:function@version``; docs/operations.md describes them.
+        transform_workers: Maximum number of processes per transform. The default is arbitrary.
+        transform_timeout_s: How long a transform may work on one batch. The default is as long as
+            clients commonly tolerate silence.
+    """
+
+    transforms: tuple[str, ...] = ()
+    transform_workers: int = 2
+    transform_timeout_s: float = 30.0
+
+    def __post_init__(self) -> None:
+        check_numbers(self, least={"transform_workers": 1}, positive=["transform_timeout_s"])
+
+
+class Plug(StagePlug):
+    """The stages of a server, with the processes that call the functions."""
+
+    settings = TransformSettings
+
+    def __init__(self, config: ServerConfig, metrics: Metrics) -> None:
+        del metrics
+        own = config.of_stage(TransformSettings)
+        pool = TransformPool(
+            transform_configs(own.transforms),
+            workers=own.transform_workers,
+            timeout_s=own.transform_timeout_s,
+            max_batch_bytes=config.max_batch_bytes,
         )
+        self._pool = pool
+        self.kinds = (
+            StageKind(
+                "transform",
+                pb.Transform,
+                lambda options, _: CallTransform(options, pool),
+                lambda options: wanted_transform(options, pool).title,
+            ),
+        )
+
+    @classmethod
+    def check(cls, config: ServerConfig) -> Iterator[str]:
+        # In other processes, where the functions may do what they like.
+        if stated := config.of_stage(TransformSettings).transforms:
+            check_transforms(transform_configs(stated).values())
+            yield f"transforms {', '.join(stated)}"
 
     def close(self) -> None:
         self._pool.close()
@@ -33,27 +73,3 @@ class _Transforms(StagePlug):
     def describe(self, response: pb.GetDatasetResponse) -> None:
         for config in self._pool.configs.values():
             response.transforms.add(name=config.name, version=config.version)
-
-
-def open_stages(config: ServerConfig, metrics: Metrics) -> StagePlug:
-    """Return the stages of a server."""
-    del metrics
-    return _Transforms(
-        TransformPool(
-            transform_configs(config.transforms),
-            workers=config.transform_workers,
-            timeout_s=config.transform_timeout_s,
-            max_batch_bytes=config.max_batch_bytes,
-        )
-    )
-
-
-def check(config: ServerConfig) -> Iterator[str]:
-    """Check in other processes that the registered functions can be called.
-
-    Raises:
-        ConfigurationError: One cannot.
-    """
-    if config.transforms:
-        check_transforms(transform_configs(config.transforms).values())
-        yield f"transforms {', '.join(config.transforms)}"

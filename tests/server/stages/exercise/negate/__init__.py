@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 import numpy as np
@@ -16,6 +15,7 @@ from headrace.server.batch.batch_values import Batch
 from headrace.server.batch.stage import Columns, ColumnStage, Work, wanted_column
 from headrace.server.layout.wire_columns import WireColumn
 from headrace.server.settings.server_config import ServerConfig
+from headrace.server.settings.stage_settings import StageSettings
 from headrace.server.stream.stage_plugs import StageKind, StagePlug
 from headrace.server.telemetry.metrics import Metrics
 from headrace.v1 import shard_service_pb2 as pb
@@ -31,17 +31,30 @@ _FILE.message_type.add(name="Negate").field.add(
 NegateOptions: Final[Any] = GetMessages([_FILE])["exercise.Negate"]
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NegateSettings(StageSettings):
+    """The settings of the stage.
+
+    Attributes:
+        negate_wraps: Whether a number whose opposite is too large stays as it is.
+    """
+
+    negate_wraps: bool = False
+
+
 class Negate(ColumnStage):
     """Change the sign of the numbers of a column.
 
     Args:
         name: The column.
         negated: Counts numbers.
+        wraps: Whether a number whose opposite is too large stays as it is.
     """
 
-    def __init__(self, name: str, negated: Counter) -> None:
+    def __init__(self, name: str, negated: Counter, *, wraps: bool) -> None:
         self._name = name
         self._negated = negated
+        self._wraps = wraps
 
     def columns(self, before: Columns) -> dict[str, WireColumn]:
         """Return the same columns, if the one has a sign."""
@@ -62,7 +75,8 @@ class Negate(ColumnStage):
         """Negate the column."""
         found = batch.columns[self._name]
         values: Any = found.values
-        if values.dtype.kind == "i" and (values == np.iinfo(values.dtype).min).any():
+        is_checked = values.dtype.kind == "i" and not self._wraps
+        if is_checked and (values == np.iinfo(values.dtype).min).any():
             row = int(values.argmin())
             raise StepFailedError(
                 f"negate: row {row} of column {self._name!r} is {values.min()}, whose opposite is "
@@ -75,23 +89,19 @@ class Negate(ColumnStage):
         return replace(batch, columns={**batch.columns, self._name: replace(found, values=-values)})
 
 
-def open_stages(config: ServerConfig, metrics: Metrics) -> StagePlug:
-    """Return the stage of a server."""
-    del config
-    negated = Counter("negated_total", "Numbers that were negated.", registry=metrics.registry)
-    return StagePlug(
-        [
+class Plug(StagePlug):
+    """The stage of a server."""
+
+    settings = NegateSettings
+
+    def __init__(self, config: ServerConfig, metrics: Metrics) -> None:
+        negated = Counter("negated_total", "Numbers that were negated.", registry=metrics.registry)
+        wraps = config.of_stage(NegateSettings).negate_wraps
+        self.kinds = (
             StageKind[Any](
                 "negate",
                 NegateOptions,
-                lambda options, _: Negate(options.column, negated),
+                lambda options, _: Negate(options.column, negated, wraps=wraps),
                 title=lambda options: f"negate@1-{options.column}",
-            )
-        ]
-    )
-
-
-def check(config: ServerConfig) -> Iterator[str]:
-    """Yield nothing: there are no settings."""
-    del config
-    yield from ()
+            ),
+        )
