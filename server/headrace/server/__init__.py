@@ -21,11 +21,7 @@ if TYPE_CHECKING:
     from headrace.server.process.check_config import Finding, check_config
     from headrace.server.process.serve import serve
     from headrace.server.rpc.server import Server, start_server
-    from headrace.server.settings.config_layers import (
-        ConfigSource,
-        ignored_variables,
-        server_settings,
-    )
+    from headrace.server.settings.config_layers import ConfigSource, ignored_variables
     from headrace.server.settings.config_text import config_text
     from headrace.server.settings.dataset_config import DatasetConfig
     from headrace.server.settings.server_config import ServerConfig
@@ -41,7 +37,6 @@ __all__ = [
     "config_text",
     "ignored_variables",
     "serve",
-    "server_settings",
     "start_logging",
     "start_server",
 ]
@@ -56,7 +51,6 @@ _MODULES = {
     "config_text": "settings.config_text",
     "ignored_variables": "settings.config_layers",
     "serve": "process.serve",
-    "server_settings": "settings.config_layers",
     "start_logging": "telemetry.logs",
     "start_server": "rpc.server",
 }

@@ -12,7 +12,7 @@ from click.testing import CliRunner
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from headrace.cli.serve import command
-from headrace.server import server_settings
+from headrace.server.settings.config_layers import server_settings
 from headrace.server.settings.from_mapping import stated_fields
 from support.command import run, serving
 from support.datasets import small_table, write_dataset

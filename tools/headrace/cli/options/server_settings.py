@@ -48,7 +48,7 @@ _UNIX_MODE = click.option(
     help="Permissions of a unix socket, in octal.  [default: 600]",
 )
 _OTHERS = setting_options(
-    "headrace.server:server_settings",
+    "headrace.server.settings.config_layers:server_settings",
     leave=("datasets", "listen", "unix_mode"),
     types=_TYPES,
 )
