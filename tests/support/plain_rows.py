@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from headrace.order.packing import Pieces
+from headrace.order import Pieces
 from headrace.payload import SAMPLE_ID_COLUMN, layout_of
-from headrace.server.batch.batch_writer import Measured
+from headrace.server.batch.batch_writer import Measured, Read
 from headrace.server.batch.payload_out import PayloadOut, payload_out
 from headrace.server.batch.row_checks import (
     NO_PIECES,
-    Title,
     check_labels,
     check_lengths,
     has_labels,
@@ -90,6 +90,18 @@ class _Segments:
         )
 
 
+class ReadSamples(NamedTuple):
+    """The samples that were read for batches; see `headrace.server.batch.batch_writer.Read`."""
+
+    sample_ids: NDArray[np.int64]
+    pieces: Pieces | None = None
+
+    @property
+    def item_ids(self) -> NDArray[np.int64]:
+        """Return the samples, as if each were an item."""
+        return self.sample_ids
+
+
 class PlainRowWriter:
     """Writes the batches of one stream of rows, as `CompiledRows` does.
 
@@ -111,37 +123,48 @@ class PlainRowWriter:
         self._row_bytes = projection.layout.parts[0].row_bytes
         self._has_labels = has_labels(packed, columns)
         self._places = NO_PIECES
-        self._title: Title = str
         self._segments = _segments(self._places, packed.length)
         self._copies: dict[str, _Copies] = {}
 
-    def expect(self, places: Pieces, title: Title) -> None:
-        """Set the pieces of the next batches, and how errors name their documents."""
-        self._places, self._title = places, title
-        self._segments = _segments(places, self._packed.length)
-
-    def measure(self, rows: Rows, row_count: int, batch_count: int) -> Measured:
+    def measure(self, rows: Rows, read: Read, batch_count: int) -> Measured:
         """Lay out batches with equal numbers of rows.
 
         Args:
             rows: The documents of the pieces, batch after batch.
-            row_count: Number of pieces of all batches.
+            read: Which documents they are, and their pieces.
             batch_count: Number of batches.
 
         Raises:
             StepFailedError: A document does not have the length that it was packed with, or labels
                 cannot hold one of its tokens.
         """
-        packed = np.empty((row_count, self._row_bytes), np.uint8)
+        assert read.pieces is not None
+        self._places, sample_ids = read.pieces, read.sample_ids
+        self._segments = _segments(self._places, self._packed.length)
+
+        def title(piece: int) -> str:
+            return str(sample_ids[piece])
+
+        packed = np.empty((sample_ids.size, self._row_bytes), np.uint8)
         rows.packed(packed)
         for entry in self._projection.fields:
             starts, lengths = spans(packed, entry)
             check_lengths(
-                self._places, entry.column, lengths, marks=self._packed.marks, title=self._title
+                self._places,
+                entry.column,
+                lengths,
+                marks=self._packed.marks,
+                title=title,
             )
             self._copies[entry.column.name] = self._copies_of(entry.column, starts)
             if self._has_labels and has_wide_tokens(self._packed, entry.column):
-                check_labels(self._places, self._packed, starts, rows.memory, title=self._title)
+                check_labels(
+                    self._places,
+                    self._packed,
+                    starts,
+                    rows.memory,
+                    title=title,
+                )
         count = len(self._places.counts) // batch_count
         edges = self._segments.edges[::count] if count else np.zeros(batch_count + 1, np.int64)
         segment_counts = np.diff(edges).tolist()

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from headrace.payload import SAMPLE_ID_COLUMN, PayloadLayout, layout_of
-from headrace.server.batch.batch_writer import Measured
+from headrace.server.batch.batch_writer import Measured, Read
 from headrace.server.batch.payload_out import PayloadOut, payload_out
 from headrace.server.batch.targets import Target
 from headrace.server.cache.gather import Rows, gather_spans, spans
@@ -36,14 +36,16 @@ class PlainWriter:
     """
 
     def __init__(self, columns: Sequence[WireColumn], projection: Projection) -> None:
+        self.projection = projection
         self._columns = tuple(columns)
         self._projection = projection
         self._row_bytes = projection.layout.parts[0].row_bytes
         self._scratch = np.empty(0, np.uint8)
         self._packed: NDArray[np.uint8] = self._scratch
 
-    def measure(self, rows: Rows, row_count: int, batch_count: int) -> Measured:
+    def measure(self, rows: Rows, read: Read, batch_count: int) -> Measured:
         """Lay out batches with equal numbers of rows, and gather their packed rows."""
+        row_count = read.sample_ids.size
         if self._scratch.size < row_count * self._row_bytes:
             self._scratch = np.empty(row_count * self._row_bytes, np.uint8)
         packed = self._scratch[: row_count * self._row_bytes]

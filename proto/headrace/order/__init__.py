@@ -28,6 +28,8 @@ from headrace.order.mixture.mixture import (
 from headrace.order.mixture.mixture_json import dump_mixture, load_mixture
 from headrace.order.mixture.mixture_order import MixtureOrder
 from headrace.order.mixture.schedule import Schedule, linear, piecewise
+from headrace.order.samples.pieces import Pieces
+from headrace.order.samples.runs import Locate
 from headrace.order.samples.shard_table import ShardTable, Stored, table_of
 from headrace.order.samples.skips import Skips, check_skips, check_within, join_skips
 from headrace.order.samples.spec import (
@@ -102,11 +104,13 @@ __all__ = [
     "Kept",
     "KeptMixtureOrder",
     "KeptOrder",
+    "Locate",
     "MixtureDataset",
     "MixtureOrder",
     "MixtureSpec",
     "Order",
     "OrderSpec",
+    "Pieces",
     "RankBatch",
     "Row",
     "Schedule",

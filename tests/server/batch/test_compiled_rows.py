@@ -19,7 +19,8 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from headrace.errors import InternalError, StepFailedError
-from headrace.order.packing import Packing, Pieces, group_row_count, pack_group, take_pieces
+from headrace.order import Pieces
+from headrace.order.packing import Packing, group_row_count, pack_group, take_pieces
 from headrace.server.batch.compiled_rows import CompiledRows
 from headrace.server.cache.gather import BlockRows
 from headrace.server.cache.memory.arena import Memory
@@ -27,7 +28,7 @@ from headrace.server.kernels.loader import LOOPS
 from headrace.server.layout.block_layout import Projection, block_layout
 from headrace.server.layout.packed_columns import PackedColumns, packed_columns
 from headrace.server.layout.wire_columns import WireColumn, wire_column
-from support.plain_rows import PlainRowWriter
+from support.plain_rows import PlainRowWriter, ReadSamples
 
 _TOKENS = [pa.int8(), pa.uint8(), pa.int16(), pa.uint16(), pa.int32(), pa.uint32(), pa.int64()]
 _ALIKE = [pa.float16(), pa.float32(), pa.uint64(), pa.int8()]
@@ -60,6 +61,11 @@ class _Case:
     places: Pieces
     rows: _Rows
 
+    @property
+    def read(self) -> ReadSamples:
+        """Return the pieces; errors name them by their number."""
+        return ReadSamples(np.arange(self.places.sample_ids.size), self.places)
+
     def documents(self, kind: pa.DataType) -> NDArray[Any]:
         """Return the tokens of the only document, in the memory of the rows."""
         (size,) = set((self.places.table[:, 2] - self.packed.marks).tolist())
@@ -68,8 +74,7 @@ class _Case:
 
     def written(self, writer: Any, batch_count: int) -> list[tuple[bytes, bytes]]:
         """Return the head and the payload of each batch, whose hashes are checked."""
-        writer.expect(self.places, str)
-        measured = writer.measure(self.rows.blocks, self.places.sample_ids.size, batch_count)
+        measured = writer.measure(self.rows.blocks, self.read, batch_count)
         memory = [np.full(8 + 64 + size + 8, 0xAA, np.uint8) for size in measured.sizes]
         whole = [
             (b"head", each.ctypes.data + 64, size, each.ctypes.data)
@@ -319,10 +324,9 @@ def test_pieces_that_lie_outside_of_rows_or_documents_are_refused(column: int, b
     case = _plain()
     case.places.table[2, column] += by
     loops = CompiledRows(case.columns, case.projection, case.packed)
-    loops.expect(case.places, str)
 
     with pytest.raises((InternalError, StepFailedError)):
-        loops.measure(case.rows.blocks, case.places.sample_ids.size, 1)
+        loops.measure(case.rows.blocks, case.read, 1)
 
 
 @pytest.mark.parametrize("lie", ["begin", "length", "table", "places", "size"])
@@ -330,8 +334,7 @@ def test_nothing_is_written_of_tables_that_changed_since_they_were_measured(lie:
     """Each pass looks at all that it is given, so no table is trusted for what another said."""
     case = _plain()
     loops = CompiledRows(case.columns, case.projection, case.packed)
-    loops.expect(case.places, str)
-    measured = loops.measure(case.rows.blocks, case.places.sample_ids.size, 1)
+    measured = loops.measure(case.rows.blocks, case.read, 1)
     memory = np.zeros(measured.sizes[0] + 64, np.uint8)
     size = measured.sizes[0]
     if lie == "begin":

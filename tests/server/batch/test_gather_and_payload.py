@@ -26,6 +26,7 @@ from headrace.server.kernels.loader import LOOPS
 from headrace.server.layout.block_layout import TAKE_BYTES, BlockLayout, Projection, block_layout
 from headrace.server.layout.wire_columns import split_schema, wire_column
 from headrace.v1 import shard_service_pb2 as pb
+from support.plain_rows import ReadSamples
 from support.plain_writer import PlainWriter
 from support.served import decode, joined
 
@@ -184,7 +185,7 @@ def _made(
     writer: BatchWriter, rows: BlockRows, ids: NDArray[np.int64], limit: int
 ) -> tuple[pb.BatchHeader, bytes]:
     """Return what a batch says, and its payload."""
-    measured = writer.measure(rows, ids.size, 1)
+    measured = writer.measure(rows, ReadSamples(ids), 1)
     header = pb.BatchHeader(
         sample_count=ids.size,
         buffer_bytes=measured.buffer_bytes[0],

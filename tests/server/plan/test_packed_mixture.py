@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import itertools
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -29,10 +30,15 @@ from headrace.order import (
     OrderSpec,
     Skips,
 )
-from headrace.order.packing import PackedRows, Packing, group_row_count, shared_groups
+from headrace.order.packing import (
+    PackedRows,
+    Packing,
+    group_row_count,
+    pass_packing_key,
+    shared_groups,
+)
 from headrace.server.plan.find_samples import Found
-from headrace.server.plan.packed_mixture import PackedMixtureFinder
-from headrace.server.plan.packed_rows import FoundRows
+from headrace.server.plan.packed_rows import PackedFinder
 from headrace.server.plan.planned_batches import ranges_of
 
 _Row = tuple[int, list[tuple[int, ...]]]
@@ -96,14 +102,15 @@ class _Corpora:
             lengths=groups.__getitem__,
         )
 
-    def finder(self) -> PackedMixtureFinder:
+    def finder(self) -> PackedFinder:
         """Open what finds them."""
         rows = self.rows()
-        return PackedMixtureFinder(
+        return PackedFinder(
             MixtureOrder(self.spec, [each.table for each in rows]),
             rows,
             _Places(),
             first_ids=self.first_ids,
+            key=partial(pass_packing_key, self.spec.order.seed),
             fingerprint="0" * 32,
             lane_bytes=0,
             skips=Skips(self.skips) if self.skips else None,
@@ -255,9 +262,10 @@ def _read_all(
 
 
 def _rows_of(found: Found) -> list[_Row]:
-    assert isinstance(found, FoundRows)
-    numbers = np.column_stack([found.sample_ids, found.table]).tolist()
-    edges = itertools.pairwise([0, *np.cumsum(found.counts).tolist()])
+    pieces = found.pieces
+    assert pieces is not None
+    numbers = np.column_stack([found.sample_ids, pieces.table]).tolist()
+    edges = itertools.pairwise([0, *np.cumsum(pieces.counts).tolist()])
     return [
         (row_id, [tuple(piece) for piece in numbers[start:end]])
         for row_id, (start, end) in zip(found.item_ids.tolist(), edges, strict=True)

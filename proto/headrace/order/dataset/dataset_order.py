@@ -27,7 +27,7 @@ from headrace.order.dealing.cohorts import DealtSteps, LaneDeal
 from headrace.order.dealing.dealing import Dealings
 from headrace.order.dealing.lanes import LaneSplit
 from headrace.order.dealing.ramp import first_samples
-from headrace.order.samples.runs import RunPieces, make_pieces, make_runs
+from headrace.order.samples.runs import Locate, RunPieces, blocks_between, make_pieces, make_runs
 from headrace.order.samples.shard_table import ShardTable
 from headrace.order.samples.skips import Skipper, Skips, skipper_of
 from headrace.order.samples.spec import OrderSpec
@@ -250,6 +250,10 @@ class Order:
         low, high = int(positions.min(initial=0)), int(positions.max(initial=-1))
         check_positions(epoch, low, max(high + 1, low), sample_count=self.sample_count)
         return self._fill(epoch, self._unfilled(epoch, positions))
+
+    def blocks_of_runs(self, epoch: int, sample_ids: _Array, locate: Locate) -> _Array:
+        """Return all blocks that are read with samples, ascending; takes what `runs_of` does."""
+        return blocks_between(self.runs_of(epoch, sample_ids), locate)
 
     def positions(self, epoch: int, sample_ids: _Array) -> _Array:
         """Return the position of each sample in an epoch: the inverse of `at` without skips.

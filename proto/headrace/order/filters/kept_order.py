@@ -15,6 +15,7 @@ from headrace.order.dataset.dataset_order import Order
 from headrace.order.filters.kept import Kept
 from headrace.order.mixture.mixture import MixtureSpec
 from headrace.order.mixture.mixture_order import MixtureOrder
+from headrace.order.samples.runs import Locate
 from headrace.order.samples.shard_table import ShardTable
 from headrace.order.samples.skips import Skips, join_skips
 from headrace.order.samples.spec import OrderSpec
@@ -93,10 +94,10 @@ class KeptOrder:
         numbers = self.kept.numbers(np.array(damaged, np.int64)).tolist()
         return int(self.kept.sample_ids(np.array([self._order.substitute(epoch, numbers)]))[0])
 
-    def runs_of(self, epoch: int, sample_ids: _Array) -> tuple[_Array, _Array]:
-        """Return the first kept sample of each sample's run, and the one after its last."""
-        firsts, stops = self._order.runs_of(epoch, self.kept.numbers(sample_ids))
-        return self.kept.sample_ids(firsts), self.kept.sample_ids(stops - 1) + 1
+    def blocks_of_runs(self, epoch: int, sample_ids: _Array, locate: Locate) -> _Array:
+        """Return the blocks with kept samples that are read with samples, ascending."""
+        blocks: _Array = np.unique(locate(self.run_members(epoch, sample_ids))[0])
+        return blocks
 
     def run_members(self, epoch: int, sample_ids: _Array) -> _Array:
         """Return all kept samples of the runs that hold the given samples, rising."""
@@ -167,10 +168,10 @@ class KeptMixtureOrder:
         numbers = self._numbers(np.array(damaged, np.int64)).tolist()
         return int(self._whole(np.array([self._order.substitute(epoch, numbers)]))[0])
 
-    def runs_of(self, epoch: int, sample_ids: _Array) -> tuple[_Array, _Array]:
-        """Return the first kept sample of each sample's run, and the one after its last."""
-        firsts, stops = self._order.runs_of(epoch, self._numbers(sample_ids))
-        return self._whole(firsts), self._whole(stops - 1) + 1
+    def blocks_of_runs(self, epoch: int, sample_ids: _Array, locate: Locate) -> _Array:
+        """Return the blocks with kept samples that are read with samples, ascending."""
+        blocks: _Array = np.unique(locate(self.run_members(epoch, sample_ids))[0])
+        return blocks
 
     def run_members(self, epoch: int, sample_ids: _Array) -> _Array:
         """Return all kept samples of the runs that hold the given samples, rising."""

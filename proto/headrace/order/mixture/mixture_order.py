@@ -29,6 +29,7 @@ from headrace.order.mixture.members import Members, SamplesOfPass
 from headrace.order.mixture.mixture import Batching, Choice, MixtureSpec
 from headrace.order.mixture.schedule import Schedule
 from headrace.order.mixture.timeline import EpochTimeline, ScheduledTimeline, Span
+from headrace.order.samples.runs import Locate, blocks_between
 from headrace.order.samples.shard_table import ShardTable
 from headrace.order.samples.skips import Skips, check_some_kept, join_skips
 
@@ -245,6 +246,10 @@ class MixtureOrder:
         """
         del epoch
         return self._members.runs_of(sample_ids)
+
+    def blocks_of_runs(self, epoch: int, sample_ids: _Array, locate: Locate) -> _Array:
+        """Return all blocks that are read with samples, ascending; takes what `runs_of` does."""
+        return blocks_between(self.runs_of(epoch, sample_ids), locate)
 
     def check_global_batch_size(self, global_batch_size: int) -> None:
         """Refuse global batches of partial units if each unit comes from a single dataset.

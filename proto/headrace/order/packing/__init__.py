@@ -12,7 +12,7 @@ from headrace.order.packing.group import (
 )
 from headrace.order.packing.options import MAX_ROW_LENGTH, Packing
 from headrace.order.packing.rows import PackedRows, packing_key, pass_packing_key, shared_groups
-from headrace.order.packing.take import Pieces, Take, take_pieces
+from headrace.order.packing.take import Take, take_pieces
 
 __all__ = [
     "MAX_ROW_LENGTH",
@@ -21,7 +21,6 @@ __all__ = [
     "PackedGroup",
     "PackedRows",
     "Packing",
-    "Pieces",
     "Take",
     "best_fit",
     "group_row_count",

@@ -16,7 +16,8 @@ from headrace.order.basics.segments import starts_of
 from headrace.order.packing.best_fit import Fit, best_fit
 from headrace.order.packing.group import PackedGroup, pack_group
 from headrace.order.packing.options import Packing
-from headrace.order.packing.take import Pieces, Take, take_pieces
+from headrace.order.packing.take import Take, take_pieces
+from headrace.order.samples.pieces import Pieces
 from headrace.order.samples.shard_table import ShardTable
 
 _Array = NDArray[np.int64]

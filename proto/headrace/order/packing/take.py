@@ -3,29 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple, Protocol
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from headrace.order.packing.group import PackedGroup
+from headrace.order.samples.pieces import Pieces
 
 _Array = NDArray[np.int64]
-
-
-class Pieces(NamedTuple):
-    """The documents of some rows, row after row.
-
-    Attributes:
-        counts: ``(rows,) int64``: pieces of each row.
-        sample_ids: ``(pieces,) int64``: the document of each piece.
-        table: ``(pieces, 4) int64``: start of the piece in its document, elements of the piece,
-            elements of the document, marks included, and start of the piece in its row.
-    """
-
-    counts: _Array
-    sample_ids: _Array
-    table: _Array
 
 
 class Take(Protocol):

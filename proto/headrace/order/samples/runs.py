@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,6 +24,10 @@ MOST_RUNS: Final = 16
 _FINE_RUNS: Final = 1 << 20
 # Shards that are processed together, which bounds memory.
 _TOGETHER: Final = 1 << 16
+
+
+Locate: TypeAlias = Callable[[_Array], tuple[_Array, _Array]]
+"""Returns the block of each sample and its place in that block."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -215,3 +219,19 @@ def binary_pieces(counts: _Array) -> tuple[NDArray[np.int32], _Array]:
     _, columns = np.nonzero(rest)
     sizes[small] = 1 << bits[columns]
     return owners.astype(np.int32), sizes
+
+
+def blocks_between(runs: tuple[_Array, _Array], locate: Locate) -> _Array:
+    """Return all blocks of runs, ascending.
+
+    Args:
+        runs: The first sample id of each run, and the one after its last; runs may repeat.
+        locate: Finds samples.
+    """
+    firsts, chosen = np.unique(runs[0], return_index=True)
+    blocks, _ = locate(np.concatenate([firsts, runs[1][chosen] - 1]))
+    first_blocks, last_blocks = blocks.reshape(2, -1)
+    counts = last_blocks - first_blocks + 1
+    starts = np.cumsum(counts) - counts
+    found: _Array = np.unique(np.repeat(first_blocks - starts, counts) + np.arange(counts.sum()))
+    return found

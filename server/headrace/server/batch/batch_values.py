@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from headrace.payload import ALIGNMENT, PayloadLayout, layout_of
+from headrace.server.batch.batch_writer import Read
 from headrace.server.batch.payload_out import payload_out
 from headrace.server.batch.row_pool import Waits, Workers
 from headrace.server.batch.targets import Finished, Places, Target
@@ -93,7 +94,7 @@ class Batch:
     row_count: int
     keys: NDArray[np.uint64] = field(default_factory=lambda: np.empty(0, np.uint64))
     group: Group | None = None
-    found: object = None
+    found: Read | None = None
     damaged: Sequence[int] = ()
 
 

@@ -12,8 +12,10 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from headrace.order import Pieces
 from headrace.server.batch.targets import Target
 from headrace.server.cache.gather import BlockRows
+from headrace.server.layout.block_layout import Projection
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -34,18 +36,39 @@ class Measured:
     sizes: list[int]
 
 
+class Read(Protocol):
+    """The samples that were read for batches."""
+
+    @property
+    def item_ids(self) -> NDArray[np.int64]:
+        """Return the items of the order, batch after batch."""
+
+    @property
+    def sample_ids(self) -> NDArray[np.int64]:
+        """Return the samples, batch after batch."""
+
+    @property
+    def pieces(self) -> Pieces | None:
+        """Return the pieces of them that items of the order are made of; None for all of each."""
+
+
 class BatchWriter(Protocol):
     """Writes the batches of one stream.
 
     Not thread-safe: `write` writes the batches that were measured last.
+
+    Attributes:
+        projection: The columns of the dataset that it reads.
     """
 
-    def measure(self, rows: BlockRows, row_count: int, batch_count: int) -> Measured:
-        """Lay out batches with equal numbers of rows.
+    projection: Projection
+
+    def measure(self, rows: BlockRows, read: Read, batch_count: int) -> Measured:
+        """Lay out batches with equal numbers of items.
 
         Args:
             rows: The samples, batch after batch.
-            row_count: Number of samples of all batches.
+            read: Which samples they are.
             batch_count: Number of batches.
         """
 
@@ -60,7 +83,7 @@ class BatchWriter(Protocol):
 
         Args:
             rows: The rows that were measured.
-            sample_ids: ``(samples,) int64``: the sample ids; ``(samples, 2)`` in mixtures.
+            sample_ids: ``(items,) int64``: the ids that batches show; ``(items, 2)`` in mixtures.
             measured: The result of `measure`.
             targets: Where to write each batch; every byte of its payload is written.
 

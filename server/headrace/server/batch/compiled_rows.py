@@ -13,7 +13,8 @@ If the code differs, the code is wrong.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -21,7 +22,7 @@ from numpy.typing import NDArray
 
 from headrace.errors import InternalError
 from headrace.payload import OFFSET_BYTES, SAMPLE_ID_COLUMN
-from headrace.server.batch.batch_writer import Measured
+from headrace.server.batch.batch_writer import Measured, Read
 from headrace.server.batch.compiled_writer import hash_short, placed
 from headrace.server.batch.payload_out import PartsOut
 from headrace.server.batch.row_checks import (
@@ -30,15 +31,15 @@ from headrace.server.batch.row_checks import (
     check_lengths,
     has_labels,
     has_wide_tokens,
+    sample_title,
 )
 from headrace.server.batch.targets import Parts, Target
 from headrace.server.cache.gather import BlockRows
 from headrace.server.kernels.loader import LOOPS
 
 if TYPE_CHECKING:
-    from headrace.order.packing import Pieces
     from headrace.server.batch.row_checks import Title
-    from headrace.server.layout.block_layout import Projection
+    from headrace.server.layout.block_layout import BlockLayout, Projection
     from headrace.server.layout.packed_columns import PackedColumns
     from headrace.server.layout.wire_columns import WireColumn
 
@@ -59,6 +60,7 @@ class CompiledRows:
         columns: The columns in the requested order, including the server's own.
         projection: The dataset's columns that they are made of, including the one of documents.
         packed: The columns of rows.
+        title: Names a document in errors, given the id that it is read by, such as ``sample 7``.
     """
 
     def __init__(
@@ -66,7 +68,10 @@ class CompiledRows:
         columns: Sequence[WireColumn],
         projection: Projection,
         packed: PackedColumns,
+        *,
+        title: Title = str,
     ) -> None:
+        self.projection = projection
         self._packed = packed
         self._row_bytes = projection.layout.parts[0].row_bytes
         by_name = {entry.column.name: entry for entry in projection.fields}
@@ -93,19 +98,15 @@ class CompiledRows:
         self._checks_labels = has_labels(packed, columns) and has_wide_tokens(
             packed, packed.sources[0]
         )
+        self._title = title
         self._places = NO_PIECES
-        self._title: Title = str
 
-    def expect(self, places: Pieces, title: Title) -> None:
-        """Set the pieces of the next batches, and how errors name their documents."""
-        self._places, self._title = places, title
-
-    def measure(self, rows: BlockRows, row_count: int, batch_count: int) -> Measured:
+    def measure(self, rows: BlockRows, read: Read, batch_count: int) -> Measured:
         """Lay out batches with equal numbers of rows.
 
         Args:
             rows: The documents of the pieces, batch after batch.
-            row_count: Number of pieces of all batches.
+            read: Which documents they are, and their pieces.
             batch_count: Number of batches.
 
         Raises:
@@ -113,7 +114,10 @@ class CompiledRows:
                 cannot hold one of its tokens.
             InternalError: The tables of the cache point outside it.
         """
-        self._find(rows, row_count)
+        pieces = read.pieces
+        assert pieces is not None
+        self._places = pieces
+        self._find(rows, self._places.sample_ids.size)
         starts, lengths = np.empty((2, batch_count, len(self._buffers)), np.int64)
         if not LOOPS.measure_rows(
             *self._tables(), self._packed.marks, self._buffers, starts, lengths
@@ -124,14 +128,15 @@ class CompiledRows:
                     entry.column,
                     found,
                     marks=self._packed.marks,
-                    title=self._title,
+                    title=partial(self._piece_title, read),
                 )
             raise InternalError(_TABLES)
         if self._checks_labels:
             memory = rows.memory
             if not LOOPS.fit_labels(*self._tables(), memory.array):
                 own = self._spans[0, 0, :-1]
-                check_labels(self._places, self._packed, own, memory, title=self._title)
+                title = partial(self._piece_title, read)
+                check_labels(self._places, self._packed, own, memory, title=title)
                 raise InternalError(_TABLES)
         sizes = (starts[:, -1] + lengths[:, -1]).tolist()
         return Measured(starts, lengths, list(map(tuple, lengths.tolist())), sizes)
@@ -168,6 +173,9 @@ class CompiledRows:
         if short:
             hash_short(short)
 
+    def _piece_title(self, read: Read, piece: int) -> str:
+        return self._title(int(read.sample_ids[piece]))
+
     def _tables(self) -> tuple[object, ...]:
         places = self._places
         return places.counts, places.table, self._packed.length, self._spans, self._sources
@@ -187,6 +195,34 @@ class CompiledRows:
             self._spans,
         ):
             raise InternalError(_TABLES)
+
+
+def rows_writer(
+    columns: Sequence[WireColumn],
+    packed: PackedColumns,
+    shown: Callable[[NDArray[np.int64]], NDArray[np.int64]],
+) -> Callable[[BlockLayout], CompiledRows]:
+    """Return what makes the writer of a stream of rows, for blocks of a layout.
+
+    Args:
+        columns: The columns of its batches, including the server's own.
+        packed: The columns of rows.
+        shown: Returns ids of documents as errors show them.
+    """
+    wanted = {column.name for column in columns}
+    # The documents are always read, because their lengths are needed.
+    first, *alike = (source.name for source in packed.sources)
+    names = [first, *(name for name in alike if name in wanted)]
+
+    def writer(layout: BlockLayout) -> CompiledRows:
+        return CompiledRows(
+            columns,
+            layout.projection(names),
+            packed,
+            title=lambda sample_id: sample_title(shown(np.array([sample_id]))),
+        )
+
+    return writer
 
 
 def _buffers_of(

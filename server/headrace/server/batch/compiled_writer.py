@@ -7,7 +7,7 @@ processor's caches: that code then takes 240 us, instead of 40 us in a tight loo
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import cast
 
 import numpy as np
@@ -16,12 +16,12 @@ from numpy.typing import NDArray
 
 from headrace.errors import InternalError
 from headrace.payload import OFFSET_BYTES, SAMPLE_ID_COLUMN
-from headrace.server.batch.batch_writer import Measured
+from headrace.server.batch.batch_writer import Measured, Read
 from headrace.server.batch.payload_out import PartsOut, write_hash
 from headrace.server.batch.targets import Parts, Target, Whole, writable
 from headrace.server.cache.gather import BlockRows
 from headrace.server.kernels.loader import LOOPS
-from headrace.server.layout.block_layout import Projection
+from headrace.server.layout.block_layout import BlockLayout, Projection
 from headrace.server.layout.wire_columns import WireColumn
 
 # The xxhash library hashes shorter payloads.
@@ -39,6 +39,7 @@ class CompiledWriter:
     """
 
     def __init__(self, columns: Sequence[WireColumn], projection: Projection) -> None:
+        self.projection = projection
         layout = projection.layout
         fields: list[tuple[int, int, int, int, int, int]] = []
         ragged: list[tuple[int, int, int]] = []
@@ -75,8 +76,10 @@ class CompiledWriter:
         # By rows and batches: without ragged columns, equal numbers give equal layouts.
         self._measured: dict[tuple[int, int], Measured] = {}
 
-    def measure(self, rows: BlockRows, row_count: int, batch_count: int) -> Measured:
+    def measure(self, rows: BlockRows, read: Read, batch_count: int) -> Measured:
         """Lay out batches with equal numbers of rows."""
+        del read
+        row_count = rows.blocks.size
         key = (row_count, batch_count)
         if (known := self._measured.get(key)) is not None:
             return known
@@ -305,3 +308,17 @@ class CompiledParts:
 def _check(*, is_found: bool) -> None:
     if not is_found:
         raise InternalError("the tables of the cache point outside of it; restart the server")
+
+
+def sample_writer(columns: Sequence[WireColumn]) -> Callable[[BlockLayout], CompiledWriter]:
+    """Return what makes the writer of a stream of samples, for blocks of a layout.
+
+    Args:
+        columns: The columns of its batches, including the server's own.
+    """
+    names = [column.name for column in columns if column.name != SAMPLE_ID_COLUMN]
+
+    def writer(layout: BlockLayout) -> CompiledWriter:
+        return CompiledWriter(columns, layout.projection(names))
+
+    return writer

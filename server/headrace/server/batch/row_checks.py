@@ -8,13 +8,20 @@ import numpy as np
 from numpy.typing import NDArray
 
 from headrace.errors import StepFailedError
-from headrace.order.packing import Pieces
+from headrace.order import Pieces
 from headrace.server.cache.memory.arena import Memory
 from headrace.server.layout.packed_columns import PackedColumns
 from headrace.server.layout.wire_columns import WireColumn
 
 Title = Callable[[int], str]
 """Names the document of a piece in errors, such as ``sample 7``."""
+
+
+def sample_title(shown: NDArray[np.int64]) -> str:
+    """Return the name of a sample in errors, given its value in the column of sample ids."""
+    *dataset, sample = shown.ravel().tolist()
+    return f"sample {sample}" + (f" of the mixture's dataset {dataset[0]}" if dataset else "")
+
 
 NO_PIECES = Pieces(np.empty(0, np.int64), np.empty(0, np.int64), np.empty((0, 4), np.int64))
 

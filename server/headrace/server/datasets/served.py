@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
@@ -10,9 +10,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from headrace.order import DealSpec, OrderSpec, Skips, Token
+from headrace.server.batch.batch_writer import BatchWriter
 from headrace.server.cache.block_cache import BlockCache
 from headrace.server.cache.readers import WholeBlocks
+from headrace.server.layout.block_layout import BlockLayout
 from headrace.server.layout.packed_columns import PackedColumns
+from headrace.server.layout.wire_columns import WireColumn
 from headrace.server.plan.compiled import Locator
 from headrace.server.plan.dealing import Dealer, Ranks
 from headrace.server.plan.find_samples import Finder
@@ -124,6 +127,9 @@ class Served(Protocol):
 
     def blocks(self, cache: BlockCache) -> WholeBlocks:
         """Return its blocks for a stream."""
+
+    def writer(self, columns: Sequence[WireColumn]) -> Callable[[BlockLayout], BatchWriter]:
+        """Return what writes batches with these columns, of blocks of a layout."""
 
     def describe(self, start: pb.StreamStart) -> None:
         """Fill in its part of the first message."""

@@ -35,6 +35,8 @@ from headrace.order import (
     check_within,
     table_of,
 )
+from headrace.server.batch.batch_writer import BatchWriter
+from headrace.server.batch.compiled_writer import sample_writer
 from headrace.server.cache.block_cache import BlockCache
 from headrace.server.cache.disk.disk_blocks import DiskBlocks
 from headrace.server.cache.fetch.block_runs import store_of
@@ -45,14 +47,14 @@ from headrace.server.cache.windows import Pieces
 from headrace.server.datasets.class_messages import class_counts, class_messages
 from headrace.server.datasets.served import Part
 from headrace.server.datasets.served_rows import RowsOf
-from headrace.server.layout.block_layout import block_layout
-from headrace.server.layout.wire_columns import split_schema
+from headrace.server.layout.block_layout import BlockLayout, block_layout
+from headrace.server.layout.wire_columns import WireColumn, split_schema
 from headrace.server.plan.compiled import Located, walk
 from headrace.server.plan.dealing import Dealer, Dealers, Ranks, sample_costs
 from headrace.server.plan.find_samples import Finder, Found
 from headrace.server.plan.job_windows import joined_windows
 from headrace.server.plan.length_buckets import BucketFinder
-from headrace.server.plan.plain_finder import KeptFinder, lane_bytes, step_finder
+from headrace.server.plan.plain_finder import PlainFinder, step_finder, table_bytes
 from headrace.server.plan.skip_lists import (
     Lists,
     list_message,
@@ -406,12 +408,10 @@ class ServedDataset:
             return step_finder(Order(spec, self.table, skips=skips, walk=walk), self.dataset)
         kept, table = self.filter.kept, self.filter.table
         order = KeptOrder(spec, table, kept, skips=skips, walk=walk)
-        return KeptFinder(
+        return PlainFinder(
             order,
             Located(self.dataset),
-            lane_bytes=lane_bytes(
-                spec, order.memory_samples, kept.count, int(table.raw_bytes.sum())
-            ),
+            lane_bytes=table_bytes(spec, table, order.memory_samples),
         )
 
     def version(self, fingerprint: str) -> ServedDataset:
@@ -439,6 +439,10 @@ class ServedDataset:
     def retirements(self) -> tuple[Retirement, ...]:
         """Return the retirements of everything that a stream of it reads."""
         return (self.retirement,)
+
+    def writer(self, columns: Sequence[WireColumn]) -> Callable[[BlockLayout], BatchWriter]:
+        """Return what writes batches with these columns, of blocks of a layout."""
+        return sample_writer(columns)
 
     def describe(self, start: pb.StreamStart) -> None:
         """Describe the dataset in the first message of a stream."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from typing import Final
 
@@ -24,6 +24,8 @@ from headrace.order import (
     mixture_order_of,
     stages_of,
 )
+from headrace.server.batch.batch_writer import BatchWriter
+from headrace.server.batch.compiled_writer import sample_writer
 from headrace.server.cache.block_cache import BlockCache
 from headrace.server.cache.joined_sources import split_by
 from headrace.server.cache.readers import WholeBlocks
@@ -33,11 +35,12 @@ from headrace.server.datasets.joined_datasets import JoinedDatasets
 from headrace.server.datasets.mixture_blocks import JoinedBlocks
 from headrace.server.datasets.served import Part
 from headrace.server.datasets.served_dataset import Retirement, ServedDataset
-from headrace.server.layout.block_layout import block_layout
+from headrace.server.layout.block_layout import BlockLayout, block_layout
+from headrace.server.layout.wire_columns import WireColumn
 from headrace.server.plan.dealing import Dealer, Ranks
 from headrace.server.plan.find_samples import Finder
 from headrace.server.plan.job_windows import JobWindows, joined_windows
-from headrace.server.plan.plain_finder import KeptFinder, PlainFinder, table_bytes
+from headrace.server.plan.plain_finder import PlainFinder, table_bytes
 from headrace.server.plan.stream_request import BatchesRequest, Readable
 from headrace.v1 import shard_service_pb2 as pb
 
@@ -170,8 +173,6 @@ class ServedMixture:
         assert self._order is not None
         tables, spec = [member.ordered for member in self.members], self._order.spec.order
         together = sum(map(partial(table_bytes, spec), tables, self._order.memory_samples.tolist()))
-        if isinstance(self._order, KeptMixtureOrder):
-            return KeptFinder(self._order, self.dataset, lane_bytes=together)
         return PlainFinder(self._order, self.dataset, lane_bytes=together)
 
     @functools.cached_property
@@ -214,6 +215,10 @@ class ServedMixture:
         """Return the blocks of all datasets for a stream."""
         parts = [member.blocks(cache) for member in self.members]
         return JoinedBlocks(parts, self.dataset.first_blocks, self._layout)
+
+    def writer(self, columns: Sequence[WireColumn]) -> Callable[[BlockLayout], BatchWriter]:
+        """Return what writes batches with these columns, of blocks of a layout."""
+        return sample_writer(columns)
 
     def describe(self, start: pb.StreamStart) -> None:
         """Name the datasets; their columns are those of the stream."""

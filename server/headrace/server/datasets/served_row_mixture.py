@@ -5,7 +5,7 @@ Contract:
 1. All have rows of the same length, packed with the same marks and filling from documents of the
    same type, so weights by rows are weights by tokens.
 2. Weights, repeats and choices count rows. Each pass over a dataset packs its documents again, and
-   holds each of them once (`plan.packed_mixture`).
+   holds each of them once (`plan.packed_rows`).
 3. A batch shows pairs of a dataset's index and a row's id; its rows show the ids that documents
    have in their own dataset.
 
@@ -14,7 +14,7 @@ If the code differs, the code is wrong.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
@@ -23,7 +23,9 @@ from numpy.typing import NDArray
 
 from headrace.errors import BadArgumentError
 from headrace.order import DealSpec, MixtureOrder, MixtureSpec, OrderSpec, Skips, Token, join_skips
-from headrace.order.packing import shared_groups
+from headrace.order.packing import pass_packing_key, shared_groups
+from headrace.server.batch.batch_writer import BatchWriter
+from headrace.server.batch.compiled_rows import rows_writer
 from headrace.server.cache.block_cache import BlockCache
 from headrace.server.cache.readers import WholeBlocks
 from headrace.server.datasets.common_columns import SAMPLE_PAIRS
@@ -38,11 +40,13 @@ from headrace.server.datasets.served_mixture import (
     no_buckets,
 )
 from headrace.server.datasets.served_rows import ServedRows, dealer_of_rows
+from headrace.server.layout.block_layout import BlockLayout
 from headrace.server.layout.packed_columns import PackedColumns, packed_columns
+from headrace.server.layout.wire_columns import WireColumn
 from headrace.server.plan.dealing import Dealer, Dealers, Ranks
 from headrace.server.plan.find_samples import Finder
 from headrace.server.plan.job_windows import JobWindows
-from headrace.server.plan.packed_mixture import PackedMixtureFinder
+from headrace.server.plan.packed_rows import PackedFinder
 from headrace.server.plan.plain_finder import table_bytes
 from headrace.server.plan.stream_request import BatchesRequest, Readable
 from headrace.v1 import shard_service_pb2 as pb
@@ -83,11 +87,12 @@ class ServedRowMixture:
         self.samples_an_item: Final = max(member.samples_an_item for member in members)
         self._skips = join_skips(skips, self.dataset.first_ids)
         self._order = MixtureOrder(spec, [member.table for member in members])
-        self._finder = PackedMixtureFinder(
+        self._finder = PackedFinder(
             self._order,
             shared_groups([member.rows for member in members]),
             self.dataset,
             first_ids=self.dataset.first_ids,
+            key=partial(pass_packing_key, spec.order.seed),
             fingerprint=spec.fingerprint,
             lane_bytes=sum(
                 map(
@@ -164,6 +169,10 @@ class ServedRowMixture:
     def blocks(self, cache: BlockCache) -> WholeBlocks:
         """Return the blocks of the documents of all datasets for a stream."""
         return self._documents.blocks(cache)
+
+    def writer(self, columns: Sequence[WireColumn]) -> Callable[[BlockLayout], BatchWriter]:
+        """Return what writes batches with these columns, of blocks of a layout."""
+        return rows_writer(columns, self.packed, self.shown_samples)
 
     def describe(self, start: pb.StreamStart) -> None:
         """Name the rows; their columns are those of the stream."""

@@ -17,7 +17,7 @@ import functools
 import hashlib
 import threading
 from collections import OrderedDict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
@@ -25,16 +25,21 @@ from numpy.typing import NDArray
 
 from headrace.errors import BadArgumentError, DatasetNotFoundError, TokenDatasetChangedError
 from headrace.order import DealSpec, Order, OrderSpec, Skips, Token
-from headrace.order.packing import PackedRows, Packing
+from headrace.order.packing import PackedRows, Packing, packing_key
+from headrace.server.batch.batch_writer import BatchWriter
+from headrace.server.batch.compiled_rows import rows_writer
 from headrace.server.cache.block_cache import BlockCache
 from headrace.server.cache.readers import WholeBlocks
 from headrace.server.datasets.served import Part
+from headrace.server.layout.block_layout import BlockLayout
 from headrace.server.layout.packed_columns import packed_columns
+from headrace.server.layout.wire_columns import WireColumn
 from headrace.server.plan.compiled import fit, take, walk
 from headrace.server.plan.dealing import Dealer, Dealers, Ranks
 from headrace.server.plan.find_samples import Finder, Found
 from headrace.server.plan.job_windows import JobWindows
-from headrace.server.plan.packed_rows import PackedFinder, row_costs
+from headrace.server.plan.packed_rows import LoneRows, PackedFinder, row_costs
+from headrace.server.plan.plain_finder import table_bytes
 from headrace.server.plan.stream_request import BatchesRequest, Readable
 from headrace.storage import (
     OpenDataset,
@@ -174,17 +179,24 @@ class ServedRows:
         with self._lock:
             finder = self._finders.get(key)
             if finder is None:
-                finder = self._finders[key] = PackedFinder(
-                    Order(spec, self.table, walk=walk),
-                    self.rows,
-                    self._base.dataset,
-                    fingerprint=self.readable.fingerprint,
-                    skips=skips,
-                )
+                finder = self._finders[key] = self._new_finder(spec, skips)
             self._finders.move_to_end(key)
             if len(self._finders) > _MAX_ORDERS:
                 self._finders.popitem(last=False)
         return finder
+
+    def _new_finder(self, spec: OrderSpec, skips: Skips | None) -> PackedFinder:
+        order = Order(spec, self.table, walk=walk)
+        return PackedFinder(
+            LoneRows(order),
+            [self.rows],
+            self._base.dataset,
+            first_ids=np.array([0, self._base.dataset.sample_count]),
+            key=lambda _, epoch: packing_key(spec.seed, epoch),
+            fingerprint=self.readable.fingerprint,
+            lane_bytes=table_bytes(spec, self.table, order.memory_samples),
+            skips=skips,
+        )
 
     def lengths_digest(self) -> str:
         """Refuse, because all rows have the same length.
@@ -205,6 +217,10 @@ class ServedRows:
     def blocks(self, cache: BlockCache) -> WholeBlocks:
         """Return the blocks of the documents for a stream."""
         return self._base.blocks(cache)
+
+    def writer(self, columns: Sequence[WireColumn]) -> Callable[[BlockLayout], BatchWriter]:
+        """Return what writes batches with these columns, of blocks of a layout."""
+        return rows_writer(columns, self.packed, self.shown_samples)
 
     def describe(self, start: pb.StreamStart) -> None:
         """Describe the rows in the first message of a stream."""

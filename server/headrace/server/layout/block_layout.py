@@ -82,6 +82,10 @@ class BlockLayout:
         """The columns whose bytes follow the parts, in order."""
         return tuple(entry for entry in self.fields if not entry.column.is_tensor)
 
+    def projection(self, names: Iterable[str]) -> Projection:
+        """Return the columns of some names."""
+        return Projection(self, tuple(self.by_name[name] for name in names))
+
     def memory_bytes(self, sample_count: int, raw_bytes: int, *, block_count: int = 1) -> int:
         """Return what samples of so many raw bytes take in memory, in blocks of one dataset."""
         values = [

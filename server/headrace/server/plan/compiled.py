@@ -9,7 +9,8 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from headrace.order.packing import Fitted, PackedGroup, Pieces
+from headrace.order import Pieces
+from headrace.order.packing import Fitted, PackedGroup
 from headrace.server.kernels.loader import LOOPS
 from headrace.storage import Dataset, Starts, search_starts
 

@@ -30,7 +30,7 @@ from typing import NamedTuple, Protocol, Self, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from headrace.order import LINE_INVERSES, Order
+from headrace.order import LINE_INVERSES, Order, Pieces
 from headrace.server.kernels.loader import LOOPS
 from headrace.server.plan.compiled import distinct_each
 from headrace.server.plan.damaged import DamagedSamples
@@ -60,6 +60,35 @@ _Stretch: TypeAlias = tuple[int, int, int]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
+class Items:
+    """Items of an order that are made of pieces of samples, item after item.
+
+    Attributes:
+        item_ids: ``(items,) int64``.
+        starts: ``(items + 1,) int64``: the first piece of each, and the end of the last one.
+        table: ``(pieces, 4) int64``: see `headrace.order.Pieces`.
+        shown: ``(pieces,) int64``: the ids of samples that items show; in a mixture, those in its
+            datasets.
+    """
+
+    item_ids: NDArray[np.int64]
+    starts: NDArray[np.int64]
+    table: NDArray[np.int64]
+    shown: NDArray[np.int64]
+
+    def pieces(self, start: int, end: int) -> Pieces:
+        """Return the pieces of items ``[start, end)``, as the items show them."""
+        own = slice(self.starts[start], self.starts[end])
+        return Pieces(np.diff(self.starts[start : end + 1]), self.shown[own], self.table[own])
+
+    def picked(self, own: NDArray[np.int64], places: NDArray[np.int64]) -> Items:
+        """Return some of the items, and their pieces."""
+        starts = np.zeros(own.size + 1, np.int64)
+        np.cumsum((self.starts[1:] - self.starts[:-1])[own], out=starts[1:])
+        return Items(self.item_ids[own], starts, self.table[places], self.shown[places])
+
+
+@dataclass(frozen=True, slots=True, eq=False)
 class FoundTogether:
     """The samples of several batches found together, one batch after the other.
 
@@ -68,6 +97,7 @@ class FoundTogether:
         blocks: ``(samples,) int64``: the block of each.
         offsets: ``(samples,) int64``: the place of each in its block.
         touched: The distinct blocks of each batch, ascending, one batch after the other.
+        items: The items of the order that the samples belong to; None if each sample is one.
         alive: What their blocks exist as long as: windows of pieces.
     """
 
@@ -75,6 +105,7 @@ class FoundTogether:
     blocks: NDArray[np.int64]
     offsets: NDArray[np.int64]
     touched: NDArray[np.int64]
+    items: Items | None = None
     alive: object = field(default=None, kw_only=True)
 
     def picked(self, whole: Sequence[Found], owns: Sequence[NDArray[np.int64]]) -> list[Found]:
@@ -84,33 +115,45 @@ class FoundTogether:
             whole: The batches.
             owns: The items to select in each, ascending.
         """
-        pairs = list(zip(whole, owns, strict=True))
+        own = np.concatenate([found.start + own for found, own in zip(whole, owns, strict=True)])
+        items, places = self.items, own
+        if items is not None:
+            is_own = np.zeros(items.item_ids.size, np.bool_)
+            is_own[own] = True
+            places = np.flatnonzero(np.repeat(is_own, np.diff(items.starts)))
+            items = items.picked(own, places)
         ends = list(accumulate(own.size for own in owns))
-        blocks = np.concatenate([found.blocks[own] for found, own in pairs])
-        touched = distinct_each(blocks, ends)
+        blocks = self.blocks[places]
+        place_ends = ends if items is None else items.starts[ends].tolist()
+        touched = distinct_each(blocks, place_ends)
         return FoundTogether(
-            np.concatenate([found.sample_ids[own] for found, own in pairs]),
+            self.sample_ids[places],
             blocks,
-            np.concatenate([found.offsets[own] for found, own in pairs]),
+            self.offsets[places],
             np.concatenate([*touched, blocks[:0]]),
-            alive=tuple(found.together.alive for found in whole),
+            items,
+            alive=self.alive,
         ).cut(ends, accumulate(each.size for each in touched))
 
     def places_before(self, items: NDArray[np.int64]) -> NDArray[np.int64]:
         """Return how many of `sample_ids` belong to the first items of the order."""
-        return items
+        return items if self.items is None else self.items.starts[items]
 
     def cut(self, ends: Iterable[int], touched_ends: Iterable[int]) -> list[Found]:
         """Return each batch.
 
         Args:
-            ends: The end of each batch's samples.
+            ends: The end of each batch's items.
             touched_ends: The end of each batch's blocks.
         """
+        ends = list(ends)
         edges = itertools.pairwise([0, *ends])
         touched_edges = itertools.pairwise([0, *touched_ends])
+        places = ends if self.items is None else self.items.starts[ends].tolist()
+        place_edges = itertools.pairwise([0, *places])
         return [
-            Found(self, *edge, *touched) for edge, touched in zip(edges, touched_edges, strict=True)
+            Found(self, *edge, *touched, *own)
+            for edge, touched, own in zip(edges, touched_edges, place_edges, strict=True)
         ]
 
 
@@ -120,10 +163,12 @@ class Found(NamedTuple):
 
     Attributes:
         together: All samples that were found together.
-        start: The first of its samples in them.
-        end: The end of its samples.
+        start: The first of its items in them.
+        end: The end of its items.
         touched_start: The first of its blocks.
         touched_end: The end of its blocks.
+        first: The first of its samples, which are several pieces of an item or the item itself.
+        past: The end of its samples.
     """
 
     together: FoundTogether
@@ -131,26 +176,36 @@ class Found(NamedTuple):
     end: int
     touched_start: int
     touched_end: int
+    first: int
+    past: int
 
     @property
     def item_ids(self) -> NDArray[np.int64]:
-        """Return the items of the order, here samples, ``(samples,) int64``."""
-        return self.together.sample_ids[self.start : self.end]
+        """Return the items of the order, ``(items,) int64``."""
+        items = self.together.items
+        found = self.together.sample_ids if items is None else items.item_ids
+        return found[self.start : self.end]
+
+    @property
+    def pieces(self) -> Pieces | None:
+        """Return the pieces that the items show; None if each item is a sample."""
+        items = self.together.items
+        return None if items is None else items.pieces(self.start, self.end)
 
     @property
     def sample_ids(self) -> NDArray[np.int64]:
         """Return the samples to read, ``(samples,) int64``."""
-        return self.together.sample_ids[self.start : self.end]
+        return self.together.sample_ids[self.first : self.past]
 
     @property
     def blocks(self) -> NDArray[np.int64]:
         """Return the block of each sample."""
-        return self.together.blocks[self.start : self.end]
+        return self.together.blocks[self.first : self.past]
 
     @property
     def offsets(self) -> NDArray[np.int64]:
         """Return the place of each sample in its block."""
-        return self.together.offsets[self.start : self.end]
+        return self.together.offsets[self.first : self.past]
 
     @property
     def touched(self) -> NDArray[np.int64]:
@@ -159,7 +214,8 @@ class Found(NamedTuple):
 
     def up_to(self, last: Found) -> Found:
         """Return the samples of this batch and the following ones, up to another."""
-        return Found(self.together, self.start, last.end, self.touched_start, last.touched_end)
+        together, start, _, touched_start, _, first, _ = self
+        return Found(together, start, last.end, touched_start, last.touched_end, first, last.past)
 
 
 class Finder(Protocol):

@@ -9,7 +9,7 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from headrace.order import Order, OrderSpec, ShardTable
+from headrace.order import Locate, Order, OrderSpec, ShardTable
 from headrace.server.plan.compiled import Located, Locator, distinct_each
 from headrace.server.plan.damaged import DamagedSamples
 from headrace.server.plan.find_samples import (
@@ -43,10 +43,10 @@ class SampleOrder(Protocol):
     def find_each(self, epoch: int, sample_ids: NDArray[np.int64]) -> list[NDArray[np.int64]]:
         """Return all positions of given samples in an epoch."""
 
-    def runs_of(
-        self, epoch: int, sample_ids: NDArray[np.int64]
-    ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Return the first sample of what is read with each one, and the one after its last."""
+    def blocks_of_runs(
+        self, epoch: int, sample_ids: NDArray[np.int64], locate: Locate
+    ) -> NDArray[np.int64]:
+        """Return all blocks that are read with samples, ascending."""
 
 
 class PlainFinder(OrderFinder):
@@ -90,33 +90,7 @@ class PlainFinder(OrderFinder):
 
     def blocks_of_runs(self, epoch: int, sample_ids: NDArray[np.int64]) -> NDArray[np.int64]:
         """Return all blocks of the runs that samples are in, ascending: they are read together."""
-        first_ids, ends = self._order.runs_of(epoch, sample_ids)
-        firsts, chosen = np.unique(first_ids, return_index=True)
-        blocks, _ = self._locator.locate(np.concatenate([firsts, ends[chosen] - 1]))
-        first_blocks, last_blocks = blocks.reshape(2, -1)
-        counts = last_blocks - first_blocks + 1
-        starts = np.cumsum(counts) - counts
-        return np.unique(np.repeat(first_blocks - starts, counts) + np.arange(counts.sum()))
-
-
-class KeptOrders(SampleOrder, Protocol):
-    """The parts of an order of filtered samples that a finder needs."""
-
-    def run_members(self, epoch: int, sample_ids: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return all kept samples of the runs of given samples, ascending."""
-
-
-class KeptFinder(PlainFinder):
-    """A `PlainFinder` of samples that filters keep, which skips blocks without any."""
-
-    def __init__(self, order: KeptOrders, locator: Locator, *, lane_bytes: int) -> None:
-        super().__init__(order, locator, lane_bytes=lane_bytes)
-        self._members = order.run_members
-
-    def blocks_of_runs(self, epoch: int, sample_ids: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return the blocks with kept samples of the runs of given samples, ascending."""
-        blocks, _ = self._locator.locate(self._members(epoch, sample_ids))
-        return np.unique(blocks)
+        return self._order.blocks_of_runs(epoch, sample_ids, self._locator.locate)
 
 
 def step_finder(order: Order, dataset: OpenDataset, *, least_step: int = LEAST_STEP) -> StepFinder:

@@ -18,22 +18,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import cast
 
 import numpy as np
 
-from headrace.payload import SAMPLE_ID_COLUMN
-from headrace.server.batch.batch_writer import BatchWriter, Measured
-from headrace.server.batch.compiled_rows import CompiledRows
-from headrace.server.batch.compiled_writer import CompiledWriter
+from headrace.server.batch.batch_writer import Measured
 from headrace.server.batch.targets import Finished, Outlet, Places
 from headrace.server.cache.gather import BlockRows, Rows, StagedRows
 from headrace.server.cache.readers import Blocks
-from headrace.server.layout.block_layout import Projection
 from headrace.server.layout.wire_columns import refuse_large
-from headrace.server.plan.packed_rows import FoundRows
 from headrace.server.plan.planned_batches import PlannedBatch
-from headrace.server.stream.stream_setup import Contents, batch_header, sample_title
+from headrace.server.stream.stream_setup import Contents, batch_header
 
 TOGETHER_BYTES = 9 << 18
 """Most payload made in one pass: beyond 2 MiB sharing a pass saves little (measured), and each
@@ -90,13 +84,8 @@ class BatchMaker:
         self._max_batch_bytes = max_batch_bytes
         self._claim = claim
         self._most_bytes = min(contents.max_chunk_bytes, max_batch_bytes)
-        fields = map(blocks.layout.by_name.__getitem__, _gathered(contents))
-        self.projection = Projection(blocks.layout, tuple(fields))
-        columns, packed = contents.columns, contents.packed
-        self._rows_writer = (
-            None if packed is None else CompiledRows(columns, self.projection, packed)
-        )
-        self._writer: BatchWriter = self._rows_writer or CompiledWriter(columns, self.projection)
+        self._writer = contents.writer(blocks.layout)
+        self.projection = self._writer.projection
         ragged = sum(not entry.column.is_tensor for entry in self.projection.fields)
         row_bytes = self.projection.layout.parts[0].row_bytes
         self._row_bytes = row_bytes + _ROW_BYTES + _SPAN_BYTES * ragged
@@ -140,15 +129,13 @@ class BatchMaker:
             ShortError: There is not enough memory.
         """
         found = batches[0].found.up_to(batches[-1].found)
-        sample_ids = found.sample_ids
-        beside += self._row_bytes * sample_ids.size
+        count = found.past - found.first
+        beside += self._row_bytes * count
         if not isinstance(rows, BlockRows):
-            rows = self._in_one_block(rows, sample_ids.size)
+            rows = self._in_one_block(rows, count)
             beside += rows.memory.array.nbytes
         writer = self._writer
-        if self._rows_writer is not None:
-            self._expect(self._rows_writer, cast("FoundRows", found))
-        measured = writer.measure(rows, sample_ids.size, len(batches))
+        measured = writer.measure(rows, found, len(batches))
         largest = max(measured.sizes)
         if largest > self._most_bytes:
             if len(batches) > 1:
@@ -159,9 +146,7 @@ class BatchMaker:
         self._claim(beside + copies * sum(measured.sizes))
         places = self._outlet.places()
         self._place(batches, measured, places)
-        shown = self._contents.shown_ids(
-            sample_ids if self._contents.packed is None else found.item_ids
-        )
+        shown = self._contents.shown_ids(found.item_ids)
         writer.write(rows, shown, measured, places.find())
         return Made(places.finish(), measured.sizes, measured.buffer_bytes)
 
@@ -176,14 +161,6 @@ class BatchMaker:
         staged = self.stage(count)
         staged.add(np.arange(count), rows)
         return staged.in_one_block()
-
-    def _expect(self, writer: CompiledRows, found: FoundRows) -> None:
-        writer.expect(found.places, lambda piece: self._title(found, piece))
-
-    def _title(self, found: FoundRows, piece: int) -> str:
-        show = self._contents.shown_samples
-        sample = found.sample_ids[piece : piece + 1]
-        return sample_title(sample if show is None else show(sample))
 
     def _place(self, batches: Sequence[PlannedBatch], measured: Measured, places: Places) -> None:
         """Take a place for each batch; all share one header, because they differ in few fields."""
@@ -200,13 +177,3 @@ class BatchMaker:
                 header.buffer_bytes[:] = last = lengths
                 header.payload_bytes = size
             places.add(header, lengths)
-
-
-def _gathered(contents: Contents) -> list[str]:
-    """Return the names of the dataset's columns that a stream reads."""
-    names = [column.name for column in contents.columns if column.name != SAMPLE_ID_COLUMN]
-    if contents.packed is None:
-        return names
-    # The documents are always read, because their lengths are needed.
-    first, *alike = (source.name for source in contents.packed.sources)
-    return [first, *(name for name in alike if name in names)]

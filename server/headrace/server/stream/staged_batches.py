@@ -25,6 +25,7 @@ from typing import Protocol, TypeAlias
 
 from headrace.errors import BadArgumentError, HeadraceError, StepFailedError
 from headrace.server.batch.batch_values import Claim
+from headrace.server.batch.row_checks import sample_title
 from headrace.server.batch.stage import Running
 from headrace.server.batch.targets import Outlet
 from headrace.server.plan.planned_batches import PlannedBatch, PlannedEnd
@@ -33,7 +34,7 @@ from headrace.server.stream.batch_maker import Made
 from headrace.server.stream.fair_turns import StreamTurns
 from headrace.server.stream.pipeline import Pipeline
 from headrace.server.stream.running_batch import Damaged, RunningBatch
-from headrace.server.stream.stream_setup import Contents, batch_header, sample_title
+from headrace.server.stream.stream_setup import Contents, batch_header
 from headrace.v1 import shard_service_pb2 as pb
 
 _Planned: TypeAlias = list[PlannedBatch] | PlannedEnd | HeadraceError

@@ -11,11 +11,13 @@ from google.protobuf.any_pb2 import Any
 from numpy.typing import NDArray
 
 from headrace.order import OrderSpec
+from headrace.server.batch.batch_writer import BatchWriter
+from headrace.server.batch.compiled_writer import sample_writer
 from headrace.server.cache.block_cache import BlockCache
 from headrace.server.cache.needs import CacheNeed
 from headrace.server.cache.readers import Blocks
 from headrace.server.datasets.served import Served
-from headrace.server.layout.packed_columns import PackedColumns
+from headrace.server.layout.block_layout import BlockLayout
 from headrace.server.layout.wire_columns import WireColumn, refuse_taken_names
 from headrace.server.plan.dealing import Dealer, Ranks
 from headrace.server.plan.find_samples import Finder
@@ -54,7 +56,6 @@ class Contents:
         max_chunk_bytes: The largest payload of one message.
         row_count: The most samples of a batch.
         shown_ids: Returns the values of the column of sample ids for given items.
-        shown_samples: The same for the samples that are read; None if these are the items.
         blocks: Returns the blocks that hold its samples, of a cache.
         is_cuttable: Whether it reads whole blocks, and should be opened again, to read windows,
             when its job is short of memory.
@@ -67,7 +68,7 @@ class Contents:
             nothing.
         most_ahead: See `Lookahead`.
         need: What the stream needs of the cache; None if nothing is shuffled.
-        packed: The columns of rows, if samples are rows of documents.
+        writer: Returns what writes its batches, of blocks of a layout.
     """
 
     title: str
@@ -78,6 +79,7 @@ class Contents:
     row_count: int
     shown_ids: Callable[[NDArray[np.int64]], NDArray[np.int64]]
     blocks: Callable[[BlockCache], Blocks]
+    writer: Callable[[BlockLayout], BatchWriter]
     is_cuttable: bool = False
     max_group_bytes: int = 0
     job: Hashable = None
@@ -87,8 +89,6 @@ class Contents:
     steps: Callable[[Callable[[], int]], Ahead] | None = None
     most_ahead: Callable[[], int] = lambda: FORESEEN_SAMPLES
     need: CacheNeed | None = None
-    packed: PackedColumns | None = None
-    shown_samples: Callable[[NDArray[np.int64]], NDArray[np.int64]] | None = None
 
     @property
     def tensor_bytes(self) -> int:
@@ -149,6 +149,7 @@ def samples_contents(request: pb.GetSamplesRequest, served: Served, stages: Stag
         spec.sample_ids.size,
         served.shown_ids,
         served.blocks,
+        sample_writer(spec.columns),
     )
 
 
@@ -178,12 +179,6 @@ def stream_start(spec: StreamSpec, served: Served, pipeline: Pipeline | None) ->
 def _transform(title: str) -> pb.Transform:
     name, _, version = title.partition("@")
     return pb.Transform(name=name, version=version)
-
-
-def sample_title(shown: NDArray[np.int64]) -> str:
-    """Return the name of a sample in errors, given its value in the column of sample ids."""
-    *dataset, sample = shown.ravel().tolist()
-    return f"sample {sample}" + (f" of the mixture's dataset {dataset[0]}" if dataset else "")
 
 
 def batch_header(planned: PlannedBatch) -> pb.BatchHeader:
@@ -278,6 +273,7 @@ def _contents(
         greatest_rows(spec, served.readable) * served.samples_an_item,
         served.shown_ids,
         blocks,
+        sample_writer(texts) if texts else served.writer(spec.columns),
         is_cuttable=is_cuttable,
         max_group_bytes=spec.max_group_bytes,
         job=job,
@@ -287,8 +283,6 @@ def _contents(
         steps=_ahead(spec, served, finder, windowed),
         most_ahead=_most_ahead(spec, windowed),
         need=need,
-        packed=None if texts else served.packed,
-        shown_samples=served.shown_samples,
     )
 
 

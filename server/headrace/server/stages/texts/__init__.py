@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from headrace.order import TOKENIZER, tokenizer_version
+from headrace.server.batch.row_checks import sample_title
 from headrace.server.batch.stage import Stage
 from headrace.server.datasets.served import Served
 from headrace.server.layout.wire_columns import WireColumn
@@ -17,7 +18,6 @@ from headrace.server.stages.texts.pack_texts import PackTexts
 from headrace.server.stages.texts.tokenize_texts import Tokenize, wanted_tokenizer
 from headrace.server.stages.texts.tokenizers import Tokenizers, load_tokenizers
 from headrace.server.stream.stage_plugs import StageKind, StagePlug
-from headrace.server.stream.stream_setup import sample_title
 from headrace.server.telemetry.metrics import Metrics
 from headrace.v1 import shard_service_pb2 as pb
 

@@ -27,7 +27,6 @@ from headrace.server.cache.memory.arena import Memory
 from headrace.server.layout.block_layout import BlockLayout, Field, Projection, block_layout
 from headrace.server.layout.packed_columns import PackedColumns
 from headrace.server.layout.wire_columns import WireColumn
-from headrace.server.plan.packed_rows import FoundRows
 from headrace.server.stages.texts.tokenize_texts import texts_of, tokens_of
 from headrace.storage import Tokenizer
 
@@ -60,7 +59,7 @@ class PackTexts(Stage):
         self._field = layout.by_name[packed.name]
         projection = Projection(layout, (self._field,))
         self._layout = layout
-        self._writer = CompiledRows(columns, projection, packed)
+        self._writer = CompiledRows(columns, projection, packed, title=title)
 
     def columns(self, before: Columns) -> dict[str, WireColumn]:
         del before  # a single column of texts
@@ -69,8 +68,9 @@ class PackTexts(Stage):
     def run(self, batch: Batch, context: Context) -> Running[Batch]:
         """Make rows from the text of each piece's document."""
         found = batch.found
-        assert isinstance(found, FoundRows)
-        pieces, document_ids = found.places, found.sample_ids
+        assert found is not None
+        pieces, document_ids = found.pieces, found.sample_ids
+        assert pieces is not None
         samples, firsts, owners = np.unique(document_ids, return_index=True, return_inverse=True)
         (column,) = batch.columns.values()
         texts = texts_of(column)
@@ -87,8 +87,7 @@ class PackTexts(Stage):
             self._tokenizer, [texts[first] for first in firsts.tolist()], context, fail=fail
         )
         rows = _token_rows(tokens, owners.reshape(-1), self._layout, self._field)
-        self._writer.expect(pieces, lambda piece: self._title(int(document_ids[piece])))
-        measured = self._writer.measure(rows, pieces.sample_ids.size, 1)
+        measured = self._writer.measure(rows, found, 1)
         (size,), (buffer_bytes,) = measured.sizes, measured.buffer_bytes
         context.claim(2 * rows.memory.array.nbytes + size)
         payload = np.empty(size, np.uint8)
