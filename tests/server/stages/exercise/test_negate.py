@@ -15,8 +15,7 @@ import pytest
 from click.testing import CliRunner
 
 import headrace.server.stages
-from headrace.cli.options.objects import ObjectCommand
-from headrace.cli.options.server_settings import server_options
+from headrace.cli.options.objects import ObjectCommand, setting_options
 from headrace.errors import ConfigurationError
 from headrace.server import (
     ConfigSource,
@@ -143,7 +142,7 @@ def test_its_setting_is_an_option() -> None:
     """With the help of its attribute."""
 
     @click.command(cls=ObjectCommand)
-    @server_options
+    @setting_options("headrace.server.settings.config_layers:server_settings", leave=())
     def command(**settings: object) -> None:
         click.echo(settings["negate_wraps"])
 
