@@ -28,7 +28,7 @@ ENSURE_JAVA := $(FIND_JAVA) >/dev/null 2>&1 || { \
 JOBS ?= 3
 # What is compiled when headrace is installed.
 LOOPS := hatch_build.py $(wildcard server/headrace/server/kernels/src/*)
-PROTO_FILES := headrace/v1/shard_service.proto
+PROTO_FILES := $(sort $(wildcard proto/headrace/v1/*.proto))
 CODE := proto storage server client converter tools docs/hooks tests deploy examples hatch_build.py
 
 .PHONY: help demo test test-all chaos sanitize attack peers exam check docs format proto lock sbom dist clean python
@@ -99,8 +99,10 @@ format: .venv/.dev ## Format code and schema in place
 
 proto: .venv-proto/.done ## Generate the stubs from proto/headrace/v1/*.proto
 	.venv-proto/bin/python -m grpc_tools.protoc \
+	  --proto_path=proto --python_out=proto --pyi_out=proto $(PROTO_FILES)
+	.venv-proto/bin/python -m grpc_tools.protoc \
 	  --plugin=protoc-gen-mypy_grpc=.venv-proto/bin/protoc-gen-mypy_grpc --proto_path=proto \
-	  --python_out=proto --pyi_out=proto --grpc_python_out=proto --mypy_grpc_out=quiet:proto $(PROTO_FILES)
+	  --grpc_python_out=proto --mypy_grpc_out=quiet:proto headrace/v1/shard_service.proto
 
 lock: .venv-locks/.done ## Lock the packages of each extra, and of the build, with their hashes, in deploy/locks
 	@mkdir -p deploy/locks

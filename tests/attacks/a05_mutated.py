@@ -15,6 +15,8 @@ import pyarrow as pa
 
 from attacks.harness import DATASET, After, Attack, Begin, Counts, Target, main
 from headrace.order import OrderSpec, Token, encode_token
+from headrace.v1 import columns_pb2 as columns_pb
+from headrace.v1 import images_pb2 as images_pb
 from headrace.v1 import shard_service_pb2 as pb
 from headrace.v1.stages import packed
 from support.datasets import write_dataset
@@ -77,7 +79,7 @@ def _seeds() -> list[tuple[str, bytes]]:
 
 def _batches() -> list[pb.GetBatchRequest]:
     """Return requests of one batch, with every option of order, mixture, skips and steps."""
-    crop = pb.RandomResizedCrop(
+    crop = images_pb.RandomResizedCrop(
         height=8,
         width=8,
         least_scale=0.2,
@@ -85,11 +87,11 @@ def _batches() -> list[pb.GetBatchRequest]:
         least_ratio=0.75,
         greatest_ratio=1.25,
     )
-    resize = pb.ImageTransform(random_resized_crop=crop)
-    flip = pb.ImageTransform(random_horizontal_flip=pb.RandomHorizontalFlip(p=0.5))
-    floats = pb.ImageTransform(normalize=pb.Normalize(mean=[0.5] * 3, std=[0.2] * 3))
-    photo = pb.DecodeImage(column="photo", transforms=[resize, flip, floats], channels=3)
-    mix = pb.MixUp(column="photo", labels="label", alpha=0.4, class_count=3)
+    resize = images_pb.ImageTransform(random_resized_crop=crop)
+    flip = images_pb.ImageTransform(random_horizontal_flip=images_pb.RandomHorizontalFlip(p=0.5))
+    floats = images_pb.ImageTransform(normalize=images_pb.Normalize(mean=[0.5] * 3, std=[0.2] * 3))
+    photo = images_pb.DecodeImage(column="photo", transforms=[resize, flip, floats], channels=3)
+    mix = images_pb.MixUp(column="photo", labels="label", alpha=0.4, class_count=3)
     options: list[dict[str, Any]] = [
         {"dataset": DATASET},
         {"dataset": DATASET, "order": pb.OrderSpec(seed=3, lanes=2, unit=10, shuffle_samples=90)},
@@ -109,15 +111,15 @@ def _batches() -> list[pb.GetBatchRequest]:
         {
             "dataset": DATASET,
             "columns": ["number", "name"],
-            "stages": [packed(pb.Cast(column="number", element_type="ELEMENT_TYPE_INT32"))],
+            "stages": [packed(columns_pb.Cast(column="number", element_type="ELEMENT_TYPE_INT32"))],
         },
         {
             "dataset": _OTHER,
             "columns": ["tokens", "pairs", "label"],
             "stages": [
-                packed(pb.Stack(column="pairs", item_shape=[2, 2])),
-                packed(pb.Pad(column="tokens", length=6, fill=-1.0)),
-                packed(pb.OneHot(column="label", class_count=3)),
+                packed(columns_pb.Stack(column="pairs", item_shape=[2, 2])),
+                packed(columns_pb.Pad(column="tokens", length=6, fill=-1.0)),
+                packed(images_pb.OneHot(column="label", class_count=3)),
             ],
         },
         {

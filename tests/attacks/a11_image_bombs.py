@@ -11,6 +11,7 @@ import grpc
 import pyarrow as pa
 
 from attacks.harness import Attack, Begin, Counts, Target, main
+from headrace.v1 import images_pb2 as images_pb
 from headrace.v1 import shard_service_pb2 as pb
 from headrace.v1 import shard_service_pb2_grpc as pb_grpc
 from headrace.v1.stages import packed
@@ -34,7 +35,7 @@ def _datasets(folder: Path) -> dict[str, str]:
 
 
 def _request(dataset: str, rows: int) -> pb.ReadBatchesRequest:
-    decode = pb.DecodeImage(column="photo", height=8, width=8)
+    decode = images_pb.DecodeImage(column="photo", height=8, width=8)
     return pb.ReadBatchesRequest(
         dataset=dataset,
         global_batch_size=rows,

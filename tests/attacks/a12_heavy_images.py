@@ -15,6 +15,7 @@ import pyarrow as pa
 from PIL import Image
 
 from attacks.harness import Attack, Begin, Counts, Target, main
+from headrace.v1 import images_pb2 as images_pb
 from headrace.v1 import shard_service_pb2 as pb
 from headrace.v1 import shard_service_pb2_grpc as pb_grpc
 from headrace.v1.stages import packed
@@ -38,7 +39,7 @@ def _datasets(folder: Path) -> dict[str, str]:
 
 def _strike(target: Target, begin: Begin) -> Counts:
     decoded = [0] * _STREAMS
-    decode = pb.DecodeImage(column="photo", height=8, width=8)
+    decode = images_pb.DecodeImage(column="photo", height=8, width=8)
     request = pb.ReadBatchesRequest(
         dataset="large",
         global_batch_size=1,

@@ -12,6 +12,7 @@ import grpc
 import pyarrow as pa
 
 from attacks.harness import After, Attack, Begin, Counts, Target, main
+from headrace.v1 import columns_pb2 as columns_pb
 from headrace.v1 import shard_service_pb2 as pb
 from headrace.v1.stages import packed
 from support.datasets import write_dataset
@@ -38,7 +39,7 @@ def _strike(target: Target, begin: Begin) -> Counts:
     over = threading.Event()
 
     def stream(seed: int) -> None:
-        pad = pb.Pad(column="ragged", length=_MIB)
+        pad = columns_pb.Pad(column="ragged", length=_MIB)
         request = pb.ReadBatchesRequest(
             dataset="ragged",
             global_batch_size=16,

@@ -14,6 +14,7 @@ import grpc
 from google.protobuf import any_pb2
 
 from attacks.harness import DATASET, Attack, Begin, Counts, Target, main
+from headrace.v1 import images_pb2 as images_pb
 from headrace.v1 import shard_service_pb2 as pb
 from headrace.v1 import shard_service_pb2_grpc as pb_grpc
 from headrace.v1.stages import packed
@@ -34,7 +35,9 @@ def _datasets(folder: Path) -> dict[str, str]:
 def _requests() -> Iterator[pb.ReadBatchesRequest]:
     """Yield requests without end, none of which is answered from memory."""
     none = any_pb2.Any()
-    transforms = pb.DecodeImage(column="name", transforms=[pb.ImageTransform()] * 200_000)
+    transforms = images_pb.DecodeImage(
+        column="name", transforms=[images_pb.ImageTransform()] * 200_000
+    )
     for seed in itertools.count(1):
         order = pb.OrderSpec(seed=seed)
         yield pb.ReadBatchesRequest(dataset=DATASET, stages=[none] * 50_000)

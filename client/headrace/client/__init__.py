@@ -20,7 +20,20 @@ from headrace.client.feeds.transport import Landing, TransportState
 from headrace.client.feeds.wait_times import HopSeconds
 from headrace.client.options.access import Access, TlsConfig
 from headrace.client.options.deal import Deal
-from headrace.client.options.images import (
+from headrace.client.options.mixture import Mixture, MixtureEntry, read_mixture
+from headrace.client.options.order import Order
+from headrace.client.options.private import Fallback, PrivateServer
+from headrace.client.options.read_request import ReadOptions
+from headrace.client.options.selection import Selection
+from headrace.client.options.settings import Deadlines, Hedge
+from headrace.client.options.sharding import Sharding
+from headrace.client.options.stage import Stage
+from headrace.client.options.transport import Transport
+from headrace.client.reader.prefetch import Prefetcher
+from headrace.client.reader.reader import BatchReader, Place
+from headrace.client.servers.unary import fetch_dataset
+from headrace.client.stages.columns import Cast, Pad, Stack
+from headrace.client.stages.image_transforms import (
     Boxes,
     CenterCrop,
     ColorJitter,
@@ -31,19 +44,10 @@ from headrace.client.options.images import (
     RandomVerticalFlip,
     Resize,
 )
-from headrace.client.options.mixing import CutMix, MixUp, OneHot
-from headrace.client.options.mixture import Mixture, MixtureEntry, read_mixture
-from headrace.client.options.order import Order
-from headrace.client.options.private import Fallback, PrivateServer
-from headrace.client.options.read_request import ReadOptions
-from headrace.client.options.selection import Selection
-from headrace.client.options.settings import Deadlines, Hedge
-from headrace.client.options.sharding import Sharding
-from headrace.client.options.stages import Cast, DecodeImage, Pad, Stack, Tokenize, Transform
-from headrace.client.options.transport import Transport
-from headrace.client.reader.prefetch import Prefetcher
-from headrace.client.reader.reader import BatchReader, Place
-from headrace.client.servers.unary import fetch_dataset
+from headrace.client.stages.images import DecodeImage
+from headrace.client.stages.mixing import CutMix, MixUp, OneHot
+from headrace.client.stages.texts import Tokenize
+from headrace.client.stages.transforms import Transform
 from headrace.client.wire.assembler import Allocate, BatchEvent, EpochEndEvent
 from headrace.client.wire.buffers import BufferPool
 from headrace.client.wire.payload_layout import ColumnView
@@ -105,6 +109,7 @@ __all__ = [
     "Selection",
     "Sharding",
     "Stack",
+    "Stage",
     "StatsLog",
     "StringColumn",
     "TlsConfig",

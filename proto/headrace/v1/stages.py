@@ -5,7 +5,7 @@ from __future__ import annotations
 from google.protobuf.any_pb2 import Any
 from google.protobuf.message import Message
 
-from headrace.v1 import shard_service_pb2 as pb
+from headrace.v1 import images_pb2 as pb
 
 
 def packed(options: Message) -> Any:

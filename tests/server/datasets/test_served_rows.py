@@ -30,6 +30,7 @@ from headrace.storage import (
     commit_dataset,
     open_store,
 )
+from headrace.v1 import columns_pb2 as columns_pb
 from headrace.v1 import shard_service_pb2 as pb
 from headrace.v1.stages import packed
 from support.datasets import write_dataset
@@ -201,7 +202,7 @@ def test_a_skipped_document_leaves_its_place_empty(channel: grpc.Channel) -> Non
 
 def test_steps_go_on_with_rows(channel: grpc.Channel) -> None:
     """A cast, for one, finds the columns of rows."""
-    cast = packed(pb.Cast(column="tokens", element_type=pb.ELEMENT_TYPE_INT64))
+    cast = packed(columns_pb.Cast(column="tokens", element_type=pb.ELEMENT_TYPE_INT64))
 
     plain, cast_rows = (
         rows_seen(read(channel, _request(columns=["tokens"], stages=steps)))

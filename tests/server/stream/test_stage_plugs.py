@@ -13,6 +13,7 @@ from headrace.errors import BadArgumentError
 from headrace.server import ServerConfig
 from headrace.server.stream.stage_plugs import StageKind, open_stages
 from headrace.server.telemetry.metrics import Metrics
+from headrace.v1 import columns_pb2 as columns_pb
 from headrace.v1 import shard_service_pb2 as pb
 from headrace.v1.stages import packed
 
@@ -51,7 +52,7 @@ def test_one_more_than_the_limit_is_refused(name: str) -> None:
     assert path[-1] == caught.value.metadata["field"]
 
 
-def _with(kind: StageKind[pb.Cast], path: tuple[str, ...], count: int) -> any_pb2.Any:
+def _with(kind: StageKind[columns_pb.Cast], path: tuple[str, ...], count: int) -> any_pb2.Any:
     """Return a stage with a given number of elements in the list at a path."""
     options = at = kind.options()
     for name in path[:-1]:

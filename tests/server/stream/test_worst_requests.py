@@ -19,6 +19,8 @@ import pytest
 from google.protobuf import any_pb2
 from PIL import Image
 
+from headrace.v1 import columns_pb2 as columns_pb
+from headrace.v1 import images_pb2 as images_pb
 from headrace.v1 import shard_service_pb2 as pb
 from headrace.v1.stages import packed
 from support.command import Serving, serving
@@ -93,11 +95,11 @@ def _request(batch_size: int, columns: list[str], *steps: any_pb2.Any) -> pb.Rea
 
 
 def _pad(length: int) -> any_pb2.Any:
-    return packed(pb.Pad(column="ragged", length=length, truncate=True))
+    return packed(columns_pb.Pad(column="ragged", length=length, truncate=True))
 
 
 def _cast(column: str, to: pb.ElementType) -> any_pb2.Any:
-    return packed(pb.Cast(column=column, element_type=to))
+    return packed(columns_pb.Cast(column=column, element_type=to))
 
 
 def _padded_end() -> pb.ReadBatchesRequest:
@@ -122,8 +124,8 @@ def _requests() -> dict[str, pb.ReadBatchesRequest]:
     wide, narrow = pb.ELEMENT_TYPE_FLOAT64, pb.ELEMENT_TYPE_FLOAT32
     casts = [_cast("vector", to) for to in (wide, narrow, wide, pb.ELEMENT_TYPE_INT64)]
     columns = [f"column_{n}" for n in range(_COLUMNS)]
-    stack = pb.Stack(column="even", item_shape=[8])
-    image = pb.DecodeImage(column="photo", height=224, width=224)
+    stack = columns_pb.Stack(column="even", item_shape=[8])
+    image = images_pb.DecodeImage(column="photo", height=224, width=224)
     return {
         "pad": _request(32, ["ragged"], _pad(_MIB)),
         "pad of one row": _request(1, ["ragged"], _pad(12 * _MIB)),

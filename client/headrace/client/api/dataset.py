@@ -54,7 +54,7 @@ from headrace.client.options.ranks import refuse_alone, resolve_ranks
 from headrace.client.options.read_request import ReadOptions
 from headrace.client.options.sharding import Sharding, sharding_of
 from headrace.client.options.skips import SkipChoice
-from headrace.client.options.stages import Stage, may_skip, stages_of
+from headrace.client.options.stage import Stage, stages_of
 from headrace.client.options.transport import Transport, transport_of
 from headrace.client.reader.reader import BatchReader, Place
 from headrace.client.servers.replicas import Seat, seat_of
@@ -208,7 +208,8 @@ class RemoteDataset(IterableDataset[Batch]):
         self._on_batches = on_batches_of(transform, self._reading.group_count)
         self._device = None if device is None else checked_device(device)
         self._live = self._live_stream()
-        self._may_skip, self._has_log = may_skip(self._reading.stages), False
+        self._has_log = False
+        self._may_replace = any(stage.may_replace for stage in self._reading.stages)
         self._reporter: Reporter | None = None
         self._loops = EpochLoops(self._live)
         self._progress, self._turns = self._loops.progress, self._loops.turns
@@ -277,7 +278,7 @@ class RemoteDataset(IterableDataset[Batch]):
         else:
             # On a device: what the function starts there must be on the loop's stream.
             result = called(self._on_batches, event)
-        if self._may_skip:
+        if self._may_replace:
             self._live.note_damaged(len(event.header.damaged_sample_ids))
         return result
 

@@ -33,7 +33,7 @@ from headrace.client.options.deal import deal_of
 from headrace.client.options.order import Order, order_of
 from headrace.client.options.selection import Selection
 from headrace.client.options.sharding import Sharding, sharding_of
-from headrace.client.options.stages import Stage, stages_of
+from headrace.client.options.stage import Stage, stages_of
 from headrace.client.options.transport import Transport, transport_of
 from headrace.client.reader.reader import BatchReader, Place
 from headrace.client.servers.replicas import seat_of

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from headrace.client.options.deal import Deal
 from headrace.client.options.mixture import Mixture
 from headrace.client.options.skips import SkipChoice
-from headrace.client.options.stages import Stage
+from headrace.client.options.stage import Stage
 from headrace.errors import BadArgumentError, PositionPastEndError
 from headrace.order import EndMode, OrderSpec
 from headrace.v1 import shard_service_pb2 as pb

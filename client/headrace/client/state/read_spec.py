@@ -8,7 +8,7 @@ from headrace.client.options.deal import Deal
 from headrace.client.options.mixture import Mixture
 from headrace.client.options.read_request import ReadOptions
 from headrace.client.options.skips import SkipChoice
-from headrace.client.options.stages import Stage, transforms_text
+from headrace.client.options.stage import Stage, token_text
 from headrace.client.state.state import adopt_batch_size, adopt_order
 from headrace.client.state.subject import Subject
 from headrace.errors import BadArgumentError, TokenSpecChangedError
@@ -193,7 +193,7 @@ class Reading:
                     filter=self.subject.kept,
                     skips=skips,
                     buckets=buckets_text(self.buckets, ""),
-                    transforms=transforms_text(self.stages),
+                    transforms=token_text(self.stages),
                 ),
                 spec=options.order,
                 epoch=epoch,

@@ -100,9 +100,7 @@ class ShardService:
         served = self._catalog.seen_by(caller).served(request.name).version(request.fingerprint)
         if request.where:
             served = self._calls.filtered(served, request.where, caller, wait_s=_UNARY_WAIT_S)
-        response = pb.GetDatasetResponse(dataset=served.to_proto(), classes=served.classes)
-        self._stages.describe(response)
-        return response
+        return pb.GetDatasetResponse(dataset=served.to_proto(), classes=served.classes)
 
     def _explain_batch(
         self, request: pb.ExplainBatchRequest, caller: Caller

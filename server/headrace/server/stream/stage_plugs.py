@@ -24,7 +24,6 @@ from headrace.server.plan.stream_request import BatchesRequest
 from headrace.server.settings.server_config import ServerConfig
 from headrace.server.settings.stage_settings import StageSettings, stage_folders
 from headrace.server.telemetry.metrics import Metrics
-from headrace.v1 import shard_service_pb2 as pb
 
 MAX_STAGES = 64
 """The most stages of a request."""
@@ -133,9 +132,6 @@ class StagePlug:
         del asked
         return None
 
-    def describe(self, response: pb.GetDatasetResponse) -> None:
-        """State what this server has that requests may name."""
-
     def first(
         self, served: Served, columns: tuple[WireColumn, ...]
     ) -> tuple[WireColumn, Stage] | None:
@@ -176,11 +172,6 @@ class Stages:
         """Close the plugs; all streams have ended."""
         for plug in self._plugs:
             plug.close()
-
-    def describe(self, response: pb.GetDatasetResponse) -> None:
-        """State what requests may name."""
-        for plug in self._plugs:
-            plug.describe(response)
 
     def asked(self, messages: Sequence[AnyMessage]) -> tuple[Asked, ...]:
         """Return the stages that a request asks for.

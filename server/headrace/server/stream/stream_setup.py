@@ -169,16 +169,10 @@ def stream_start(spec: StreamSpec, served: Served, pipeline: Pipeline | None) ->
         position=spec.position,
         epoch_sample_count=served.readable.sample_count,
         skips=None if spec.skips is None else list_message(spec.skips),
-        transforms=map(_transform, spec.batch_stages),
         buckets=spec.buckets,
     )
     served.describe(start)
     return start
-
-
-def _transform(title: str) -> pb.Transform:
-    name, _, version = title.partition("@")
-    return pb.Transform(name=name, version=version)
 
 
 def batch_header(planned: PlannedBatch) -> pb.BatchHeader:

@@ -22,6 +22,8 @@ from headrace.server.batch.stage import ColumnStage, Work
 from headrace.server.layout.wire_columns import WireColumn
 from headrace.server.stages.columns.casts import Cast, Pad, Stack
 from headrace.server.stages.images.decode_image import DecodeImage
+from headrace.v1 import columns_pb2 as columns_pb
+from headrace.v1 import images_pb2 as images_pb
 from headrace.v1 import shard_service_pb2 as pb
 from headrace.v1.stages import packed
 from support.datasets import write_dataset
@@ -109,11 +111,11 @@ def _rows(seen: Transcript) -> dict[int, dict[str, Any]]:
 
 
 def _cast(column: str, element_type: pb.ElementType) -> any_pb2.Any:
-    return packed(pb.Cast(column=column, element_type=element_type))
+    return packed(columns_pb.Cast(column=column, element_type=element_type))
 
 
 def _pad(column: str, length: int, **fields: Any) -> any_pb2.Any:
-    return packed(pb.Pad(column=column, length=length, **fields))
+    return packed(columns_pb.Pad(column=column, length=length, **fields))
 
 
 def test_numbers_are_cast(channel: grpc.Channel) -> None:
@@ -134,7 +136,7 @@ def test_ragged_rows_are_padded_or_stacked(channel: grpc.Channel) -> None:
     """Rows have one length, their own length stands beside them, nulls stay null."""
     steps = [
         _pad("tokens", 4, fill=-1, truncate=True),
-        packed(pb.Stack(column="pair", item_shape=[2, 1])),
+        packed(columns_pb.Stack(column="pair", item_shape=[2, 1])),
     ]
     found = _rows(read(channel, _request(*steps, columns=["tokens", "pair"])))
 
@@ -145,10 +147,12 @@ def test_ragged_rows_are_padded_or_stacked(channel: grpc.Channel) -> None:
         assert row["pair"] == (None if sample % 5 == 0 else [[sample], [-sample]])
 
 
-@pytest.mark.parametrize("fit", [pb.IMAGE_FIT_COVER, pb.IMAGE_FIT_CONTAIN, pb.IMAGE_FIT_STRETCH])
-def test_files_of_images_become_pixels(channel: grpc.Channel, fit: pb.ImageFit) -> None:
+@pytest.mark.parametrize(
+    "fit", [images_pb.IMAGE_FIT_COVER, images_pb.IMAGE_FIT_CONTAIN, images_pb.IMAGE_FIT_STRETCH]
+)
+def test_files_of_images_become_pixels(channel: grpc.Channel, fit: images_pb.ImageFit) -> None:
     """JPEG and PNG have the wanted size, halves and brightness are where they were."""
-    step = pb.DecodeImage(column="photo", height=16, width=16, fit=fit)
+    step = images_pb.DecodeImage(column="photo", height=16, width=16, fit=fit)
     seen = read(channel, _request(packed(step), columns=["photo"]))
 
     for sample, row in _rows(seen).items():
@@ -162,12 +166,12 @@ def test_files_of_images_become_pixels(channel: grpc.Channel, fit: pb.ImageFit) 
         assert abs(int(middle[2, 0]) - bright) < 12
         assert abs(int(middle[13, 2]) - bright) < 12
         assert max(middle[2, 2], middle[13, 0]) < 30
-        assert (pixels[0] == 0).all() == (fit == pb.IMAGE_FIT_CONTAIN)
+        assert (pixels[0] == 0).all() == (fit == images_pb.IMAGE_FIT_CONTAIN)
 
 
 def test_a_grey_picture_has_one_channel(channel: grpc.Channel) -> None:
     """Luminance alone, by the usual weights of the colours."""
-    step = pb.DecodeImage(column="photo", height=8, width=8, channels=1)
+    step = images_pb.DecodeImage(column="photo", height=8, width=8, channels=1)
     found = _rows(read(channel, _request(packed(step), columns=["photo"])))
 
     pixels = np.array(found[1]["photo"])
@@ -181,9 +185,9 @@ _MIB = 1 << 20
 @pytest.mark.parametrize(
     "step",
     [
-        Pad(pb.Pad(column="x", length=16 * _MIB)),
-        Stack(pb.Stack(column="x", item_shape=[16, _MIB])),
-        Cast(pb.Cast(column="x", element_type=pb.ELEMENT_TYPE_BOOL)),
+        Pad(columns_pb.Pad(column="x", length=16 * _MIB)),
+        Stack(columns_pb.Stack(column="x", item_shape=[16, _MIB])),
+        Cast(columns_pb.Cast(column="x", element_type=pb.ELEMENT_TYPE_BOOL)),
     ],
 )
 def test_a_step_takes_little_memory_beside_what_it_makes(step: ColumnStage) -> None:
@@ -212,7 +216,7 @@ def test_files_of_images_are_not_copied() -> None:
     flat: NDArray[np.uint8] = np.frombuffer(file.getvalue(), np.uint8)
     column = WireColumn("x", pb.COLUMN_KIND_BYTES, pb.ELEMENT_TYPE_UINT8, np.dtype("u1"))
     batch = Batch({"x": Values(column, flat, np.array([0, flat.size], np.int64))}, 1)
-    step = DecodeImage(pb.DecodeImage(column="x", height=8, width=8))
+    step = DecodeImage(images_pb.DecodeImage(column="x", height=8, width=8))
 
     tracemalloc.start()
     try:
@@ -229,7 +233,7 @@ def test_files_of_images_are_not_copied() -> None:
 def test_steps_do_not_depend_on_the_world_size(channel: grpc.Channel) -> None:
     """The samples of all ranks together are those of one rank, value by value."""
     steps = [
-        packed(pb.DecodeImage(column="photo", height=4, width=4, channels=1)),
+        packed(images_pb.DecodeImage(column="photo", height=4, width=4, channels=1)),
         _pad("tokens", 7),
         _cast("tokens", pb.ELEMENT_TYPE_FLOAT32),
     ]
@@ -264,24 +268,24 @@ def _refused(channel: grpc.Channel, request: pb.ReadBatchesRequest) -> tuple[str
         (_pad("tokens", 3, fill=0.5), "BAD_COORDINATES"),
         (_pad("tokens", 3, fill=float("nan")), "BAD_COORDINATES"),
         (_pad("tokens", 3), "STEP_FAILED"),
-        (packed(pb.Stack(column="pair")), "BAD_COORDINATES"),
-        (packed(pb.Stack(column="pair", item_shape=[2, 0])), "BAD_COORDINATES"),
-        (packed(pb.Stack(column="pair", item_shape=[1 << 40] * 4)), "BAD_COORDINATES"),
-        (packed(pb.Stack(column="tokens", item_shape=[2])), "STEP_FAILED"),
+        (packed(columns_pb.Stack(column="pair")), "BAD_COORDINATES"),
+        (packed(columns_pb.Stack(column="pair", item_shape=[2, 0])), "BAD_COORDINATES"),
+        (packed(columns_pb.Stack(column="pair", item_shape=[1 << 40] * 4)), "BAD_COORDINATES"),
+        (packed(columns_pb.Stack(column="tokens", item_shape=[2])), "STEP_FAILED"),
         (
-            packed(pb.DecodeImage(column="photo", height=0, width=1)),
+            packed(images_pb.DecodeImage(column="photo", height=0, width=1)),
             "BAD_COORDINATES",
         ),
         (
-            packed(pb.DecodeImage(column="photo", height=1, width=1, channels=4)),
+            packed(images_pb.DecodeImage(column="photo", height=1, width=1, channels=4)),
             "BAD_COORDINATES",
         ),
         (
-            packed(pb.DecodeImage(column="text", height=1, width=1)),
+            packed(images_pb.DecodeImage(column="text", height=1, width=1)),
             "BAD_COORDINATES",
         ),
         (
-            packed(pb.DecodeImage(column="photo", height=60_000, width=60_000)),
+            packed(images_pb.DecodeImage(column="photo", height=60_000, width=60_000)),
             "BAD_COORDINATES",
         ),
     ],
@@ -320,7 +324,7 @@ def test_a_damaged_picture_fails_by_name(content: bytes) -> None:
     flat: NDArray[np.uint8] = np.frombuffer(_photo(3) + content, np.uint8)
     column = WireColumn("photo", pb.COLUMN_KIND_BYTES, pb.ELEMENT_TYPE_UINT8, np.dtype("u1"))
     edges = np.cumsum([0, len(_photo(3)), len(content)])
-    step = DecodeImage(pb.DecodeImage(column="photo", height=4, width=4))
+    step = DecodeImage(images_pb.DecodeImage(column="photo", height=4, width=4))
 
     with pytest.raises(StepFailedError, match="row 1 of column 'photo'"):
         finished(step.work(Batch({"photo": Values(column, flat, edges)}, 2)))

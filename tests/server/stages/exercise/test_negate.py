@@ -10,13 +10,15 @@ from urllib.request import urlopen
 
 import click
 import grpc
+import numpy as np
 import pyarrow as pa
 import pytest
 from click.testing import CliRunner
 
 import headrace.server.stages
 from headrace.cli.options.objects import ObjectCommand, setting_options
-from headrace.errors import ConfigurationError
+from headrace.client import RemoteDataset, Stage
+from headrace.errors import ConfigurationError, TokenSpecChangedError
 from headrace.server import (
     ConfigSource,
     Server,
@@ -29,7 +31,7 @@ from headrace.server.settings.server_config import unchangeable
 from headrace.server.settings.stage_settings import StageSettings, stage_folders
 from headrace.v1 import shard_service_pb2 as pb
 from headrace.v1.stages import packed
-from server.stages.exercise.negate import NegateOptions
+from server.stages.exercise.negate_stage import Negate, NegateOptions
 from support.datasets import write_dataset
 from support.served import TIMEOUT_S, Transcript, failure_of, read, stub_of
 
@@ -90,6 +92,26 @@ def test_it_negates_and_counts(server: Server) -> None:
     assert [-number for number in _NUMBERS] == _numbers(seen)
     with urlopen(f"http://{server.metrics_address}/metrics") as answer:
         assert "negated_total 4.0" in answer.read().decode()
+
+
+def test_a_loop_asks_for_it_with_a_class_of_its_own(server: Server) -> None:
+    """Its numbers arrive, and a state from before the first batch is one for it alone."""
+
+    def dataset(*stages: Stage) -> RemoteDataset:
+        return RemoteDataset(
+            server.address, "d", batch_size=2, shuffle=False, epochs=1, stages=stages
+        )
+
+    with dataset(Negate("number")) as first, dataset(Negate("number")) as second:
+        state = first.state_dict()
+        second.load_state_dict(state)
+        found = [number for batch in second for number in np.asarray(batch["number"]).tolist()]
+    with dataset() as other:
+        other.load_state_dict(state)
+        with pytest.raises(TokenSpecChangedError, match="negate@1-number"):
+            next(iter(other))
+
+    assert [-number for number in _NUMBERS] == found
 
 
 def test_its_token_goes_on_with_it_alone(server: Server) -> None:

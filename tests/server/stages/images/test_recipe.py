@@ -25,6 +25,7 @@ from headrace.errors import BadArgumentError
 from headrace.order import sample_keys, transform_keys, uniform_draws
 from headrace.server.stages.images import exact
 from headrace.server.stages.images.recipe import Recipe, recipe_of
+from headrace.v1 import images_pb2 as images_pb
 from headrace.v1 import shard_service_pb2 as pb
 
 _MEAN, _STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
@@ -165,20 +166,26 @@ def test_refused(transforms: tuple[Any, ...]) -> None:
 
 _CROP: dict[str, Any] = {"height": 8, "width": 8, "least_scale": 0.1, "greatest_scale": 1.0}
 _WIRE = {
-    "1 nothing": pb.ImageTransform(),
-    "2 a size of none": pb.ImageTransform(resize=pb.Resize()),
-    "3 no ratio": pb.ImageTransform(random_resized_crop=pb.RandomResizedCrop(**_CROP)),
-    "4 a ratio that is none": pb.ImageTransform(
-        random_resized_crop=pb.RandomResizedCrop(
+    "1 nothing": images_pb.ImageTransform(),
+    "2 a size of none": images_pb.ImageTransform(resize=images_pb.Resize()),
+    "3 no ratio": images_pb.ImageTransform(
+        random_resized_crop=images_pb.RandomResizedCrop(**_CROP)
+    ),
+    "4 a ratio that is none": images_pb.ImageTransform(
+        random_resized_crop=images_pb.RandomResizedCrop(
             **_CROP, least_ratio=math.nan, greatest_ratio=math.nan
         )
     ),
-    "5 huge": pb.ImageTransform(center_crop=pb.CenterCrop(height=1 << 20, width=1)),
-    "6 p of 2": pb.ImageTransform(random_vertical_flip=pb.RandomVerticalFlip(p=2)),
-    "7 infinite brightness": pb.ImageTransform(color_jitter=pb.ColorJitter(brightness=[0, 1e400])),
-    "8 hue of a whole turn": pb.ImageTransform(color_jitter=pb.ColorJitter(hue=[-1, 1])),
-    "9 no value": pb.ImageTransform(
-        random_erasing=pb.RandomErasing(
+    "5 huge": images_pb.ImageTransform(center_crop=images_pb.CenterCrop(height=1 << 20, width=1)),
+    "6 p of 2": images_pb.ImageTransform(random_vertical_flip=images_pb.RandomVerticalFlip(p=2)),
+    "7 infinite brightness": images_pb.ImageTransform(
+        color_jitter=images_pb.ColorJitter(brightness=[0, 1e400])
+    ),
+    "8 hue of a whole turn": images_pb.ImageTransform(
+        color_jitter=images_pb.ColorJitter(hue=[-1, 1])
+    ),
+    "9 no value": images_pb.ImageTransform(
+        random_erasing=images_pb.RandomErasing(
             least_scale=0.1, greatest_scale=1, least_ratio=1, greatest_ratio=1
         )
     ),
@@ -186,9 +193,9 @@ _WIRE = {
 
 
 @pytest.mark.parametrize("transform", _WIRE.values(), ids=list(_WIRE))
-def test_refused_on_the_wire(transform: pb.ImageTransform) -> None:
+def test_refused_on_the_wire(transform: images_pb.ImageTransform) -> None:
     """A client that checks nothing is told, whatever it sends."""
-    size = pb.ImageTransform(resize=pb.Resize(size=[8, 8]))
+    size = images_pb.ImageTransform(resize=images_pb.Resize(size=[8, 8]))
 
     with pytest.raises(BadArgumentError, match="decode_image"):
-        recipe_of(pb.DecodeImage(column="image", transforms=[size, transform]))
+        recipe_of(images_pb.DecodeImage(column="image", transforms=[size, transform]))

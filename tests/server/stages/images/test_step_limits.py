@@ -21,7 +21,9 @@ from PIL import Image
 from headrace.bench.children import serving
 from headrace.server import ServerConfig, start_server
 from headrace.server.stages.images.image_work import scan_count
+from headrace.v1 import images_pb2 as images_pb
 from headrace.v1 import shard_service_pb2 as pb
+from headrace.v1 import transforms_pb2 as transforms_pb
 from headrace.v1.stages import packed
 from support.bombs import claimed_png, scanned_jpeg
 from support.datasets import write_dataset
@@ -62,7 +64,7 @@ def opened(urls: dict[str, str]) -> Iterator[grpc.Channel]:
 
 
 def _request(dataset: str, rows: int, step: any_pb2.Any | None = None) -> pb.ReadBatchesRequest:
-    decode = packed(pb.DecodeImage(column="photo", height=8, width=8))
+    decode = packed(images_pb.DecodeImage(column="photo", height=8, width=8))
     return pb.ReadBatchesRequest(
         dataset=dataset,
         global_batch_size=rows,
@@ -115,7 +117,7 @@ def test_a_step_ends_with_its_caller(urls: dict[str, str]) -> None:
         server.stop()
 
 
-_HOLDS = packed(pb.Transform(name="holds"))
+_HOLDS = packed(transforms_pb.Transform(name="holds"))
 
 
 @pytest.mark.alone

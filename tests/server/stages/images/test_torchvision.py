@@ -31,7 +31,7 @@ from headrace.server.stages.images.placement import _numbers, follow_boxes, foll
 from headrace.server.stages.images.recipe import Recipe
 from headrace.server.stages.images.transforms import RandomResizedCrop as Crop
 from headrace.server.stages.images.transforms import ResizeShorter
-from headrace.v1 import shard_service_pb2 as pb
+from headrace.v1 import images_pb2 as pb
 from server.stages.images.test_recipe import recipe
 
 pytestmark = pytest.mark.long

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from headrace.server.stages.columns.casts import Cast, Pad, Stack
 from headrace.server.stream.stage_plugs import StageKind, StagePlug
-from headrace.v1 import shard_service_pb2 as pb
+from headrace.v1 import columns_pb2 as pb
 
 
 class Plug(StagePlug):

@@ -14,6 +14,7 @@ from headrace.payload import BFLOAT16
 from headrace.server.batch.batch_values import Batch, Values
 from headrace.server.batch.stage import Columns, ColumnStage, Work, tensor_of, wanted_column
 from headrace.server.layout.wire_columns import DTYPES, WireColumn
+from headrace.v1 import columns_pb2 as columns_pb
 from headrace.v1 import shard_service_pb2 as pb
 
 INT64 = np.dtype("<i8")
@@ -32,7 +33,7 @@ _SHORT_ROW = 256
 class Cast(ColumnStage):
     """Cast the numbers of a column to another type."""
 
-    def __init__(self, message: pb.Cast) -> None:
+    def __init__(self, message: columns_pb.Cast) -> None:
         if message.element_type not in DTYPES or DTYPES[message.element_type] == BFLOAT16:
             raise BadArgumentError(
                 f"cast: element_type is {message.element_type}, which is not a numeric type",
@@ -110,7 +111,7 @@ class Cast(ColumnStage):
 class Pad(ColumnStage):
     """Pad ragged rows to tensor rows of one length, and add a column with their lengths."""
 
-    def __init__(self, message: pb.Pad) -> None:
+    def __init__(self, message: columns_pb.Pad) -> None:
         check_length("pad", message.length)
         self._name = message.column
         self._length = message.length
@@ -167,7 +168,7 @@ class Pad(ColumnStage):
 class Stack(ColumnStage):
     """Turn ragged rows of equal length into tensor rows."""
 
-    def __init__(self, message: pb.Stack) -> None:
+    def __init__(self, message: columns_pb.Stack) -> None:
         self._name = message.column
         self._shape = tuple(message.item_shape)
         self._length = math.prod(self._shape)

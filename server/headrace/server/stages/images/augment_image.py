@@ -30,6 +30,7 @@ from headrace.server.stages.images.frame import Frame
 from headrace.server.stages.images.image_work import check_work, decode_work
 from headrace.server.stages.images.pixel_cache import PixelCache
 from headrace.server.stages.images.recipe import ImageDraws, recipe_of
+from headrace.v1 import images_pb2 as images_pb
 from headrace.v1 import shard_service_pb2 as pb
 
 # Heads that a thread reads in one go: less than a millisecond, as much as decoding one image takes.
@@ -63,9 +64,9 @@ class AugmentImage(Stage):
     """
 
     def __init__(
-        self, message: pb.DecodeImage, place: int, pixels: PixelCache | None = None
+        self, message: images_pb.DecodeImage, place: int, pixels: PixelCache | None = None
     ) -> None:
-        self._may_skip = message.on_error == pb.ON_ERROR_SKIP
+        self._may_skip = message.on_error == images_pb.ON_ERROR_SKIP
         self._name = message.column
         self._place = place
         self._kept = pixels

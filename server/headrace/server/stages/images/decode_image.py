@@ -19,6 +19,7 @@ from headrace.server.batch.stage import Columns, ColumnStage, Work, tensor_of, w
 from headrace.server.layout.wire_columns import WireColumn
 from headrace.server.stages.images.files import eight_bits
 from headrace.server.stages.images.image_work import check_work, decode_work
+from headrace.v1 import images_pb2 as images_pb
 from headrace.v1 import shard_service_pb2 as pb
 
 if TYPE_CHECKING:
@@ -41,7 +42,7 @@ _Box: TypeAlias = tuple[float, float, float, float]
 class DecodeImage(ColumnStage):
     """Turn a column of JPEG or PNG files into a tensor of pixels."""
 
-    def __init__(self, message: pb.DecodeImage) -> None:
+    def __init__(self, message: images_pb.DecodeImage) -> None:
         channels = message.channels or 3
         for field, value in (("height", message.height), ("width", message.width)):
             if not 1 <= value < _SIDE_LIMIT:
@@ -49,7 +50,7 @@ class DecodeImage(ColumnStage):
                     f"decode_image: {field} is {value}; it must be in [1, {_SIDE_LIMIT})",
                     field="stages",
                 )
-        if channels not in _MODES or message.fit not in pb.ImageFit.values():
+        if channels not in _MODES or message.fit not in images_pb.ImageFit.values():
             raise BadArgumentError(
                 f"decode_image: channels is {channels} and fit {message.fit}; they must be 1 or 3, "
                 "and an ImageFit",
@@ -57,7 +58,7 @@ class DecodeImage(ColumnStage):
             )
         self._name = message.column
         self._shape = (message.height, message.width, channels)
-        self._fit = message.fit or pb.IMAGE_FIT_COVER
+        self._fit = message.fit or images_pb.IMAGE_FIT_COVER
         self._check_library()
 
     def columns(self, before: Columns) -> dict[str, WireColumn]:
@@ -152,7 +153,7 @@ class DecodeImage(ColumnStage):
         height, width, channels = self._shape
         box = self._box(image.width, image.height)
         size = (width, height)
-        if self._fit == pb.IMAGE_FIT_CONTAIN:
+        if self._fit == images_pb.IMAGE_FIT_CONTAIN:
             scale = min(width / image.width, height / image.height)
             size = (
                 max(1, min(width, round(image.width * scale))),
@@ -165,7 +166,7 @@ class DecodeImage(ColumnStage):
     def _box(self, image_width: int, image_height: int) -> _Box:
         """Return the part of an image that is scaled: left, top, right, bottom."""
         height, width, _ = self._shape
-        if self._fit != pb.IMAGE_FIT_COVER:
+        if self._fit != images_pb.IMAGE_FIT_COVER:
             return 0.0, 0.0, float(image_width), float(image_height)
         scale = max(width / image_width, height / image_height)
         part_width = min(float(image_width), width / scale)

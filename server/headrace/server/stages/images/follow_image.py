@@ -20,6 +20,7 @@ from headrace.server.stages.images.frame import Frame
 from headrace.server.stages.images.image_work import decode_work
 from headrace.server.stages.images.placement import NUMBERS, follow_boxes, follow_pixels
 from headrace.server.stages.images.recipe import refusal
+from headrace.v1 import images_pb2 as images_pb
 from headrace.v1 import shard_service_pb2 as pb
 
 _FLOAT32 = np.dtype("<f4")
@@ -55,14 +56,14 @@ class Followers:
         BadArgumentError: The request is invalid.
     """
 
-    def __init__(self, message: pb.DecodeImage, *, height: int, width: int) -> None:
+    def __init__(self, message: images_pb.DecodeImage, *, height: int, width: int) -> None:
         self._masks = tuple(message.masks)
         self._boxes = tuple(message.boxes)
         self._size = height, width
         names = [message.column, *self._masks]
         for boxes in self._boxes:
             names += [boxes.column, *boxes.labels]
-            if boxes.format not in pb.BoxFormat.values() or not (
+            if boxes.format not in images_pb.BoxFormat.values() or not (
                 boxes.min_size >= 0 and math.isfinite(boxes.min_size)
             ):
                 raise refusal(
@@ -209,7 +210,7 @@ class Followers:
         return replace(made, element_type=pb.ELEMENT_TYPE_UINT8, dtype=_BYTE, logical_type="")
 
 
-def followers_of(message: pb.DecodeImage, *, height: int, width: int) -> Followers | None:
+def followers_of(message: images_pb.DecodeImage, *, height: int, width: int) -> Followers | None:
     """Return what follows a column of images; None if nothing does.
 
     Raises:

@@ -19,6 +19,7 @@ from headrace.server.layout.wire_columns import WireColumn
 from headrace.server.stages.images.mixing import DRAW_COUNT, Mix, cut_mix, mix_up, mixed
 from headrace.server.stages.images.one_hot import FLOAT32, OneHot
 from headrace.server.stages.images.partners import partners_of
+from headrace.v1 import images_pb2 as images_pb
 from headrace.v1 import shard_service_pb2 as pb
 
 _LEAST_ALPHA, _GREATEST_ALPHA = 0.01, 100.0
@@ -41,14 +42,14 @@ class MixImages(Stage):
 
     def __init__(
         self,
-        message: pb.MixUp | pb.CutMix,
-        images: pb.DecodeImage,
+        message: images_pb.MixUp | images_pb.CutMix,
+        images: images_pb.DecodeImage,
         place: int,
         class_counts: Mapping[str, int],
     ) -> None:
         self._name = title_of(message)
         self._images = images.column
-        self._is_chw = images.layout == pb.IMAGE_LAYOUT_CHW
+        self._is_chw = images.layout == images_pb.IMAGE_LAYOUT_CHW
         self._place = place
         self._alpha = message.alpha
         self._labels = message.labels
@@ -148,9 +149,9 @@ class MixImages(Stage):
         return BadArgumentError(f"{self._name}: {why}", field="stages")
 
 
-def title_of(message: pb.MixUp | pb.CutMix) -> str:
+def title_of(message: images_pb.MixUp | images_pb.CutMix) -> str:
     """Return the name of a stage in requests and errors."""
-    return "cut_mix" if isinstance(message, pb.CutMix) else "mix_up"
+    return "cut_mix" if isinstance(message, images_pb.CutMix) else "mix_up"
 
 
 def _first_rows(found: Values, count: int) -> Values:

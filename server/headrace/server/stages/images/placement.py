@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from headrace.server.stages.images.frame import Box, Frame
-from headrace.v1 import shard_service_pb2 as pb
+from headrace.v1 import images_pb2 as pb
 
 NUMBERS: Final = 4
 """Numbers per box."""

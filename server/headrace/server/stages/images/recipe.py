@@ -28,6 +28,7 @@ from headrace.server.stages.images.transforms import (
     ResizeShorter,
     Size,
 )
+from headrace.v1 import images_pb2 as images_pb
 from headrace.v1 import shard_service_pb2 as pb
 
 MOST_TRANSFORMS = 16
@@ -159,7 +160,7 @@ ImageDraws = dict[int, NDArray[np.float64]]
 """By the transform's index: ``(images, draws)``."""
 
 
-def recipe_of(message: pb.DecodeImage) -> Recipe:
+def recipe_of(message: images_pb.DecodeImage) -> Recipe:
     """Read the transforms of images from a request.
 
     Raises:
@@ -172,11 +173,11 @@ def recipe_of(message: pb.DecodeImage) -> Recipe:
         "height, width and fit are for images without transforms; use Resize or CenterCrop",
     )
     _check(
-        message.layout in pb.ImageLayout.values(),
+        message.layout in images_pb.ImageLayout.values(),
         f"layout is {message.layout}, which is not an ImageLayout",
     )
     _check(
-        message.on_error in pb.OnError.values(),
+        message.on_error in images_pb.OnError.values(),
         f"on_error is {message.on_error}, which is not an ImageErrors",
     )
     _check(
@@ -193,7 +194,7 @@ def recipe_of(message: pb.DecodeImage) -> Recipe:
         )
     return Recipe(
         channels=channels,
-        is_chw=message.layout == pb.IMAGE_LAYOUT_CHW,
+        is_chw=message.layout == images_pb.IMAGE_LAYOUT_CHW,
         height=read.size[0],
         width=read.size[1],
         geometry=tuple(read.geometry),
@@ -217,7 +218,7 @@ class _Reader:
         self.table: NDArray[np.generic] | None = None
         self.element_type: pb.ElementType = pb.ELEMENT_TYPE_UINT8
 
-    def add(self, place: int, message: pb.ImageTransform) -> None:
+    def add(self, place: int, message: images_pb.ImageTransform) -> None:
         kind = message.WhichOneof("transform")
         if kind is None:
             raise refusal(f"transforms[{place}] is unknown to this server; use a newer server")
@@ -255,7 +256,7 @@ class _Reader:
             self.geometry.append((place, made))
             self.size = made.size(self.size)
 
-    def _normalize(self, place: int, message: pb.Normalize) -> None:
+    def _normalize(self, place: int, message: images_pb.Normalize) -> None:
         _check(
             self.size is not None and self.table is None,
             f"transforms[{place}], normalize, must come once, after the transform that gives all "
@@ -292,7 +293,7 @@ def _table(
 
 
 def _made(
-    kind: str, message: pb.ImageTransform, channels: int, *, is_float: bool
+    kind: str, message: images_pb.ImageTransform, channels: int, *, is_float: bool
 ) -> Geometry | ColorJitter | RandomErasing:
     if kind == "resize":
         return _resize(message.resize)
@@ -319,7 +320,7 @@ def _made(
     return RandomErasing(share, _scale(kind, erasing), _ratio(kind, erasing), value)
 
 
-def _resize(message: pb.Resize) -> Resize | ResizeShorter:
+def _resize(message: images_pb.Resize) -> Resize | ResizeShorter:
     size = tuple(message.size)
     _check(
         len(size) in {1, 2} and all(1 <= each <= _SIDE_LIMIT for each in size),
@@ -343,7 +344,7 @@ def _sides(kind: str, height: int, width: int) -> tuple[int, int]:
     return height, width
 
 
-def _scale(kind: str, message: pb.RandomResizedCrop | pb.RandomErasing) -> Range:
+def _scale(kind: str, message: images_pb.RandomResizedCrop | images_pb.RandomErasing) -> Range:
     low, high = message.least_scale, message.greatest_scale
     _check(
         0 < low <= high <= 1, f"{kind}: scale is ({low}, {high}); it must increase within (0, 1]"
@@ -351,7 +352,7 @@ def _scale(kind: str, message: pb.RandomResizedCrop | pb.RandomErasing) -> Range
     return low, high
 
 
-def _ratio(kind: str, message: pb.RandomResizedCrop | pb.RandomErasing) -> Range:
+def _ratio(kind: str, message: images_pb.RandomResizedCrop | images_pb.RandomErasing) -> Range:
     low, high = message.least_ratio, message.greatest_ratio
     _check(
         1 / _RATIO_LIMIT <= low <= high <= _RATIO_LIMIT,

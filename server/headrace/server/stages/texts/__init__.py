@@ -19,7 +19,7 @@ from headrace.server.stages.texts.tokenize_texts import Tokenize, wanted_tokeniz
 from headrace.server.stages.texts.tokenizers import Tokenizers, load_tokenizers
 from headrace.server.stream.stage_plugs import StageKind, StagePlug
 from headrace.server.telemetry.metrics import Metrics
-from headrace.v1 import shard_service_pb2 as pb
+from headrace.v1 import texts_pb2 as pb
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -24,6 +24,7 @@ from headrace.server.stages.texts.tokenizers import Tokenizers
 from headrace.storage import Tokenizer
 from headrace.storage.tokenizer.tokenizer import TOKEN_BYTES, TextRefusedError, text_chunks
 from headrace.v1 import shard_service_pb2 as pb
+from headrace.v1 import texts_pb2 as texts_pb
 
 INT32 = np.dtype("<i4")
 # Bytes per text: its view, and the array object of its tokens.
@@ -42,7 +43,7 @@ class Tokenize(Stage):
         TokenSpecChangedError: Its digest differs from the requested one.
     """
 
-    def __init__(self, message: pb.Tokenize, tokenizers: Tokenizers) -> None:
+    def __init__(self, message: texts_pb.Tokenize, tokenizers: Tokenizers) -> None:
         self._name = message.column
         self._tokenizer = wanted_tokenizer(message, tokenizers)
         self._special_tokens = message.special_tokens
@@ -75,7 +76,7 @@ class Tokenize(Stage):
         )
 
 
-def wanted_tokenizer(message: pb.Tokenize, tokenizers: Tokenizers) -> Tokenizer:
+def wanted_tokenizer(message: texts_pb.Tokenize, tokenizers: Tokenizers) -> Tokenizer:
     """Return the tokenizer of a stage.
 
     Raises:

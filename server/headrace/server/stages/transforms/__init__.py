@@ -13,7 +13,7 @@ from headrace.server.stages.transforms.transform_config import transform_configs
 from headrace.server.stages.transforms.transform_pool import TransformPool, check_transforms
 from headrace.server.stream.stage_plugs import StageKind, StagePlug
 from headrace.server.telemetry.metrics import Metrics
-from headrace.v1 import shard_service_pb2 as pb
+from headrace.v1 import transforms_pb2 as pb
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,7 +69,3 @@ class Plug(StagePlug):
 
     def close(self) -> None:
         self._pool.close()
-
-    def describe(self, response: pb.GetDatasetResponse) -> None:
-        for config in self._pool.configs.values():
-            response.transforms.add(name=config.name, version=config.version)

@@ -19,7 +19,7 @@ from headrace.server.stages.transforms.arrow_values import (
 )
 from headrace.server.stages.transforms.transform_config import TransformConfig
 from headrace.server.stages.transforms.transform_pool import TransformPool
-from headrace.v1 import shard_service_pb2 as pb
+from headrace.v1 import transforms_pb2 as pb
 
 # A batch is in memory as Arrow columns, as the serialized form, which grows by doubling, and as the
 # bytes to send; an answer as received, as bytes, and as columns.

@@ -1,13 +1,11 @@
-"""An exercise: a stage that negates a column, with nothing outside of this folder."""
+"""An exercise: a stage that negates a column, as a folder that a server finds."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any, Final
+from typing import Any
 
 import numpy as np
-from google.protobuf.descriptor_pb2 import FieldDescriptorProto, FileDescriptorProto
-from google.protobuf.message_factory import GetMessages
 from prometheus_client import Counter
 
 from headrace.errors import BadArgumentError, StepFailedError
@@ -19,16 +17,7 @@ from headrace.server.settings.stage_settings import StageSettings
 from headrace.server.stream.stage_plugs import StageKind, StagePlug
 from headrace.server.telemetry.metrics import Metrics
 from headrace.v1 import shard_service_pb2 as pb
-
-# What protoc would make of: message Negate { string column = 1; }
-_FILE = FileDescriptorProto(name="exercise/negate.proto", package="exercise", syntax="proto3")
-_FILE.message_type.add(name="Negate").field.add(
-    name="column",
-    number=1,
-    type=FieldDescriptorProto.TYPE_STRING,
-    label=FieldDescriptorProto.LABEL_OPTIONAL,
-)
-NegateOptions: Final[Any] = GetMessages([_FILE])["exercise.Negate"]
+from server.stages.exercise.negate_stage import NegateOptions
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

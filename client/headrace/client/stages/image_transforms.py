@@ -6,12 +6,15 @@ arithmetic, and says how random numbers are drawn.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal
 
 from headrace.arguments import number, one_of, shown, text, whole, whole_or_none
+from headrace.client.options.stage import StagePart
 from headrace.errors import BadArgumentError
+from headrace.v1 import images_pb2 as images_pb
 from headrace.v1 import shard_service_pb2 as pb
 
 _SIDE_LIMIT = (1 << 14) + 1
@@ -22,14 +25,25 @@ _FLOATS = {
     "float32": pb.ELEMENT_TYPE_FLOAT32,
 }
 _BOX_FORMATS = {
-    "XYXY": pb.BOX_FORMAT_XYXY,
-    "XYWH": pb.BOX_FORMAT_XYWH,
-    "CXCYWH": pb.BOX_FORMAT_CXCYWH,
+    "XYXY": images_pb.BOX_FORMAT_XYXY,
+    "XYWH": images_pb.BOX_FORMAT_XYWH,
+    "CXCYWH": images_pb.BOX_FORMAT_CXCYWH,
 }
 
 
+class ImageTransform(StagePart, ABC):
+    """One transform of each image."""
+
+    __slots__ = ()
+    whole = "DecodeImage(…, transforms=[{}(…)])"
+
+    @abstractmethod
+    def to_message(self) -> images_pb.ImageTransform:
+        """Write the transform down for the wire."""
+
+
 @dataclass(frozen=True, slots=True)
-class Resize:
+class Resize(ImageTransform):
     """Scale an image, antialiased.
 
     Attributes:
@@ -45,13 +59,15 @@ class Resize:
         _set(self, size=_size("Resize.size", self.size))
         whole_or_none("Resize.max_size", self.max_size, low=1, high=_SIDE_LIMIT)
 
-    def to_message(self) -> pb.ImageTransform:
+    def to_message(self) -> images_pb.ImageTransform:
         """Write the transform down for the wire."""
-        return pb.ImageTransform(resize=pb.Resize(size=_tuple(self.size), max_size=self.max_size))
+        return images_pb.ImageTransform(
+            resize=images_pb.Resize(size=_tuple(self.size), max_size=self.max_size)
+        )
 
 
 @dataclass(frozen=True, slots=True)
-class CenterCrop:
+class CenterCrop(ImageTransform):
     """Keep the middle of an image; a smaller image is padded with zeros.
 
     Attributes:
@@ -64,14 +80,16 @@ class CenterCrop:
         """Refuse values that no server accepts."""
         _set(self, size=_size("CenterCrop.size", self.size))
 
-    def to_message(self) -> pb.ImageTransform:
+    def to_message(self) -> images_pb.ImageTransform:
         """Write the transform down for the wire."""
         height, width = _pair(self.size)
-        return pb.ImageTransform(center_crop=pb.CenterCrop(height=height, width=width))
+        return images_pb.ImageTransform(
+            center_crop=images_pb.CenterCrop(height=height, width=width)
+        )
 
 
 @dataclass(frozen=True, slots=True)
-class RandomResizedCrop:
+class RandomResizedCrop(ImageTransform):
     """Keep a random part of an image, and scale it, antialiased.
 
     Attributes:
@@ -93,18 +111,18 @@ class RandomResizedCrop:
             ratio=_ratio("RandomResizedCrop", self.ratio),
         )
 
-    def to_message(self) -> pb.ImageTransform:
+    def to_message(self) -> images_pb.ImageTransform:
         """Write the transform down for the wire."""
         height, width = _pair(self.size)
-        return pb.ImageTransform(
-            random_resized_crop=pb.RandomResizedCrop(
+        return images_pb.ImageTransform(
+            random_resized_crop=images_pb.RandomResizedCrop(
                 height=height, width=width, **_bounds(self.scale, self.ratio)
             )
         )
 
 
 @dataclass(frozen=True, slots=True)
-class RandomHorizontalFlip:
+class RandomHorizontalFlip(ImageTransform):
     """Swap left and right.
 
     Attributes:
@@ -117,13 +135,15 @@ class RandomHorizontalFlip:
         """Refuse numbers that are not a probability."""
         _set(self, p=number("RandomHorizontalFlip.p", self.p, least=0, most=1))
 
-    def to_message(self) -> pb.ImageTransform:
+    def to_message(self) -> images_pb.ImageTransform:
         """Write the transform down for the wire."""
-        return pb.ImageTransform(random_horizontal_flip=pb.RandomHorizontalFlip(p=self.p))
+        return images_pb.ImageTransform(
+            random_horizontal_flip=images_pb.RandomHorizontalFlip(p=self.p)
+        )
 
 
 @dataclass(frozen=True, slots=True)
-class RandomVerticalFlip:
+class RandomVerticalFlip(ImageTransform):
     """Swap top and bottom.
 
     Attributes:
@@ -136,13 +156,13 @@ class RandomVerticalFlip:
         """Refuse numbers that are not a probability."""
         _set(self, p=number("RandomVerticalFlip.p", self.p, least=0, most=1))
 
-    def to_message(self) -> pb.ImageTransform:
+    def to_message(self) -> images_pb.ImageTransform:
         """Write the transform down for the wire."""
-        return pb.ImageTransform(random_vertical_flip=pb.RandomVerticalFlip(p=self.p))
+        return images_pb.ImageTransform(random_vertical_flip=images_pb.RandomVerticalFlip(p=self.p))
 
 
 @dataclass(frozen=True, slots=True)
-class ColorJitter:
+class ColorJitter(ImageTransform):
     """Change brightness, contrast, saturation and hue in a random order, each by a random factor.
 
     Attributes:
@@ -173,18 +193,18 @@ class ColorJitter:
                 found = (max(low, middle - spread), middle + spread)
             _set(self, **{name: found})
 
-    def to_message(self) -> pb.ImageTransform:
+    def to_message(self) -> images_pb.ImageTransform:
         """Write the transform down for the wire."""
         ranges: dict[str, Any] = {}
         for name in ("brightness", "contrast", "saturation", "hue"):
             middle = 0.0 if name == "hue" else 1.0
             found = getattr(self, name)
             ranges[name] = () if found == (middle, middle) else found
-        return pb.ImageTransform(color_jitter=pb.ColorJitter(**ranges))
+        return images_pb.ImageTransform(color_jitter=images_pb.ColorJitter(**ranges))
 
 
 @dataclass(frozen=True, slots=True)
-class RandomErasing:
+class RandomErasing(ImageTransform):
     """Overwrite a random part of an image.
 
     Attributes:
@@ -209,16 +229,16 @@ class RandomErasing:
             value=_numbers("RandomErasing.value", self.value),
         )
 
-    def to_message(self) -> pb.ImageTransform:
+    def to_message(self) -> images_pb.ImageTransform:
         """Write the transform down for the wire."""
         bounds = _bounds(self.scale, self.ratio)
-        return pb.ImageTransform(
-            random_erasing=pb.RandomErasing(p=self.p, value=_tuple(self.value), **bounds)
+        return images_pb.ImageTransform(
+            random_erasing=images_pb.RandomErasing(p=self.p, value=_tuple(self.value), **bounds)
         )
 
 
 @dataclass(frozen=True, slots=True)
-class Normalize:
+class Normalize(ImageTransform):
     """Divide pixels by 255, subtract the mean and divide by the deviation.
 
     It is torchvision's ``ToDtype(torch.float32, scale=True)`` and ``Normalize`` together.
@@ -243,10 +263,12 @@ class Normalize:
         )
         one_of("Normalize.dtype", self.dtype, tuple(_FLOATS))
 
-    def to_message(self) -> pb.ImageTransform:
+    def to_message(self) -> images_pb.ImageTransform:
         """Write the transform down for the wire."""
-        return pb.ImageTransform(
-            normalize=pb.Normalize(mean=self.mean, std=self.std, element_type=_FLOATS[self.dtype])
+        return images_pb.ImageTransform(
+            normalize=images_pb.Normalize(
+                mean=self.mean, std=self.std, element_type=_FLOATS[self.dtype]
+            )
         )
 
 
@@ -276,26 +298,14 @@ class Boxes:
         labels = names_of("Boxes.labels", self.labels)
         _set(self, labels=labels, min_size=number("Boxes.min_size", self.min_size, least=0))
 
-    def to_message(self) -> pb.Boxes:
+    def to_message(self) -> images_pb.Boxes:
         """Write it down for the wire."""
-        return pb.Boxes(
+        return images_pb.Boxes(
             column=self.column,
             format=_BOX_FORMATS[self.format],
             labels=names_of("Boxes.labels", self.labels),
             min_size=self.min_size,
         )
-
-
-ImageTransform: TypeAlias = (
-    Resize
-    | CenterCrop
-    | RandomResizedCrop
-    | RandomHorizontalFlip
-    | RandomVerticalFlip
-    | ColorJitter
-    | RandomErasing
-    | Normalize
-)
 
 
 def image_transforms_of(transforms: object) -> tuple[ImageTransform, ...]:

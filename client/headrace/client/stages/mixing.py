@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from headrace.arguments import number, text, whole_or_none
-from headrace.v1 import shard_service_pb2 as pb
+from headrace.client.options.stage import COLUMN, Stage
+from headrace.order import images_title
+from headrace.v1 import images_pb2 as pb
+from headrace.v1.stages import image_stage
 
-_COLUMN = "the name of a column"
 _CLASS_LIMIT = (1 << 16) + 1
 _LEAST_ALPHA, _GREATEST_ALPHA = 0.01, 100.0
 
 
 @dataclass(frozen=True, slots=True)
-class OneHot:
+class OneHot(Stage):
     """Turn class indices into vectors of float32: 1 at the index, 0 elsewhere.
 
     Attributes:
@@ -27,7 +30,7 @@ class OneHot:
 
     def __post_init__(self) -> None:
         """Refuse values that no server accepts."""
-        text("OneHot.column", self.column, wanted=_COLUMN)
+        text("OneHot.column", self.column, wanted=COLUMN)
         _check_classes("OneHot", self.num_classes)
 
     def to_message(self) -> pb.OneHot:
@@ -36,7 +39,7 @@ class OneHot:
 
 
 @dataclass(frozen=True, slots=True)
-class MixUp:
+class MixUp(Stage):
     """Mix each image with the next one of the global batch, and their labels likewise.
 
     It must be the last stage, directly after the `DecodeImage` that makes the images, whose
@@ -65,9 +68,13 @@ class MixUp:
         """Write the stage down for the wire."""
         return pb.MixUp(**_fields(self))
 
+    def shared_title(self, stages: Sequence[Stage]) -> str:
+        """Return the digest of all stages of images."""
+        return title_of_images(stages)
+
 
 @dataclass(frozen=True, slots=True)
-class CutMix:
+class CutMix(Stage):
     """Paste a box of the next image of the global batch into each one, and mix their labels.
 
     Its place is that of `MixUp`. One box is drawn per global batch; labels are mixed by its area.
@@ -92,11 +99,25 @@ class CutMix:
         """Write the stage down for the wire."""
         return pb.CutMix(**_fields(self))
 
+    def shared_title(self, stages: Sequence[Stage]) -> str:
+        """Return the digest of all stages of images."""
+        return title_of_images(stages)
+
+
+def title_of_images(stages: Sequence[Stage]) -> str:
+    """Return the entry in resume tokens of all stages that transform or mix images."""
+    # The server names the decoder with the first batch.
+    return images_title(
+        (place, encoded)
+        for place, stage in enumerate(stages)
+        if (encoded := image_stage(stage.to_message()))
+    )
+
 
 def _check_mixing(stage: MixUp | CutMix) -> None:
     name = type(stage).__name__
-    text(f"{name}.column", stage.column, wanted=_COLUMN)
-    text(f"{name}.labels", stage.labels, wanted=_COLUMN)
+    text(f"{name}.column", stage.column, wanted=COLUMN)
+    text(f"{name}.labels", stage.labels, wanted=COLUMN)
     alpha = number(f"{name}.alpha", stage.alpha, least=_LEAST_ALPHA, most=_GREATEST_ALPHA)
     object.__setattr__(stage, "alpha", alpha)
     _check_classes(name, stage.num_classes)

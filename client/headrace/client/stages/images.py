@@ -1,0 +1,147 @@
+"""The stage that decodes images, and transforms them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from headrace.arguments import flag, one_of, text
+from headrace.client.options.stage import COLUMN, Stage, set_whole
+from headrace.client.stages.image_transforms import (
+    Boxes,
+    ImageTransform,
+    boxes_of,
+    image_transforms_of,
+    names_of,
+)
+from headrace.client.stages.mixing import title_of_images
+from headrace.errors import BadArgumentError
+from headrace.v1 import images_pb2 as pb
+
+_FITS = {
+    "cover": pb.IMAGE_FIT_COVER,
+    "contain": pb.IMAGE_FIT_CONTAIN,
+    "stretch": pb.IMAGE_FIT_STRETCH,
+}
+_LAYOUTS = {"HWC": pb.IMAGE_LAYOUT_HWC, "CHW": pb.IMAGE_LAYOUT_CHW}
+# The default is left out, so tokens are the same as before this option existed.
+_ON_ERROR = {"raise": pb.ON_ERROR_UNSPECIFIED, "skip": pb.ON_ERROR_SKIP}
+
+
+@dataclass(frozen=True, slots=True)
+class DecodeImage(Stage):
+    """Decode a column of image files to a tensor ``(samples, height, width, channels)``.
+
+    With `transforms`, as in ``DecodeImage("image", transforms=[RandomResizedCrop(224)])``, each
+    JPEG, PNG, WebP or AVIF is decoded at full size, rotated as its EXIF says, and passes the
+    transforms. Without them, JPEG and PNG are decoded no larger than necessary and scaled to
+    `height` x `width`, which takes less time and gives slightly different pixels.
+
+    Attributes:
+        column: The column.
+        height: Height in pixels; not with `transforms`, which determine it.
+        width: Width in pixels; not with `transforms`.
+        channels: 3 for red, green and blue, 1 for luminance.
+        fit: How to scale: to ``cover`` the size and crop to the centre; to fit within it, padded
+            with zeros (``contain``); or to the exact size, without keeping proportions
+            (``stretch``).
+        transforms: The transforms of each image, in this order: `Resize`, `CenterCrop`,
+            `RandomResizedCrop`, `RandomHorizontalFlip`, `RandomVerticalFlip`, `ColorJitter`,
+            `RandomErasing` and `Normalize`.
+        layout: ``CHW`` puts channels first; only with `transforms`.
+        on_error: How to treat an image that cannot be decoded, with `transforms`: it fails the
+            batch (``raise``), or another sample takes its place, as with ``skips=``, and
+            `Batch.damaged_ids` has its id (``skip``).
+        masks: Columns of mask files, which are transformed as their images are and become
+            ``(samples, height, width) uint8``; only with `transforms`.
+        boxes: Bounding boxes that follow the images; only with `transforms`.
+        allow_decoder_change: Whether to accept a state of images that other versions of the
+            server's image libraries decoded; pixels may differ.
+    """
+
+    column: str
+    height: int | None = None
+    width: int | None = None
+    channels: Literal[1, 3] = 3
+    fit: Literal["cover", "contain", "stretch"] = "cover"
+    transforms: Sequence[ImageTransform] = ()
+    layout: Literal["HWC", "CHW"] = "HWC"
+    on_error: Literal["raise", "skip"] = "raise"
+    masks: str | Sequence[str] = ()
+    boxes: Boxes | Sequence[Boxes] = ()
+    allow_decoder_change: bool = False
+
+    def __post_init__(self) -> None:
+        """Refuse values that no server accepts."""
+        text("DecodeImage.column", self.column, wanted=COLUMN)
+        object.__setattr__(self, "transforms", image_transforms_of(self.transforms))
+        set_whole(self, "channels")
+        if self.channels not in (1, 3):
+            raise BadArgumentError(
+                f"DecodeImage.channels is {self.channels}; expected 3 for colours, or 1",
+                field="stages",
+            )
+        one_of("DecodeImage.fit", self.fit, tuple(_FITS))
+        one_of("DecodeImage.layout", self.layout, tuple(_LAYOUTS))
+        one_of("DecodeImage.on_error", self.on_error, tuple(_ON_ERROR))
+        if not self.transforms:
+            for name in ("height", "width"):
+                set_whole(self, name)
+        elif self.height is not None or self.width is not None or self.fit != "cover":
+            raise BadArgumentError(
+                "DecodeImage has both transforms and height, width or fit; give the size to a "
+                "transform, such as Resize((224, 224))",
+                field="stages",
+            )
+        object.__setattr__(self, "masks", names_of("DecodeImage.masks", self.masks))
+        object.__setattr__(self, "boxes", boxes_of(self.boxes))
+        flag("DecodeImage.allow_decoder_change", self.allow_decoder_change)
+        if (self.masks or self.boxes) and not self.transforms:
+            raise BadArgumentError(
+                "DecodeImage has masks or boxes without transforms; give "
+                "transforms=[Resize(...)] instead of height and width",
+                field="stages",
+            )
+        if self.on_error != "raise" and not self.transforms:
+            raise BadArgumentError(
+                f"DecodeImage.on_error is {self.on_error!r} without transforms; give "
+                "transforms=[Resize(...)] instead of height and width",
+                field="stages",
+            )
+        if self.layout != "HWC" and not self.transforms:
+            raise BadArgumentError(
+                f"DecodeImage.layout is {self.layout!r} without transforms; give "
+                "transforms=[Resize(...)] instead of height and width",
+                field="stages",
+            )
+
+    def to_message(self) -> pb.DecodeImage:
+        """Write the stage down for the wire."""
+        if self.transforms:
+            return pb.DecodeImage(
+                column=self.column,
+                channels=self.channels,
+                transforms=[each.to_message() for each in self.transforms],
+                layout=_LAYOUTS[self.layout],
+                on_error=_ON_ERROR[self.on_error],
+                masks=names_of("DecodeImage.masks", self.masks),
+                boxes=[each.to_message() for each in boxes_of(self.boxes)],
+                allow_decoder_change=self.allow_decoder_change,
+            )
+        return pb.DecodeImage(
+            column=self.column,
+            height=self.height,
+            width=self.width,
+            channels=self.channels,
+            fit=_FITS[self.fit],
+        )
+
+    def shared_title(self, stages: Sequence[Stage]) -> str:
+        """Return the digest of all stages of images."""
+        return title_of_images(stages)
+
+    @property
+    def may_replace(self) -> bool:
+        """Whether other samples may take the place of damaged ones."""
+        return self.on_error == "skip"
