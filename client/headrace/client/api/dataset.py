@@ -38,29 +38,22 @@ from headrace.client.loader.parent_watch import end_with_main_process
 from headrace.client.loader.progress import LoopStart
 from headrace.client.loader.worker_plan import WorkerPart, share_of_worker
 from headrace.client.loader.worker_share import ShareSource, WorkerSide, results_are_opened
-from headrace.client.options.access import Access, access_of, was_forked_after_use
-from headrace.client.options.addresses import addresses_of
+from headrace.client.options.access import Access, was_forked_after_use
 from headrace.client.options.arguments import (
-    batch_size_of,
-    column_names,
-    end_mode,
     epochs_of,
     token_bytes,
 )
-from headrace.client.options.deal import deal_of
 from headrace.client.options.mixture import Mixture, Source
 from headrace.client.options.order import Order, order_of
 from headrace.client.options.ranks import refuse_alone, resolve_ranks
 from headrace.client.options.read_request import ReadOptions
-from headrace.client.options.sharding import Sharding, sharding_of
+from headrace.client.options.sharding import Sharding
 from headrace.client.options.skips import SkipChoice
-from headrace.client.options.stage import Stage, stages_of
+from headrace.client.options.stage import Stage
 from headrace.client.options.transport import Transport, transport_of
 from headrace.client.reader.reader import BatchReader, Place
-from headrace.client.servers.replicas import Seat, seat_of
-from headrace.client.servers.targets import choose_endpoints, lane_of
 from headrace.client.servers.unary import fetch_from_any
-from headrace.client.state.read_spec import Reading
+from headrace.client.state.description import Description
 from headrace.client.state.state import (
     State,
     check_end,
@@ -68,7 +61,7 @@ from headrace.client.state.state import (
     read_state,
     refuse_worker_state,
 )
-from headrace.client.state.subject import mixture_in, skips_in, subject_of, where_in
+from headrace.client.state.subject import mixture_in, skips_in, where_in
 from headrace.client.wire.assembler import BatchEvent
 from headrace.errors import BadArgumentError
 from headrace.order import NUMBER_LIMIT, EndMode, EpochPlan, decode_token
@@ -168,43 +161,29 @@ class RemoteDataset(IterableDataset[Batch]):
             ConfigurationError: There is no folder for the sockets of a private server.
         """
         super().__init__()
-        options, shards = order_of(order), sharding_of(sharding)
         self._transport = transport_of(transport)
-        addresses = addresses_of(target, dataset=dataset)
-        fallback = self._transport.fallback
-        subject, sources = subject_of(
-            dataset,
-            is_private=addresses is None,
-            url=None if fallback is None else fallback.url,
-        )
         self._is_told = rank is not None
         rank, world_size = resolve_ranks(rank, world_size)
         self._restart, end_epoch = epochs_of(epochs)
         # A state is loaded into what the user described, not into what an earlier one made of it.
-        self._reading = self._given = Reading(
-            subject=subject,
-            order=options.spec(seed=seed, shuffle=shuffle),
-            unit_is_free=options.unit is None,
-            batch_size=batch_size_of(batch_size, shards),
-            global_batch_size=shards.global_batch_size,
+        self._given, self._endpoints = Description(
+            target=target,
+            dataset=dataset,
+            batch_size=batch_size,
+            seed=seed,
+            shuffle=shuffle,
+            end=end,
+            end_epoch=end_epoch,
+            columns=columns,
+            stages=stages,
             rank=rank,
             world_size=world_size,
-            replication=shards.replication,
-            end=end_mode(end),
-            columns=column_names(columns),
-            with_ids=options.with_ids,
-            stages=stages_of(stages),
-            deal=deal_of(shards.deal),
-            buckets=options.buckets or 0,
-            end_epoch=end_epoch,
-        )
-        self._endpoints = choose_endpoints(
-            addresses,
-            sources,
-            access_of(access),
+            access=access,
+            order=order_of(order),
+            sharding=sharding,
             transport=self._transport,
-            seat=_seat_of(self._reading),
-        )
+        ).settled()
+        self._reading = self._given
         self._on_batches = on_batches_of(transform, self._reading.group_count)
         self._device = None if device is None else checked_device(device)
         self._live = self._live_stream()
@@ -609,15 +588,3 @@ def _has_ranks() -> bool:
 
 def _has_framework() -> bool:
     return not FRAMEWORKS.isdisjoint(sys.modules)
-
-
-def _seat_of(reading: Reading) -> Seat:
-    lane = lane_of(
-        reading.rank,
-        world_size=reading.world_size,
-        replication=reading.replication,
-        lanes=reading.order.lanes,
-    )
-    return seat_of(
-        rank=reading.rank, world_size=reading.world_size, seed=reading.order.seed, lane=lane
-    )

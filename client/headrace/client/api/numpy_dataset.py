@@ -20,27 +20,19 @@ from headrace.client.batch.classes import Classes
 from headrace.client.batch.transformed import TransformedEvent, transform_of
 from headrace.client.feeds.open_feed import RingFeeds
 from headrace.client.feeds.transport import Landing, TransportState
-from headrace.client.options.access import Access, access_of
-from headrace.client.options.addresses import addresses_of
+from headrace.client.options.access import Access
 from headrace.client.options.arguments import (
-    batch_size_of,
-    column_names,
-    end_mode,
     epoch_limit,
     token_bytes,
 )
-from headrace.client.options.deal import deal_of
 from headrace.client.options.order import Order, order_of
 from headrace.client.options.selection import Selection
-from headrace.client.options.sharding import Sharding, sharding_of
-from headrace.client.options.stage import Stage, stages_of
+from headrace.client.options.sharding import Sharding
+from headrace.client.options.stage import Stage
 from headrace.client.options.transport import Transport, transport_of
 from headrace.client.reader.reader import BatchReader, Place
-from headrace.client.servers.replicas import seat_of
-from headrace.client.servers.targets import choose_endpoints
 from headrace.client.servers.unary import fetch_from_any
-from headrace.client.state.read_spec import Reading
-from headrace.client.state.subject import subject_of
+from headrace.client.state.description import Description
 from headrace.client.wire.assembler import BatchEvent
 from headrace.client.wire.buffers import aligned
 from headrace.client.wire.payload_layout import ColumnView
@@ -122,45 +114,31 @@ class NumpyDataset:
         """
         world_size = whole("world_size", world_size, low=1, high=_COUNT_LIMIT)
         rank = whole("rank", rank, low=0, high=world_size)
-        options, shards = order_of(order), sharding_of(sharding)
         self._transport = transport_of(transport)
-        addresses, fallback = addresses_of(target, dataset=dataset), self._transport.fallback
-        subject, sources = subject_of(
-            dataset,
-            is_private=addresses is None,
-            url=None if fallback is None else fallback.url,
-        )
-        if subject.mixture is not None:
+        reading, self._endpoints = Description(
+            target=target,
+            dataset=dataset,
+            batch_size=batch_size,
+            seed=seed,
+            shuffle=shuffle,
+            end=end,
+            end_epoch=epoch_limit(epochs),
+            columns=columns,
+            stages=stages,
+            rank=rank,
+            world_size=world_size,
+            access=access,
+            order=replace(order_of(order), with_ids=False),
+            sharding=sharding,
+            transport=self._transport,
+        ).settled()
+        if reading.subject.mixture is not None:
             raise BadArgumentError(
                 "dataset is a mixture, which NumpyDataset does not read; expected the name of one "
                 "dataset, or use RemoteDataset",
                 field="dataset",
             )
-        reading = Reading(
-            subject=subject,
-            order=options.spec(seed=seed, shuffle=shuffle),
-            unit_is_free=options.unit is None,
-            batch_size=batch_size_of(batch_size, shards),
-            global_batch_size=shards.global_batch_size,
-            rank=rank,
-            world_size=world_size,
-            replication=shards.replication,
-            end=end_mode(end),
-            columns=column_names(columns),
-            with_ids=False,
-            stages=stages_of(stages),
-            deal=deal_of(shards.deal),
-            buckets=options.buckets or 0,
-            end_epoch=epoch_limit(epochs),
-        )
         self._options = reading.options(None)
-        self._endpoints = choose_endpoints(
-            addresses,
-            sources,
-            access_of(access),
-            transport=self._transport,
-            seat=seat_of(rank=rank, world_size=world_size, seed=self._options.order.seed),
-        )
         self._transform = transform_of(transform)
         self._live = LiveStream(
             self._transport,
@@ -168,7 +146,7 @@ class NumpyDataset:
         )
         self._loops = EpochLoops(self._live)
         self._progress = self._loops.progress
-        self._new_loops = NewLoops(subject.title)
+        self._new_loops = NewLoops(reading.subject.title)
         self._classes: Classes | None = None
 
     def __copy__(self) -> Self:

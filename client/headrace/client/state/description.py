@@ -1,0 +1,90 @@
+"""What the arguments of a dataset describe: what is read, and from which servers."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from headrace.client.options.access import Access, access_of
+from headrace.client.options.addresses import addresses_of
+from headrace.client.options.arguments import batch_size_of, column_names, end_mode
+from headrace.client.options.deal import deal_of
+from headrace.client.options.mixture import Source
+from headrace.client.options.order import Order
+from headrace.client.options.sharding import Sharding, sharding_of
+from headrace.client.options.stage import Stage, stages_of
+from headrace.client.options.transport import Transport
+from headrace.client.servers.endpoints import Endpoints
+from headrace.client.servers.replicas import Seat, seat_of
+from headrace.client.servers.targets import choose_endpoints, lane_of
+from headrace.client.state.read_spec import Reading
+from headrace.client.state.subject import subject_of
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Description:
+    """The arguments that all datasets take, as users give them; `RemoteDataset` explains them."""
+
+    target: str | Sequence[str] | None
+    dataset: Source
+    batch_size: int | None
+    seed: int
+    shuffle: bool
+    end: str
+    end_epoch: int | None
+    columns: Sequence[str]
+    stages: Sequence[Stage]
+    rank: int
+    world_size: int
+    access: Access | None
+    order: Order
+    sharding: Sharding | None
+    transport: Transport
+
+    def settled(self) -> tuple[Reading, Endpoints]:
+        """Return what is read, and the servers to ask; none is contacted or started.
+
+        Raises:
+            BadArgumentError: An argument is out of range.
+            ConfigurationError: There is no folder for the sockets of a private server.
+        """
+        shards, fallback = sharding_of(self.sharding), self.transport.fallback
+        addresses = addresses_of(self.target, dataset=self.dataset)
+        subject, sources = subject_of(
+            self.dataset,
+            is_private=addresses is None,
+            url=None if fallback is None else fallback.url,
+        )
+        reading = Reading(
+            subject=subject,
+            order=self.order.spec(seed=self.seed, shuffle=self.shuffle),
+            unit_is_free=self.order.unit is None,
+            batch_size=batch_size_of(self.batch_size, shards),
+            global_batch_size=shards.global_batch_size,
+            rank=self.rank,
+            world_size=self.world_size,
+            replication=shards.replication,
+            end=end_mode(self.end),
+            columns=column_names(self.columns),
+            with_ids=self.order.with_ids,
+            stages=stages_of(self.stages),
+            deal=deal_of(shards.deal),
+            buckets=self.order.buckets or 0,
+            end_epoch=self.end_epoch,
+        )
+        access, seat = access_of(self.access), _seat_of(reading)
+        return reading, choose_endpoints(
+            addresses, sources, access, transport=self.transport, seat=seat
+        )
+
+
+def _seat_of(reading: Reading) -> Seat:
+    lane = lane_of(
+        reading.rank,
+        world_size=reading.world_size,
+        replication=reading.replication,
+        lanes=reading.order.lanes,
+    )
+    return seat_of(
+        rank=reading.rank, world_size=reading.world_size, seed=reading.order.seed, lane=lane
+    )
