@@ -70,16 +70,10 @@ from headrace.storage.shard.types import schema_texts, type_text
 from headrace.storage.source.prefix_search import Starts, search_starts
 from headrace.storage.source.source import OpenDataset, Place, ShardCheck, Source, SourceOptions
 from headrace.storage.source.stretches import Stretches
+from headrace.storage.store.open_store import open_store
 from headrace.storage.store.options import RetryPolicy, StoreOptions, options_with_environment
 from headrace.storage.store.safe_url import HIDDEN, safe_url
-from headrace.storage.store.store import (
-    ObjectEntry,
-    ObjectWriter,
-    Store,
-    Unfinished,
-    Version,
-    open_store,
-)
+from headrace.storage.store.store import ObjectEntry, ObjectWriter, Store, Unfinished, Version
 from headrace.storage.tokenizer.tokenizer import Tokenizer, load_tokenizer
 from headrace.storage.where.binding import Filter, make_filter
 from headrace.storage.where.evaluate import kept_bits

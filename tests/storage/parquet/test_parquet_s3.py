@@ -12,7 +12,7 @@ import pytest
 from headrace.errors import NotADatasetError, ShardCorruptError, StoreRefusedError
 from headrace.storage import StoreOptions, open_dataset
 from headrace.storage.parquet import decode_index, encode_index, open_parquet
-from headrace.storage.store.store import open_store
+from headrace.storage.store.open_store import open_store
 from storage.parquet.parquet_cases import all_samples, random_table, table_of
 from support.s3 import S3
 from support.store_proxy import store_proxied

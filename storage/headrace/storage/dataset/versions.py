@@ -8,8 +8,9 @@ from headrace.arguments import split_source
 from headrace.errors import ObjectNotFoundError, StoreRefusedError
 from headrace.storage.dataset.pointer import IndexPointer
 from headrace.storage.dataset.read_manifest import read_any_pointer
+from headrace.storage.store.open_store import open_store
 from headrace.storage.store.options import StoreOptions
-from headrace.storage.store.store import may_be_missing, open_store
+from headrace.storage.store.store import may_be_missing
 
 
 @dataclass(frozen=True, slots=True)

@@ -39,8 +39,9 @@ from headrace.storage.source.kinds import POINTER_NAME
 from headrace.storage.source.other_kinds import refuse_other_kinds
 from headrace.storage.source.source import Index, OpenDataset, Place, Progress, SourceOptions
 from headrace.storage.store.names import name_problem
+from headrace.storage.store.open_store import open_store
 from headrace.storage.store.options import StoreOptions
-from headrace.storage.store.store import Store, Version, open_store
+from headrace.storage.store.store import Store, Version
 
 _DIGEST_BYTES = 16
 

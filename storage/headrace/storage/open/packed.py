@@ -23,7 +23,8 @@ from headrace.storage.packing.pointer import PackingPointer, RowOptions
 from headrace.storage.packing.stored import read_packing
 from headrace.storage.shard.shard_writer import ShardEntry
 from headrace.storage.source.source import SourceOptions
-from headrace.storage.store.store import Store, open_store
+from headrace.storage.store.open_store import open_store
+from headrace.storage.store.store import Store
 from headrace.storage.tokenizer.tokenizer import Tokenizer
 
 

@@ -12,8 +12,8 @@ from headrace.errors import BadArgumentError, NotADatasetError, StoreRefusedErro
 from headrace.storage.open.installed import sources
 from headrace.storage.open.unfinished import unfinished_kind
 from headrace.storage.source.source import OpenDataset, Place, Source, SourceOptions
+from headrace.storage.store.open_store import open_store
 from headrace.storage.store.options import StoreOptions
-from headrace.storage.store.store import open_store
 
 
 def open_dataset(

@@ -13,8 +13,8 @@ from pathlib import Path
 
 from headrace.errors import ConfigurationError, StoreRefusedError
 from headrace.storage.source.kinds import DELTA_LOG_FOLDER, HUDI_FOLDER, SINK_LOG_FOLDER
+from headrace.storage.store.open_store import open_store
 from headrace.storage.store.options import StoreOptions
-from headrace.storage.store.store import open_store
 
 _ABOVE = 2  # folders above partitions: the table itself, and one above its folder of files
 _LOGS = {

@@ -19,8 +19,9 @@ from headrace.storage.source.kinds import (
     is_parquet_name,
     table_format,
 )
+from headrace.storage.store.open_store import open_store
 from headrace.storage.store.options import StoreOptions
-from headrace.storage.store.store import ObjectEntry, Store, open_store
+from headrace.storage.store.store import ObjectEntry, Store
 
 _SPARK_READERS = {
     "Hudi table": '.format("hudi").load({})',

@@ -10,8 +10,9 @@ from headrace.storage.parquet.index import ParquetIndex
 from headrace.storage.parquet.layout import find_files, layout_of, refuse_other_tables
 from headrace.storage.source.source import Progress
 from headrace.storage.source.unchanged import check_unchanged
+from headrace.storage.store.open_store import open_store
 from headrace.storage.store.options import StoreOptions
-from headrace.storage.store.store import Store, open_store
+from headrace.storage.store.store import Store
 
 
 def open_parquet(

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from headrace.errors import NotADatasetError
 from headrace.storage.source.source import Index, Place, Progress, SourceOptions
+from headrace.storage.store.open_store import open_store
 from headrace.storage.store.options import StoreOptions
-from headrace.storage.store.store import open_store
 from headrace.storage.webdataset.dataset import WebDataset
 from headrace.storage.webdataset.index import build_index
 from headrace.storage.webdataset.stored_index import (

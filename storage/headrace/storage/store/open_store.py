@@ -1,0 +1,84 @@
+"""Open the store of a URL."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from headrace.errors import BadArgumentError, ConfigurationError
+from headrace.storage.store.local import LocalStore
+from headrace.storage.store.options import StoreOptions
+from headrace.storage.store.store import Store
+
+_VOLUME_PARTS = 5  # "", Volumes, catalog, schema, volume
+
+
+def open_store(url: str, *, options: StoreOptions | None = None) -> Store:
+    """Open the store of ``url``, without sending a request.
+
+    Args:
+        url: A local path, ``file://``, ``s3://bucket/prefix``, or any URL that fsspec knows. On
+            Databricks also ``dbfs:/Volumes/...``, which is the path ``/Volumes/...``.
+        options: Endpoint, credentials, timeouts and retries; `None` for `StoreOptions()`.
+
+    Raises:
+        BadArgumentError: The URL has no root, or its scheme is unknown or not installed.
+        ConfigurationError: It is below a mount of Databricks that is not there.
+
+    Examples:
+        >>> store = open_store("notes")
+        >>> store.write("a/note.txt", b"hello")
+        >>> list(store.list())
+        ['a/note.txt']
+        >>> store.read("a/note.txt", offset=1, length=3)
+        b'ell'
+    """
+    chosen = options or StoreOptions()
+    url = _mounted(url)
+    scheme = urlsplit(url).scheme if "://" in url else "file"
+    if not url:
+        raise BadArgumentError(
+            "the URL is empty, expected a path or a URL such as s3://bucket/name"
+        )
+    if (one_slash := re.match(r"(\w{2,}):/(?!/)", url)) is not None:
+        raise BadArgumentError(f"{url!r} has one slash; expected {one_slash[1]}://…", field="url")
+    if scheme in {"http", "https"} and not urlsplit(url).hostname:
+        raise BadArgumentError(f"{url!r} names no host; expected {scheme}://host/…", field="url")
+    if scheme in {"file", "local"}:
+        return LocalStore(url)
+    if scheme in {"s3", "s3a", "s3n"}:
+        from headrace.storage.store.s3 import S3Store  # noqa: PLC0415 - of an extra
+
+        return S3Store(url, options=chosen)
+    from headrace.storage.store.fsspec_store import FsspecStore  # noqa: PLC0415 - of an extra
+
+    return FsspecStore(url, options=chosen)
+
+
+def _mounted(url: str) -> str:
+    """Return the path at which Databricks mounts a ``dbfs:`` path, or the URL unchanged.
+
+    Its machines mount volumes of Unity Catalog at ``/Volumes`` and the rest at ``/dbfs``. URLs with
+    a host, ``dbfs://host/...``, belong to fsspec.
+
+    Raises:
+        ConfigurationError: The mount is not there; what is written below it would lie on the disk
+            of this machine.
+    """
+    path = url.removeprefix("dbfs://") if url.startswith("dbfs:///") else url.removeprefix("dbfs:")
+    if path == url or path.startswith("//"):
+        return url
+    mount = folder = "/dbfs"
+    if path.startswith("/Volumes/"):
+        mount, folder = "/Volumes", "/".join(path.split("/")[:_VOLUME_PARTS])
+    else:
+        path = f"/dbfs{path}"
+    # A folder of that name on the disk may be what an earlier mistake has left.
+    if not Path(mount).is_mount() or not Path(folder).is_dir():
+        raise ConfigurationError(
+            f"{url} is {path} on the machines of Databricks, and {folder} is not mounted here: "
+            "this machine is not one of them, or there is no such volume; give another URL, or a "
+            "path without dbfs: for a folder of this machine"
+        )
+    return path
