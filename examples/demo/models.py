@@ -31,7 +31,7 @@ class Task:
         inputs: Turns a batch into the arguments of the model.
         learning_rate: Of Adam, at the first step.
         train_steps: What the server does with batches for training.
-        test_steps: What the server does with batches for the test.
+        test_stages: What the server does with batches for the test.
     """
 
     name: str
@@ -41,7 +41,7 @@ class Task:
     inputs: Callable[[Batch], tuple[Tensor, ...]]
     learning_rate: float
     train_steps: tuple[DecodeImage, ...] = ()
-    test_steps: tuple[DecodeImage, ...] = ()
+    test_stages: tuple[DecodeImage, ...] = ()
 
     def labels(self, batch: Batch) -> Tensor:
         """Return the batch's labels, ``(samples,) int64``."""
@@ -140,6 +140,6 @@ TASKS: Mapping[str, Task] = {
         inputs=decoded_images,
         learning_rate=4e-3,
         train_steps=(TRAIN,),
-        test_steps=(EVALUATE,),
+        test_stages=(EVALUATE,),
     ),
 }

@@ -89,7 +89,7 @@ class Trainer:
             shuffle=False,
             end="uneven",
             columns=self.task.columns,
-            stages=self.task.test_steps,
+            stages=self.task.test_stages,
             epochs="same",
             sharding=Sharding(global_batch_size=_TEST_BATCH_SIZE),
         )

@@ -135,7 +135,7 @@ class PlainRowWriter:
             batch_count: Number of batches.
 
         Raises:
-            StepFailedError: A document does not have the length that it was packed with, or labels
+            StageFailedError: A document does not have the length that it was packed with, or labels
                 cannot hold one of its tokens.
         """
         assert read.pieces is not None

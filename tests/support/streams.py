@@ -43,7 +43,7 @@ class Streams:
         limits = StreamLimits(
             heartbeat_s=5,
             store_timeout_s=30,
-            step_timeout_s=60.0,
+            stage_timeout_s=60.0,
             lifetime_s=0,
             max_batch_bytes=1 << 27,
             prefetch_bytes=lambda: 0,

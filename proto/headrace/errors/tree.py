@@ -14,7 +14,7 @@
     │   ├── RequestMalformedError    INVALID_ARGUMENT      REQUEST_MALFORMED
     │   ├── RingUnavailableError     FAILED_PRECONDITION   RING_UNAVAILABLE
     │   ├── SkipsNotFoundError       FAILED_PRECONDITION   SKIPS_NOT_FOUND
-    │   ├── StepFailedError          FAILED_PRECONDITION   STEP_FAILED
+    │   ├── StageFailedError         FAILED_PRECONDITION   STAGE_FAILED
     │   ├── TokenDatasetChangedError FAILED_PRECONDITION   TOKEN_DATASET_CHANGED
     │   ├── TokenMalformedError      INVALID_ARGUMENT      TOKEN_MALFORMED
     │   ├── TokenSpecChangedError    FAILED_PRECONDITION   TOKEN_SPEC_CHANGED
@@ -144,11 +144,11 @@ class SkipsNotFoundError(CallerError):
     reason = "SKIPS_NOT_FOUND"
 
 
-class StepFailedError(CallerError):
-    """A step of the server, or the client's ``transform=``, cannot process this batch."""
+class StageFailedError(CallerError):
+    """A stage of the server, or the client's ``transform=``, cannot process this batch."""
 
     code = "FAILED_PRECONDITION"
-    reason = "STEP_FAILED"
+    reason = "STAGE_FAILED"
 
 
 class TokenDatasetChangedError(CallerError):

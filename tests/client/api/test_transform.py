@@ -13,7 +13,7 @@ import torch
 from torch.utils.data import DataLoader
 
 from headrace.client import Batch, BatchLoader, NumpyDataset, RemoteDataset, Transport, tf_dataset
-from headrace.errors import BadArgumentError, StepFailedError
+from headrace.errors import BadArgumentError, StageFailedError
 from support.batch_functions import end_workers, numbers_of
 from support.command import serving
 from support.datasets import small_table, write_dataset
@@ -137,7 +137,7 @@ def test_an_error_comes_after_all_results_before_it(
 
     found: list[object] = []
     with _dataset(address, transform=fail) as dataset:
-        with pytest.raises(StepFailedError, match=r"step 4 \(epoch 0, position 32\)") as caught:
+        with pytest.raises(StageFailedError, match=r"step 4 \(epoch 0, position 32\)") as caught:
             found += dataset
         state = dataset.state_dict()
         is_broken = False
@@ -261,7 +261,7 @@ def test_for_a_device_the_loop_calls_it(address: str, epochs: list[list[list[int
 
     found: list[object] = []
     with _dataset(address, transform=noting, device="cpu") as dataset:
-        with pytest.raises(StepFailedError, match="step 3"):
+        with pytest.raises(StageFailedError, match="step 3"):
             found += dataset
         found += dataset
 

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from headrace.client import Cast, DecodeImage, Order, Pad, RemoteDataset, Stack
-from headrace.errors import BadArgumentError, StepFailedError
+from headrace.errors import BadArgumentError, StageFailedError
 from headrace.server import Server, ServerConfig, start_server
 from support.datasets import write_dataset
 
@@ -58,7 +58,7 @@ def test_ragged_columns_arrive_as_tensors(server: Server) -> None:
 
 def test_a_step_that_fails_reaches_the_loop(server: Server) -> None:
     """The error says which column and why; what is no step is refused before anything travels."""
-    with pytest.raises(StepFailedError, match="'tokens'"):
+    with pytest.raises(StageFailedError, match="'tokens'"):
         list(_dataset(server, Stack("tokens", (3,))))
     with pytest.raises(BadArgumentError, match="float16"):
         Cast("x", "float17").to_message()

@@ -18,7 +18,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from headrace.errors import InternalError, StepFailedError
+from headrace.errors import InternalError, StageFailedError
 from headrace.order import Pieces
 from headrace.order.packing import Packing, group_row_count, pack_group, take_pieces
 from headrace.server.batch.compiled_rows import CompiledRows
@@ -215,7 +215,7 @@ _PLACES = {"first": 0, "second": 1, "last": -1}
 
 
 def _refusal(make: Callable[[], Any], case: _Case) -> str:
-    with pytest.raises(StepFailedError) as found:
+    with pytest.raises(StageFailedError) as found:
         case.written(make(), 1)
     assert "5" == found.value.metadata["sample_id"]
     return str(found.value)
@@ -325,7 +325,7 @@ def test_pieces_that_lie_outside_of_rows_or_documents_are_refused(column: int, b
     case.places.table[2, column] += by
     loops = CompiledRows(case.columns, case.projection, case.packed)
 
-    with pytest.raises((InternalError, StepFailedError)):
+    with pytest.raises((InternalError, StageFailedError)):
         loops.measure(case.rows.blocks, case.read, 1)
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from headrace.errors import StepFailedError
+from headrace.errors import StageFailedError
 from headrace.server.batch.row_pool import RowPool, Waits
 from support.waiting import until
 
@@ -75,9 +75,9 @@ def test_first_failure(pool: RowPool) -> None:
         begun.append(row)
         if row in {3, 4}:
             time.sleep(0.02 if row == 3 else 0.0)
-            raise StepFailedError(f"row {row}", row=row)
+            raise StageFailedError(f"row {row}", row=row)
 
-    with pytest.raises(StepFailedError, match="row 3"):
+    with pytest.raises(StageFailedError, match="row 3"):
         _finish(pool.work("a", 1000, do, timeout_s=_SOON_S))
     assert len(begun) < 20
 
@@ -102,7 +102,7 @@ def test_left(pool: RowPool) -> None:
 
 def test_late(pool: RowPool) -> None:
     """A batch that takes longer than it may fails, and says what to do."""
-    with pytest.raises(StepFailedError, match="step_timeout_s"):
+    with pytest.raises(StageFailedError, match="stage_timeout_s"):
         _finish(pool.work("a", 1000, lambda _: time.sleep(0.02), timeout_s=0.1))
 
 
@@ -118,7 +118,7 @@ def test_closed(pool: RowPool) -> None:
     def run() -> None:
         try:
             _finish(pool.work("a", 10_000, do, timeout_s=1000))
-        except StepFailedError as error:
+        except StageFailedError as error:
             failures.append(error)
 
     thread = _beside(run)
@@ -128,7 +128,7 @@ def test_closed(pool: RowPool) -> None:
 
     assert not thread.is_alive()
     assert len(failures) == 1
-    with pytest.raises(StepFailedError, match="shutting down"):
+    with pytest.raises(StageFailedError, match="shutting down"):
         _finish(pool.work("a", 1, do, timeout_s=_SOON_S))
     assert not [each for each in threading.enumerate() if each.name == "headrace-rows"]
 
@@ -228,7 +228,7 @@ def test_a_crash_is_told(pool: RowPool) -> None:
     def do(row: int) -> None:
         raise ValueError(row)
 
-    with pytest.raises(StepFailedError, match="ValueError"):
+    with pytest.raises(StageFailedError, match="ValueError"):
         _finish(pool.work("a", 3, do, timeout_s=_SOON_S))
 
     _finish(pool.work("a", 3, lambda _: None, timeout_s=_SOON_S))

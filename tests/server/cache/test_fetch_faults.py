@@ -153,7 +153,7 @@ class _Bench:
             limits=StreamLimits(
                 heartbeat_s=0.02,
                 store_timeout_s=store_timeout_s,
-                step_timeout_s=60.0,
+                stage_timeout_s=60.0,
                 lifetime_s=0,
                 max_batch_bytes=1 << 24,
                 prefetch_bytes=lambda: 1 << 20,

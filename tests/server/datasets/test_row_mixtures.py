@@ -459,7 +459,7 @@ def test_a_length_that_lies_is_found_and_named_with_its_dataset(tmp_path: Path) 
         request = _request(mixture, order=order, global_batch_size=99)
         failure = failure_before_batches(opened, request)
 
-    assert failure_of(failure)[1].reason == "STEP_FAILED"
+    assert failure_of(failure)[1].reason == "STAGE_FAILED"
     assert "sample 13 of the mixture's dataset 1 has 5 elements" in str(failure.details())
 
 

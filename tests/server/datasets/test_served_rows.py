@@ -322,7 +322,7 @@ def test_a_length_that_lies_is_found_and_nothing_of_its_batch_is_sent(tmp_path: 
     with start_server(config) as server, grpc.insecure_channel(server.address) as opened:
         failure = failure_before_batches(opened, _request(16, global_batch_size=99))
 
-    assert failure_of(failure)[1].reason == "STEP_FAILED"
+    assert failure_of(failure)[1].reason == "STAGE_FAILED"
     assert "sample 13 has 5 elements in column 'tokens', but 6" in str(failure.details())
 
 

@@ -307,7 +307,7 @@ def test_no_form_of_a_url_is_told(kind: type[HeadraceError], url: str, forms: li
 )
 def test_places_that_are_no_dataset_are_hidden(text: str) -> None:
     """What lies beside the datasets is nobody's but the operator's."""
-    told = DatasetPlaces().without(errors.StepFailedError(f"the transform t failed: {text}"))
+    told = DatasetPlaces().without(errors.StageFailedError(f"the transform t failed: {text}"))
 
     assert ("telling" not in told.message, True) == (True, "(hidden)" in told.message)
     assert "10.1.2.3" not in told.message

@@ -30,7 +30,10 @@ from headrace.server import ServerConfig
         ({"heartbeat_s": 0.0}, "heartbeat_s is 0.0; it must be above 0"),
         ({"store_timeout_s": -1.0}, "store_timeout_s is -1.0"),
         ({"drain_s": float("inf")}, "drain_s is inf; it must be 0 or more, and finite"),
-        ({"step_timeout_s": float("inf")}, "step_timeout_s is inf; it must be above 0, and finite"),
+        (
+            {"stage_timeout_s": float("inf")},
+            "stage_timeout_s is inf; it must be above 0, and finite",
+        ),
     ],
 )
 def test_bad_settings_are_refused(settings: dict[str, object], message: str) -> None:

@@ -6,7 +6,7 @@ Contract:
 2. Position: an event keeps the mark of its batch, whatever the function returns or changes, so a
    state describes the last result that was handed over.
 3. Failure: anything that the function raises, even `StopIteration`, is raised after all earlier
-   results, as a `StepFailedError` that names the batch; the next `for` starts with that batch.
+   results, as a `StageFailedError` that names the batch; the next `for` starts with that batch.
 4. Memory: the parts of a batch that the function does not keep are freed when the next batch is
    read. A waiting result counts as many bytes as its batch had.
 
@@ -25,7 +25,7 @@ from headrace.arguments import shown
 from headrace.client.feeds.feed import Event
 from headrace.client.reader.prefetch import Reader, ReaderAround
 from headrace.client.wire.assembler import BatchEvent, Mark, header_of
-from headrace.errors import BadArgumentError, StepFailedError
+from headrace.errors import BadArgumentError, StageFailedError
 from headrace.v1 import shard_service_pb2 as pb
 
 Transformation = Callable[[BatchEvent], object]
@@ -91,7 +91,7 @@ def called(
     """Return the result for a batch.
 
     Raises:
-        StepFailedError: The function raised an exception, which is the cause.
+        StageFailedError: The function raised an exception, which is the cause.
     """
     try:
         return transformation(event)
@@ -99,7 +99,7 @@ def called(
         raise
     except BaseException as error:
         head = event.header if header is None else header
-        raise StepFailedError(
+        raise StageFailedError(
             f"the function given as transform= failed with the batch of step {head.step} (epoch "
             f"{head.epoch}, position {head.position}): {shown(error)}; its own traceback is above. "
             "The next `for` starts with this batch",

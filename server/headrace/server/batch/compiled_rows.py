@@ -110,7 +110,7 @@ class CompiledRows:
             batch_count: Number of batches.
 
         Raises:
-            StepFailedError: A document does not have the length that it was packed with, or labels
+            StageFailedError: A document does not have the length that it was packed with, or labels
                 cannot hold one of its tokens.
             InternalError: The tables of the cache point outside it.
         """

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from headrace.errors import StepFailedError
+from headrace.errors import StageFailedError
 from headrace.order import Pieces
 from headrace.server.cache.memory.arena import Memory
 from headrace.server.layout.packed_columns import PackedColumns
@@ -46,13 +46,13 @@ def check_lengths(
         title: Names the document of a piece.
 
     Raises:
-        StepFailedError: A document has another length.
+        StageFailedError: A document has another length.
     """
     expected = places.table[:, 2] - marks
     wrong = np.flatnonzero(lengths != expected * column.dtype.itemsize)
     if wrong.size:
         piece = int(wrong[0])
-        raise StepFailedError(
+        raise StageFailedError(
             f"{title(piece)} has {lengths[piece] // column.dtype.itemsize} elements in column "
             f"{column.name!r}, but {expected[piece]} in the lengths that were used for packing; "
             "store the lengths again with `headrace index --pack-length`",
@@ -89,7 +89,7 @@ def check_labels(
         title: Names the document of a piece.
 
     Raises:
-        StepFailedError: A token does not fit.
+        StageFailedError: A token does not fit.
     """
     dtype, has_bos = packed.sources[0].dtype, packed.bos is not None
     for piece, (first, size, total, _) in enumerate(places.table.tolist()):
@@ -109,9 +109,9 @@ def check_labels(
 
 def _not_a_label(
     places: Pieces, piece: int, token: int, packed: PackedColumns, title: Title
-) -> StepFailedError:
+) -> StageFailedError:
     name = packed.name
-    return StepFailedError(
+    return StageFailedError(
         f"{title(piece)} has the token {token} in column {name!r}, but {f'{name}.labels'!r} is "
         f"int32 and holds {_LABELS.min} to {_LABELS.max}; correct the token, or request the "
         f"columns without {f'{name}.labels'!r} and make the labels of {name!r} in the trainer",

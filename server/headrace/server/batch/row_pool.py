@@ -29,7 +29,7 @@ from collections.abc import Callable, Generator, Hashable
 from dataclasses import dataclass, field
 from typing import TypeAlias, TypeVar
 
-from headrace.errors import HeadraceError, StepFailedError
+from headrace.errors import HeadraceError, StageFailedError
 
 _log = logging.getLogger(__name__)
 
@@ -125,7 +125,7 @@ class RowPool:
                 None for no line.
 
         Raises:
-            StepFailedError: The rows take longer, or the pool is closed.
+            StageFailedError: The rows take longer, or the pool is closed.
             HeadraceError: ``do`` raised it.
         """
         if not count:
@@ -135,10 +135,10 @@ class RowPool:
         try:
             while not job.finished.is_set():
                 if job.used_s >= timeout_s:
-                    raise StepFailedError(
+                    raise StageFailedError(
                         f"a stage worked longer than {timeout_s:g} s on a batch, and had started "
                         f"{job.begun} of {count} parts; use smaller batches, or ask the operator "
-                        "to raise step_timeout_s"
+                        "to raise stage_timeout_s"
                     )
                 yield job.finished
         finally:
@@ -206,7 +206,7 @@ class RowPool:
                 failure = error
             except Exception as error:  # noqa: BLE001 - our bug: the waiting caller is told
                 _log.exception("row %d of a batch could not be processed", row)
-                failure = StepFailedError(f"row {row}: {type(error).__name__}: {error}", row=row)
+                failure = StageFailedError(f"row {row}: {type(error).__name__}: {error}", row=row)
             self._done(job, row, time.monotonic() - began, failure)
             del job, taken
 
@@ -283,5 +283,5 @@ def allowed_processors() -> int:
     return os.cpu_count() or 1
 
 
-def _closed_error() -> StepFailedError:
-    return StepFailedError("the server is shutting down and no longer processes batches")
+def _closed_error() -> StageFailedError:
+    return StageFailedError("the server is shutting down and no longer processes batches")

@@ -57,7 +57,7 @@ class Context(Protocol):
             work: The work; it is closed in the end.
 
         Raises:
-            StepFailedError: It takes too long.
+            StageFailedError: It takes too long.
         """
 
 
@@ -117,7 +117,7 @@ class Stage(ABC):
         """Make the columns; closing the generator stops the work.
 
         Raises:
-            StepFailedError: The stage fails for this batch.
+            StageFailedError: The stage fails for this batch.
             ShortError: There is not enough memory.
         """
 
@@ -144,7 +144,7 @@ class ColumnStage(Stage):
         """Make the columns.
 
         Raises:
-            StepFailedError: The stage fails for this batch.
+            StageFailedError: The stage fails for this batch.
         """
 
     def run(self, batch: Batch, context: Context) -> Running[Batch]:

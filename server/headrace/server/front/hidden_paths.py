@@ -29,7 +29,7 @@ from headrace.errors import (
     HeadraceError,
     NotADatasetError,
     RingUnavailableError,
-    StepFailedError,
+    StageFailedError,
     UnsupportedColumnError,
 )
 
@@ -41,7 +41,7 @@ _FOUND_IN_FILES = (
     ConfigurationError,
     NotADatasetError,
     RingUnavailableError,
-    StepFailedError,
+    StageFailedError,
     UnsupportedColumnError,
 )
 # `headrace.storage.store` describes refused credentials like this.

@@ -17,7 +17,7 @@ from typing import Final
 
 import numpy as np
 
-from headrace.errors import BadArgumentError, StepFailedError
+from headrace.errors import BadArgumentError, StageFailedError
 from headrace.server.batch.stage import Replacement
 from headrace.server.plan.find_samples import DatasetFinder
 from headrace.server.plan.planned_batches import PlannedBatch
@@ -73,7 +73,7 @@ class Substitutes:
             known: The samples that are damaged.
 
         Raises:
-            StepFailedError: There are no other samples, or they are damaged too.
+            StageFailedError: There are no other samples, or they are damaged too.
         """
         if not known:
             return planned
@@ -100,7 +100,7 @@ class Substitutes:
             if damaged[-1] not in known:
                 return damaged[-1]
             why = f"neither can {MOST_TRIES} samples that would take its place"
-        raise StepFailedError(
+        raise StageFailedError(
             f"{self._replacement.failure.format(sample_id)}, and {why}; {self._replacement.advice}",
             sample_id=sample_id,
         )

@@ -32,11 +32,11 @@ _LEAST = {
     "max_streams_per_peer": 0,
     "max_batch_bytes": 1,
     "payload_bytes": 1,
-    "step_threads": 0,
+    "stage_threads": 0,
     "max_stream_s": 0,
     "drain_s": 0,
 }
-_POSITIVE = ("request_timeout_s", "heartbeat_s", "store_timeout_s", "step_timeout_s")
+_POSITIVE = ("request_timeout_s", "heartbeat_s", "store_timeout_s", "stage_timeout_s")
 
 _Stage = TypeVar("_Stage", bound=StageSettings)
 
@@ -109,9 +109,9 @@ class ServerConfig:
             commonly give up after 20 s of silence.
         store_timeout_s: How long a stream waits for its store before it ends with
             ``STORE_UNAVAILABLE``.
-        step_timeout_s: How long a step other than a transform may work on one batch. The default is
-            arbitrary: no training loop waits that long for a batch.
-        step_threads: Maximum number of threads that decode images and make tokens, for all streams
+        stage_timeout_s: How long a stage may work on one batch; transforms have a setting of their
+            own. The default is arbitrary: no training loop waits that long for a batch.
+        stage_threads: Maximum number of threads that decode images and make tokens, for all streams
             together; 0 means one per processor that the process may use.
         otlp_endpoint: ``http://host:port`` of the OpenTelemetry collector to send traces to; empty
             for none. Needs the packages of the ``[otel]`` extra.
@@ -151,8 +151,8 @@ class ServerConfig:
     request_timeout_s: float = 10.0
     heartbeat_s: float = 5.0
     store_timeout_s: float = 120.0
-    step_timeout_s: float = 60.0
-    step_threads: int = 0
+    stage_timeout_s: float = 60.0
+    stage_threads: int = 0
     otlp_endpoint: str = ""
     log_level: LogLevel = "info"
     log_format: LogFormat = "console"

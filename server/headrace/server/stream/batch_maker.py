@@ -99,7 +99,7 @@ class BatchMaker:
             is_there: Whether all its blocks were in memory.
         """
         fitting = max(1, TOGETHER_BYTES // max(1, payload_bytes))
-        # Steps process one batch at a time.
+        # Stages process one batch at a time.
         is_able = self._contents.pipeline is None
         is_likely = is_there and payload_bytes <= self._most_bytes
         self.most = min(2 * self.most, fitting) if is_able and is_likely else 1

@@ -8,7 +8,7 @@ Contract:
 2. Waiting: while the store is slow, a `Heartbeat` is sent every ``heartbeat_s`` between two
    batches, and one at the end of the wait. After ``store_timeout_s`` without a block the stream
    fails with `StoreUnavailableError`. The same holds while stages process a batch: each has
-   ``step_timeout_s``, and a transform has the timeout of its pool
+   ``stage_timeout_s``, and a transform has the timeout of its pool
    (`headrace.server.stages.transforms.transform_pool`).
 3. Failure: errors are raised between two batches and never within one, because a batch is read and
    assembled completely before its first message. What was sent stays valid, and its tokens resume
@@ -72,7 +72,7 @@ class StreamLimits:
     Attributes:
         heartbeat_s: Seconds between heartbeats while the stream waits.
         store_timeout_s: How long the stream waits for a block.
-        step_timeout_s: How long a stage may process a batch.
+        stage_timeout_s: How long a stage may process a batch.
         lifetime_s: When the client is asked to reconnect; 0 means never.
         max_batch_bytes: The largest payload of one batch.
         prefetch_bytes: Returns the current limit of prefetched bytes.
@@ -82,7 +82,7 @@ class StreamLimits:
 
     heartbeat_s: float
     store_timeout_s: float
-    step_timeout_s: float
+    stage_timeout_s: float
     lifetime_s: float
     max_batch_bytes: int
     prefetch_bytes: Callable[[], int]
@@ -174,7 +174,7 @@ class BatchStream:
                 outlet=self._outlet,
                 turns=self._turns,
                 share=self._share,
-                step_timeout_s=limits.step_timeout_s,
+                stage_timeout_s=limits.stage_timeout_s,
                 heartbeat_s=limits.heartbeat_s,
             )
         )

@@ -10,7 +10,7 @@ from typing import TypeVar
 
 import numpy as np
 
-from headrace.errors import StepFailedError
+from headrace.errors import StageFailedError
 from headrace.order import sample_keys
 from headrace.server.batch.batch_values import (
     Batch,
@@ -102,7 +102,7 @@ class Pipeline:
             claim: Claims the memory of stages before it is used.
 
         Raises:
-            StepFailedError: A stage cannot process this batch, or takes too long.
+            StageFailedError: A stage cannot process this batch, or takes too long.
         """
         workers = Workers(turns.rows, turns.stages, timeout_s)
         row_count = planned.found.sample_ids.size if self.is_as_stored else planned.row_count
@@ -160,7 +160,7 @@ class Pipeline:
             timeout_s: How long a column may take that is not made yet.
 
         Raises:
-            StepFailedError: A value cannot be made, or it takes too long.
+            StageFailedError: A value cannot be made, or it takes too long.
         """
         return write_batch(placed, Workers(turns.rows, turns.stages, timeout_s, line=turns))
 
@@ -214,10 +214,10 @@ class _Context:
                     self.turns.end_worked(took_s)
                 worked_s += took_s
                 yield
-        raise StepFailedError(
+        raise StageFailedError(
             f"{stage} worked longer than {timeout_s:g} s on a batch of {row_count} rows; use "
-            "smaller batches, or ask the operator to raise step_timeout_s",
-            step=stage,
+            "smaller batches, or ask the operator to raise stage_timeout_s",
+            stage=stage,
         )
 
 

@@ -214,7 +214,7 @@ class Schedule:
         return StreamLimits(
             heartbeat_s=config.heartbeat_s,
             store_timeout_s=config.store_timeout_s,
-            step_timeout_s=config.step_timeout_s,
+            stage_timeout_s=config.stage_timeout_s,
             lifetime_s=config.max_stream_s * jitter,
             max_batch_bytes=config.max_batch_bytes,
             prefetch_bytes=lambda: self._prefetch_bytes(served),

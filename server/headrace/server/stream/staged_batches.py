@@ -23,7 +23,7 @@ from contextlib import closing, suppress
 from functools import partial
 from typing import Protocol, TypeAlias
 
-from headrace.errors import BadArgumentError, HeadraceError, StepFailedError
+from headrace.errors import BadArgumentError, HeadraceError, StageFailedError
 from headrace.server.batch.batch_values import Claim
 from headrace.server.batch.row_checks import sample_title
 from headrace.server.batch.stage import Running
@@ -69,7 +69,7 @@ class StagedBatches:
         outlet: Where to write batches.
         turns: The turns of the stream's caller.
         share: The stream's share of the server's memory.
-        step_timeout_s: How long a stage may process a batch.
+        stage_timeout_s: How long a stage may process a batch.
         heartbeat_s: Seconds between heartbeats.
     """
 
@@ -81,7 +81,7 @@ class StagedBatches:
         outlet: Outlet,
         turns: StreamTurns,
         share: Share,
-        step_timeout_s: float,
+        stage_timeout_s: float,
         heartbeat_s: float,
     ) -> None:
         self._contents = contents
@@ -89,7 +89,7 @@ class StagedBatches:
         self._outlet = outlet
         self._turns = turns
         self._share = share
-        self._step_timeout_s = step_timeout_s
+        self._stage_timeout_s = stage_timeout_s
         self._heartbeat_s = heartbeat_s
         self._usual_bytes = 0
         # The next batch, if it is started; its plan, behind the end of the epoch if that comes
@@ -139,7 +139,7 @@ class StagedBatches:
         """Make a batch; return it, and the number of damaged samples that were replaced.
 
         Raises:
-            StepFailedError: A stage cannot process this batch, or takes too long.
+            StageFailedError: A stage cannot process this batch, or takes too long.
             ShortError: There is not enough memory.
         """
         running, self._ahead = self._ahead, None
@@ -158,7 +158,7 @@ class StagedBatches:
                 yield from self._run_stages(running, stream)
             try:
                 made = running.result()
-            except StepFailedError as error:
+            except StageFailedError as error:
                 raise self._with_sample(error, running.planned) from error
             if isinstance(made, Made):
                 damaged = running.planned.damaged
@@ -176,7 +176,7 @@ class StagedBatches:
     def _work(
         self, payload: memoryview, buffer_bytes: tuple[int, ...], running: RunningBatch
     ) -> Running[Made | Damaged]:
-        planned, pipeline, timeout_s = running.planned, self._pipeline, self._step_timeout_s
+        planned, pipeline, timeout_s = running.planned, self._pipeline, self._stage_timeout_s
         claim = self._claim_beside(running)
         # Claims at once what the batch before took, because too small a claim means starting over.
         usual_bytes, self._usual_bytes = self._usual_bytes, 0
@@ -285,14 +285,14 @@ class StagedBatches:
             self._planned.append(planned)
         return self._planned[-1]
 
-    def _with_sample(self, error: StepFailedError, planned: PlannedBatch) -> StepFailedError:
+    def _with_sample(self, error: StageFailedError, planned: PlannedBatch) -> StageFailedError:
         """Return an error about a row with the name of its sample."""
         if "row" not in error.metadata:
             return error
         row = int(error.metadata["row"])
         shown = self._contents.shown_ids(planned.found.item_ids[row : row + 1])
         sample = int(shown.ravel()[-1])
-        return StepFailedError(
+        return StageFailedError(
             f"{error.message}; it is {sample_title(shown)} (`headrace cat URL --ids {sample}`), "
             f"which skips=[{sample}] leaves out",
             **error.metadata,

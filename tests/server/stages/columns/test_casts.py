@@ -15,7 +15,7 @@ from google.protobuf import any_pb2
 from numpy.typing import NDArray
 from PIL import Image
 
-from headrace.errors import StepFailedError
+from headrace.errors import StageFailedError
 from headrace.server import ServerConfig, start_server
 from headrace.server.batch.batch_values import Batch, Values
 from headrace.server.batch.stage import ColumnStage, Work
@@ -260,18 +260,18 @@ def _refused(channel: grpc.Channel, request: pb.ReadBatchesRequest) -> tuple[str
         (_cast("text", pb.ELEMENT_TYPE_INT8), "BAD_COORDINATES"),
         (_cast("none", pb.ELEMENT_TYPE_INT8), "BAD_COORDINATES"),
         (_cast("headrace.sample_id", pb.ELEMENT_TYPE_INT8), "BAD_COORDINATES"),
-        (_cast("pair", pb.ELEMENT_TYPE_UINT8), "STEP_FAILED"),
+        (_cast("pair", pb.ELEMENT_TYPE_UINT8), "STAGE_FAILED"),
         (_pad("tokens", 0), "BAD_COORDINATES"),
         (_pad("tokens", 2**31), "BAD_COORDINATES"),
         (_pad("tokens", 2**28), "BAD_COORDINATES"),
         (_pad("number", 3), "BAD_COORDINATES"),
         (_pad("tokens", 3, fill=0.5), "BAD_COORDINATES"),
         (_pad("tokens", 3, fill=float("nan")), "BAD_COORDINATES"),
-        (_pad("tokens", 3), "STEP_FAILED"),
+        (_pad("tokens", 3), "STAGE_FAILED"),
         (packed(columns_pb.Stack(column="pair")), "BAD_COORDINATES"),
         (packed(columns_pb.Stack(column="pair", item_shape=[2, 0])), "BAD_COORDINATES"),
         (packed(columns_pb.Stack(column="pair", item_shape=[1 << 40] * 4)), "BAD_COORDINATES"),
-        (packed(columns_pb.Stack(column="tokens", item_shape=[2])), "STEP_FAILED"),
+        (packed(columns_pb.Stack(column="tokens", item_shape=[2])), "STAGE_FAILED"),
         (
             packed(images_pb.DecodeImage(column="photo", height=0, width=1)),
             "BAD_COORDINATES",
@@ -326,5 +326,5 @@ def test_a_damaged_picture_fails_by_name(content: bytes) -> None:
     edges = np.cumsum([0, len(_photo(3)), len(content)])
     step = DecodeImage(images_pb.DecodeImage(column="photo", height=4, width=4))
 
-    with pytest.raises(StepFailedError, match="row 1 of column 'photo'"):
+    with pytest.raises(StageFailedError, match="row 1 of column 'photo'"):
         finished(step.work(Batch({"photo": Values(column, flat, edges)}, 2)))

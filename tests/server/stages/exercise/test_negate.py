@@ -125,7 +125,7 @@ def test_its_token_goes_on_with_it_alone(server: Server) -> None:
 
 @pytest.mark.parametrize(
     ("column", "reason"),
-    [("unsigned", "BAD_COORDINATES"), ("gone", "BAD_COORDINATES"), ("least", "STEP_FAILED")],
+    [("unsigned", "BAD_COORDINATES"), ("gone", "BAD_COORDINATES"), ("least", "STAGE_FAILED")],
 )
 def test_its_errors_reach_the_client(server: Server, column: str, reason: str) -> None:
     """Those of a request, and those of a batch."""

@@ -48,7 +48,7 @@ from headrace.client import (
 from headrace.errors import (
     BadArgumentError,
     ConfigurationError,
-    StepFailedError,
+    StageFailedError,
     TokenSpecChangedError,
 )
 from headrace.order import decode_token, encode_token, split_images, stages_of
@@ -95,10 +95,10 @@ def urls(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
 @pytest.fixture(scope="module")
 def servers(urls: dict[str, str]) -> Iterator[list[Server]]:
     """Two servers of the same data, of one thread and of three."""
-    config = ServerConfig(datasets=urls, listen="127.0.0.1:0", step_threads=1)
+    config = ServerConfig(datasets=urls, listen="127.0.0.1:0", stage_threads=1)
     with (
         start_server(config) as first,
-        start_server(ServerConfig(datasets=urls, listen="127.0.0.1:0", step_threads=3)) as second,
+        start_server(ServerConfig(datasets=urls, listen="127.0.0.1:0", stage_threads=3)) as second,
     ):
         yield [first, second]
 
@@ -248,7 +248,7 @@ def test_torch(servers: list[Server]) -> None:
 def test_damaged(servers: list[Server]) -> None:
     """A damaged file fails its batch and names the sample, which can be skipped; nothing else."""
     pytest.importorskip("torch")
-    with pytest.raises(StepFailedError, match=r"sample 20 .*skips=\[20\]") as failure:
+    with pytest.raises(StageFailedError, match=r"sample 20 .*skips=\[20\]") as failure:
         _read(servers[1], _CROP, name="damaged")
     options: dict[str, Any] = {"batch_size": 12, "stages": [_CROP], "epochs": 1}
     source = Selection("damaged", skips=[20])
@@ -265,7 +265,7 @@ def test_what_comes_before_a_failure_stands(servers: list[Server], rows: int) ->
     seen: list[int] = []
     with (
         NumpyDataset(servers[1].address, "damaged", stages=[_CROP], **options) as dataset,
-        pytest.raises(StepFailedError, match="sample 20 ") as failure,
+        pytest.raises(StageFailedError, match="sample 20 ") as failure,
     ):
         seen += (int(number) for arrays in dataset for number in arrays["number"])
 
@@ -281,7 +281,7 @@ def test_without_memory_for_two(urls: dict[str, str], servers: list[Server], tim
     config = ServerConfig(
         datasets=urls,
         listen="127.0.0.1:0",
-        step_threads=2,
+        stage_threads=2,
         # What decoding takes beside it is claimed too.
         payload_bytes=int(times * one) + (8 << 20),
     )
@@ -309,7 +309,7 @@ def test_in_a_ring(
     step = DecodeImage("image", transforms=[RandomResizedCrop(170)])
     transport = Transport("ring", ring_bytes=slots * (12 * 170 * 170 * 3 + 4096) + (64 << 10))
     wanted = _by_number(_read(servers[0], step, epochs=2))
-    config = ServerConfig(datasets=urls, listen=f"unix:{tmp_path / 'socket'}", step_threads=2)
+    config = ServerConfig(datasets=urls, listen=f"unix:{tmp_path / 'socket'}", stage_threads=2)
     held: list[Any] = []
     found: list[dict[str, Any]] = []
     with start_server(config) as server:
@@ -331,14 +331,14 @@ def test_damaged_in_a_mixture(servers: list[Server]) -> None:
     pytest.importorskip("torch")
     mixed = [("photos", 0.5), ("damaged", 0.5)]
     dataset = RemoteDataset(servers[0].address, mixed, batch_size=12, stages=[_CROP], epochs=2)
-    with pytest.raises(StepFailedError, match="sample 20 of the mixture's dataset 1"):
+    with pytest.raises(StageFailedError, match="sample 20 of the mixture's dataset 1"):
         list(dataset)
 
 
 def test_bombs(servers: list[Server]) -> None:
     """Files that claim too much are refused by their heads."""
     for row in range(2):
-        with pytest.raises(StepFailedError, match=r"at most|bomb"):
+        with pytest.raises(StageFailedError, match=r"at most|bomb"):
             _read(
                 servers[0], _CROP, name="bombs", batch_size=1, shuffle=False, rank=row, world_size=2
             )
@@ -400,7 +400,7 @@ def test_no_transform_is_called_so() -> None:
 
 def test_leaving(urls: dict[str, str]) -> None:
     """A server that stops, or a client that goes, leaves no thread that works on."""
-    config = ServerConfig(datasets=urls, listen="127.0.0.1:0", step_threads=2, drain_s=0.2)
+    config = ServerConfig(datasets=urls, listen="127.0.0.1:0", stage_threads=2, drain_s=0.2)
     before = threading.active_count()
     with start_server(config) as server:
         large = DecodeImage("image", transforms=[Resize((1500, 1500)), ColorJitter(0.5, 0.5)])

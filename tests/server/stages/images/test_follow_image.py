@@ -37,7 +37,7 @@ from headrace.client import (
     RandomVerticalFlip,
     Resize,
 )
-from headrace.errors import BadArgumentError, StepFailedError
+from headrace.errors import BadArgumentError, StageFailedError
 from headrace.server import Server, ServerConfig, start_server
 from support.bombs import claimed_png
 from support.datasets import write_dataset
@@ -293,7 +293,7 @@ def test_wrong_data(server: Server, name: str, why: str) -> None:
         "masks": "mask",
         "boxes": Boxes("XYXY", labels="label"),
     }
-    with pytest.raises(StepFailedError, match=rf"{why}.*sample 4 "):
+    with pytest.raises(StageFailedError, match=rf"{why}.*sample 4 "):
         _read(server, DecodeImage("image", **options), name=name, batch_size=5, shuffle=False)
     skip = DecodeImage("image", on_error="skip", **options)
     (arrays,) = _read(server, skip, name=name, batch_size=5, shuffle=False)

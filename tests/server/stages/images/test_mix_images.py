@@ -40,7 +40,7 @@ from headrace.client import (
     RemoteDataset,
     Transform,
 )
-from headrace.errors import BadArgumentError, StepFailedError, TokenSpecChangedError
+from headrace.errors import BadArgumentError, StageFailedError, TokenSpecChangedError
 from headrace.order import sample_keys, transform_keys, uniform_draws
 from headrace.server import Server, ServerConfig, start_server
 from headrace.server.plan.planned_batches import positions_of
@@ -263,7 +263,7 @@ def test_nulls_are_zeros(server: Server) -> None:
 )
 def test_labels_of_no_class(server: Server, steps: list[Any]) -> None:
     """An index that is none of a class names its sample, and what was expected."""
-    with pytest.raises(StepFailedError, match=r"is -\d; it must be in \[0, 60\).*sample [012] "):
+    with pytest.raises(StageFailedError, match=r"is -\d; it must be in \[0, 60\).*sample [012] "):
         _read(server, steps, columns=["image", "wrong"], shuffle=False)
 
 
@@ -271,7 +271,7 @@ def test_a_damaged_partner_is_named(server: Server) -> None:
     """Also the rank that only mixes it in says which sample cannot be decoded."""
     options: dict[str, Any] = {"name": "damaged", "shuffle": False, "epochs": 1}
     for rank in (1, 2):
-        with pytest.raises(StepFailedError, match=r"sample 5 .*skips=\[5\]"):
+        with pytest.raises(StageFailedError, match=r"sample 5 .*skips=\[5\]"):
             _read(server, _MIXES["mix_up"], rank=rank, world=3, **options)
 
 

@@ -34,7 +34,7 @@ from headrace.client import (
     Selection,
     Transport,
 )
-from headrace.errors import BadArgumentError, StepFailedError, TokenSpecChangedError
+from headrace.errors import BadArgumentError, StageFailedError, TokenSpecChangedError
 from headrace.order import Order, OrderSpec, Skips, table_of
 from headrace.server import Server, ServerConfig, start_server
 from headrace.storage import open_dataset
@@ -243,7 +243,7 @@ def test_with_a_filter(server: Server) -> None:
 
 def test_in_a_ring(urls: dict[str, str], tmp_path: Any) -> None:
     """Through shared memory, in few slots, the rows are the same."""
-    config = ServerConfig(datasets=urls, listen=f"unix:{tmp_path / 'socket'}", step_threads=2)
+    config = ServerConfig(datasets=urls, listen=f"unix:{tmp_path / 'socket'}", stage_threads=2)
     transport = Transport("ring", ring_bytes=2 * (12 * 170 * 170 * 3 + 4096) + (64 << 10))
     large = DecodeImage("image", transforms=[RandomResizedCrop(170)], on_error="skip")
     with start_server(config) as running:
@@ -255,7 +255,7 @@ def test_in_a_ring(urls: dict[str, str], tmp_path: Any) -> None:
 def test_nothing_but_damage(server: Server, name: str) -> None:
     """Where nothing can stand in for a sample the stream fails, and says why."""
     wanted = r"cannot be decoded, and (neither can 16 samples|there is no)"
-    with pytest.raises(StepFailedError, match=wanted):
+    with pytest.raises(StageFailedError, match=wanted):
         _read(server, [_SKIP], name=name)
 
 
@@ -264,7 +264,7 @@ def test_kinds_of_damage(server: Server) -> None:
     plain = DecodeImage("image", transforms=_CROP)
     for number in _DAMAGED:
         others = sorted(set(range(_SAMPLES)) - {number, 0})
-        with pytest.raises(StepFailedError, match=f"sample {number} "):
+        with pytest.raises(StageFailedError, match=f"sample {number} "):
             _read(server, [plain], name=Selection("some", skips=others), epochs=1)
 
 

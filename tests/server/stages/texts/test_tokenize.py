@@ -41,7 +41,7 @@ from headrace.client import (
 from headrace.errors import (
     BadArgumentError,
     ConfigurationError,
-    StepFailedError,
+    StageFailedError,
     TokenDatasetChangedError,
     TokenSpecChangedError,
 )
@@ -161,7 +161,7 @@ def test_any_server_and_world_makes_the_same(folder: Path, server: Server, name:
     """Of one thread and a cache too small, after a resume with two ranks."""
     steps = [] if ":" in name else [Tokenize("text", "one")]
     whole = _batches(server, name, stages=steps)
-    config = _config(folder, "one", step_threads=1, cache_bytes=1 << 15)
+    config = _config(folder, "one", stage_threads=1, cache_bytes=1 << 15)
     with start_server(config) as small:
         options: dict[str, Any] = {"seed": 5, "epochs": 1, "end": "uneven", "stages": steps, **_IDS}
         with RemoteDataset(small.address, name, batch_size=7, **options) as begun:
@@ -226,7 +226,7 @@ def test_a_length_that_lies(folder: Path, tmp_path: Path) -> None:
     """Is found when its row is made; the error names the sample, and nothing of its batch comes."""
     true_url = _lying(folder, tmp_path)
     with start_server(_config(folder, "one", datasets={"d": true_url})) as lying:
-        with pytest.raises(StepFailedError, match="sample 13 has") as raised:
+        with pytest.raises(StageFailedError, match="sample 13 has") as raised:
             _batches(lying, f"d:{_LENGTH}", batch_size=1000)
         assert raised.value.metadata["sample_id"] == "13"
 
@@ -317,7 +317,7 @@ def test_texts_that_fail(tmp_path: Path) -> None:
         datasets={"d": url}, listen="127.0.0.1:0", stages=_tokenizers(f"words={words}")
     )
     with start_server(config) as server:
-        with pytest.raises(StepFailedError, match=r"UNK.*it is sample 2"):
+        with pytest.raises(StageFailedError, match=r"UNK.*it is sample 2"):
             _batches(server, "d", stages=[Tokenize("text", "words")])
         rows = _rows(
             _batches(server, Selection("d", skips=[2]), stages=[Tokenize("text", "words")])
@@ -326,10 +326,10 @@ def test_texts_that_fail(tmp_path: Path) -> None:
 
 
 def test_time_ends_a_batch(folder: Path, tmp_path: Path) -> None:
-    """After `step_timeout_s`, between two texts."""
+    """After `stage_timeout_s`, between two texts."""
     url = _write_texts(str(tmp_path / "long"), ["alpha beta gamma " * 2000] * 40)
-    config = _config(folder, "one", step_timeout_s=0.001, datasets={"d": url})
-    with start_server(config) as server, pytest.raises(StepFailedError, match=r"of 40 parts"):
+    config = _config(folder, "one", stage_timeout_s=0.001, datasets={"d": url})
+    with start_server(config) as server, pytest.raises(StageFailedError, match=r"of 40 parts"):
         _batches(server, "d", batch_size=40, stages=[Tokenize("text", "one")])
 
 
@@ -401,7 +401,7 @@ def test_a_length_that_lies_in_a_mixture_is_named_with_its_dataset(
         mixture: Any = Mixture(
             tuple(MixtureEntry(f"{name}:{_LENGTH}", repeat=1.0) for name in datasets)
         )
-        with pytest.raises(StepFailedError, match="sample 13 of the mixture's dataset 1 has") as e:
+        with pytest.raises(StageFailedError, match="sample 13 of the mixture's dataset 1 has") as e:
             _batches(server, mixture, rank=0, world_size=1, batch_size=1000)
         assert e.value.metadata["sample_id"] == "13"
 

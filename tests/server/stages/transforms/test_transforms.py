@@ -207,11 +207,11 @@ def _refused(channel: grpc.Channel, request: pb.ReadBatchesRequest) -> tuple[str
 @pytest.mark.parametrize(
     ("name", "reason", "text"),
     [
-        ("raises", "STEP_FAILED", "ValueError: the function does not like this batch"),
-        ("crashes", "STEP_FAILED", "killed by signal 9"),
-        ("drops", "STEP_FAILED", "expected as many"),
-        ("wavers", "STEP_FAILED", "always return the same"),
-        ("lists", "STEP_FAILED", "returned a list"),
+        ("raises", "STAGE_FAILED", "ValueError: the function does not like this batch"),
+        ("crashes", "STAGE_FAILED", "killed by signal 9"),
+        ("drops", "STAGE_FAILED", "expected as many"),
+        ("wavers", "STAGE_FAILED", "always return the same"),
+        ("lists", "STAGE_FAILED", "returned a list"),
         ("none", "BAD_COORDINATES", "registered transforms: crashes, drops"),
     ],
 )
@@ -313,5 +313,5 @@ def test_a_module_that_is_not_there_is_named(url: str) -> None:
     ):
         reason, text = _refused(opened, _request("gone"))
 
-    assert "STEP_FAILED" == reason
+    assert "STAGE_FAILED" == reason
     assert "ModuleNotFoundError" in text

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from headrace.errors import BadArgumentError, StepFailedError
+from headrace.errors import BadArgumentError, StageFailedError
 from headrace.payload import BFLOAT16
 from headrace.server.batch.batch_values import Batch, Values
 from headrace.server.batch.stage import Columns, ColumnStage, Work, tensor_of, wanted_column
@@ -101,7 +101,7 @@ class Cast(ColumnStage):
     def _refuse(self, values: NDArray[Any], wrong: NDArray[np.bool_]) -> None:
         if wrong.any():
             found = values.reshape(-1)[wrong.reshape(-1)][0]
-            raise StepFailedError(
+            raise StageFailedError(
                 f"cast: column {self._name!r} contains {found}, which {self._dtype.name} cannot "
                 "represent; cast to a wider type",
                 column=self._name,
@@ -146,7 +146,7 @@ class Pad(ColumnStage):
         kept = np.minimum(lengths, self._length)
         if not self._truncate and (lengths > self._length).any():
             row = int(lengths.argmax())
-            raise StepFailedError(
+            raise StageFailedError(
                 f"pad: row {row} of column {self._name!r} has {lengths[row]} elements, more than "
                 f"{self._length}; use a greater length, or truncate",
                 column=self._name,
@@ -195,7 +195,7 @@ class Stack(ColumnStage):
             wrong &= found.valid != 0
         if wrong.any():
             row = int(wrong.argmax())
-            raise StepFailedError(
+            raise StageFailedError(
                 f"stack: row {row} of column {self._name!r} has {lengths[row]} elements, but the "
                 f"shape {self._shape} has {self._length}; pad it instead",
                 column=self._name,

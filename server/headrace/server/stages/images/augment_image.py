@@ -10,7 +10,7 @@ from struct import error as struct_error
 import numpy as np
 from numpy.typing import NDArray
 
-from headrace.errors import StepFailedError
+from headrace.errors import StageFailedError
 from headrace.payload import BFLOAT16
 from headrace.server.batch.batch_values import Batch, Later, Values, make_now, unmade
 from headrace.server.batch.row_pool import Waits, Workers
@@ -219,10 +219,10 @@ class AugmentImage(Stage):
             raise self._failure(row, error) from error
         damaged.append(row)
 
-    def _failure(self, row: int, error: BaseException) -> StepFailedError:
+    def _failure(self, row: int, error: BaseException) -> StageFailedError:
         # Pillow names the object that holds the bytes.
         why = str(error).partition(" <")[0][:200]
-        return StepFailedError(
+        return StageFailedError(
             f"decode_image: row {row} of column {self._name!r} is not an image that can be decoded "
             f"(JPEG, PNG, WebP, AVIF): {why}",
             column=self._name,

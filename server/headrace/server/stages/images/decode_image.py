@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from headrace.errors import BadArgumentError, ConfigurationError, StepFailedError
+from headrace.errors import BadArgumentError, ConfigurationError, StageFailedError
 from headrace.server.batch.batch_values import Batch, Values
 from headrace.server.batch.stage import Columns, ColumnStage, Work, tensor_of, wanted_column
 from headrace.server.layout.wire_columns import WireColumn
@@ -174,8 +174,8 @@ class DecodeImage(ColumnStage):
         left, top = (image_width - part_width) / 2, (image_height - part_height) / 2
         return left, top, left + part_width, top + part_height
 
-    def _failure(self, row: int, why: str) -> StepFailedError:
-        return StepFailedError(
+    def _failure(self, row: int, why: str) -> StageFailedError:
+        return StageFailedError(
             f"decode_image: row {row} of column {self._name!r} is not a JPEG or PNG that can be "
             # Pillow names the object that holds the bytes.
             f"decoded: {why.partition(' <')[0][:200]}",

@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
-from headrace.errors import BadArgumentError, StepFailedError
+from headrace.errors import BadArgumentError, StageFailedError
 from headrace.server.batch.batch_values import Batch, Values
 from headrace.server.batch.stage import Columns, ColumnStage, Work, tensor_of, wanted_column
 from headrace.server.layout.wire_columns import WireColumn
@@ -73,14 +73,14 @@ class OneHot(ColumnStage):
         """Return the vector of each index, ``(rows, classes) float32``.
 
         Raises:
-            StepFailedError: A value is not the index of a class.
+            StageFailedError: A value is not the index of a class.
         """
         is_there = np.ones(len(found.values), np.bool_) if found.valid is None else found.valid != 0
         indices = np.where(is_there, found.values, found.values.dtype.type(0))
         wrong = (indices < 0) | (indices >= self._class_count)
         if wrong.any():
             row = int(wrong.argmax())
-            raise StepFailedError(
+            raise StageFailedError(
                 f"{self._stage}: row {row} of column {self._name!r} is {indices[row]}; it must be "
                 f"in [0, {self._class_count}), the indices of the classes",
                 column=self._name,

@@ -18,7 +18,7 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
-from headrace.errors import StepFailedError
+from headrace.errors import StageFailedError
 from headrace.server.batch.batch_values import Batch, split_payload
 from headrace.server.batch.compiled_rows import CompiledRows
 from headrace.server.batch.stage import Columns, Context, Running, Stage
@@ -75,8 +75,8 @@ class PackTexts(Stage):
         (column,) = batch.columns.values()
         texts = texts_of(column)
 
-        def fail(row: int, reason: str) -> StepFailedError:
-            return StepFailedError(
+        def fail(row: int, reason: str) -> StageFailedError:
+            return StageFailedError(
                 f"{self._title(int(samples[row]))} cannot be tokenized: {reason}; it is in column "
                 f"{self._name!r}",
                 column=self._name,

@@ -14,7 +14,7 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from headrace.errors import StepFailedError, TokenSpecChangedError
+from headrace.errors import StageFailedError, TokenSpecChangedError
 from headrace.server.batch.batch_values import Batch, Values
 from headrace.server.batch.row_pool import Waits
 from headrace.server.batch.stage import Columns, Context, Running, Stage, wanted_column
@@ -68,8 +68,8 @@ class Tokenize(Stage):
         made = Values(token_column(found.column), values, offsets, found.valid)
         return replace(batch, columns={**batch.columns, self._name: made})
 
-    def _failure(self, row: int, reason: str) -> StepFailedError:
-        return StepFailedError(
+    def _failure(self, row: int, reason: str) -> StageFailedError:
+        return StageFailedError(
             f"tokenize: row {row} of column {self._name!r} cannot be tokenized: {reason}",
             column=self._name,
             row=row,
@@ -104,7 +104,7 @@ def texts_of(found: Values) -> list[memoryview]:
 class Fail(Protocol):
     """Returns the error for a text that cannot be tokenized."""
 
-    def __call__(self, row: int, reason: str) -> StepFailedError: ...
+    def __call__(self, row: int, reason: str) -> StageFailedError: ...
 
 
 def tokens_of(
@@ -125,7 +125,7 @@ def tokens_of(
         special_tokens: Whether the tokenizer adds its special tokens.
 
     Raises:
-        StepFailedError: ``fail`` returned it, or the texts take too long.
+        StageFailedError: ``fail`` returned it, or the texts take too long.
     """
     chunks = list(text_chunks([len(text) for text in texts]))
     sizes = [sum(len(text) for text in texts[start:end]) for start, end in chunks]

@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from headrace.errors import StepFailedError
+from headrace.errors import StageFailedError
 from headrace.server.batch.batch_values import Values
 from headrace.server.cache.decode import column_parts
 from headrace.server.layout.flatten_columns import lower_field
@@ -32,11 +32,13 @@ def arrow_columns(schema: pa.Schema, *, title: str) -> tuple[WireColumn, ...]:
     """Return the columns for the schema of a function's results.
 
     Raises:
-        StepFailedError: A column cannot be sent.
+        StageFailedError: A column cannot be sent.
     """
     columns, refused = split_schema(schema)
     for reason in refused.values():
-        raise StepFailedError(f"the transform {title} returns values that cannot be sent: {reason}")
+        raise StageFailedError(
+            f"the transform {title} returns values that cannot be sent: {reason}"
+        )
     return columns
 
 

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pyarrow as pa
 
-from headrace.errors import BadArgumentError, StepFailedError, TokenSpecChangedError
+from headrace.errors import BadArgumentError, StageFailedError, TokenSpecChangedError
 from headrace.payload import BFLOAT16, SAMPLE_ID_COLUMN
 from headrace.server.batch.batch_values import Batch
 from headrace.server.batch.stage import Columns, Context, Running, Stage
@@ -41,7 +41,7 @@ class CallTransform(Stage):
 
         Raises:
             BadArgumentError: A column has a type that cannot be passed to the function.
-            StepFailedError: It fails for that batch, or returns columns that cannot be sent.
+            StageFailedError: It fails for that batch, or returns columns that cannot be sent.
         """
         own = [column for name, column in before.items() if name != SAMPLE_ID_COLUMN]
         for column in own:
@@ -71,7 +71,7 @@ class CallTransform(Stage):
             claim=lambda size: context.claim(sent + _COPIES * size),
         )
         if not made.schema.equals(self._schema):
-            raise StepFailedError(
+            raise StageFailedError(
                 f"the transform {self._config.title} returned the columns {_text(made.schema)}, "
                 f"but {_text(self._schema)} for a batch without rows; it must always return the "
                 "same columns",

@@ -4,8 +4,8 @@ Contract of a call:
 
 1. Success: the batch is sent to an idle process, which returns the answer.
 2. Waiting: the generator yields every ``TICK_S``, so that its caller can check for cancellation.
-3. Failure of the function: its error is raised as `StepFailedError`; the process stays.
-4. Crash and time-out: the process is killed if it is still alive; `StepFailedError` says what
+3. Failure of the function: its error is raised as `StageFailedError`; the process stays.
+4. Crash and time-out: the process is killed if it is still alive; `StageFailedError` says what
    happened. The next call starts another process.
 5. Cancel: closing the generator kills the process of a call in progress.
 6. `close` kills all processes; they also end by themselves when the server ends.
@@ -27,7 +27,7 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from headrace.errors import BadArgumentError, ConfigurationError, StepFailedError
+from headrace.errors import BadArgumentError, ConfigurationError, StageFailedError
 from headrace.server.stages.transforms import transform_worker
 from headrace.server.stages.transforms.transform_config import TransformConfig
 from headrace.server.stages.transforms.transform_worker import (
@@ -210,7 +210,7 @@ class TransformPool:
         """Return the columns that a transform makes, by calling it with a batch without rows.
 
         Raises:
-            StepFailedError: It fails for that batch.
+            StageFailedError: It fails for that batch.
         """
         key = (name, before.serialize().to_pybytes())
         known = self._schemas.get(key)
@@ -240,7 +240,7 @@ class TransformPool:
                 that it raises ends the process, as any other error in a call does.
 
         Raises:
-            StepFailedError: It fails, crashes or takes too long.
+            StageFailedError: It fails, crashes or takes too long.
         """
         content = batch_bytes(batch.append_column(pa.field(KEY_COLUMN, pa.uint64()), keys))
         worker = yield from self._take(name)
@@ -320,9 +320,9 @@ class TransformPool:
         if worker is not None:
             worker.end()
 
-    def _failure(self, name: str, why: str) -> StepFailedError:
+    def _failure(self, name: str, why: str) -> StageFailedError:
         title = self._configs[name].title
-        return StepFailedError(f"the transform {title} failed: {why}", transform=title)
+        return StageFailedError(f"the transform {title} failed: {why}", transform=title)
 
 
 # Each entry takes a few KiB; there is one per kind of request.

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from prometheus_client import Counter
 
-from headrace.errors import BadArgumentError, StepFailedError
+from headrace.errors import BadArgumentError, StageFailedError
 from headrace.server.batch.batch_values import Batch
 from headrace.server.batch.stage import Columns, ColumnStage, Work, wanted_column
 from headrace.server.layout.wire_columns import WireColumn
@@ -67,7 +67,7 @@ class Negate(ColumnStage):
         is_checked = values.dtype.kind == "i" and not self._wraps
         if is_checked and (values == np.iinfo(values.dtype).min).any():
             row = int(values.argmin())
-            raise StepFailedError(
+            raise StageFailedError(
                 f"negate: row {row} of column {self._name!r} is {values.min()}, whose opposite is "
                 "too large; cast it first",
                 column=self._name,
