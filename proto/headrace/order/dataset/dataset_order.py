@@ -129,6 +129,11 @@ class Order:
         check_positions(epoch, start, stop, sample_count=self.sample_count)
         return self._fill(epoch, self._stored_ids(epoch, start, stop))
 
+    @property
+    def has_skips(self) -> bool:
+        """Return whether samples are skipped."""
+        return self._skipper is not None
+
     def skipped(self, epoch: int, start: int, stop: int) -> NDArray[np.bool_]:
         """Return which of the positions [start, stop) hold substitutes for skipped samples.
 

@@ -65,7 +65,7 @@ class KeptOrder:
         self._order = Order(spec, self.table, skips=own, walk=walk)
         self.sample_count: Final = self._order.sample_count
         self.memory_samples: Final = self._order.memory_samples
-        self.skipped = self._order.skipped
+        self.skipped, self.has_skips = self._order.skipped, self._order.has_skips
 
     def sample_ids(self, epoch: int, start: int, stop: int) -> _Array:
         """Return the sample ids at the positions [start, stop) of an epoch, as `Order` does."""
@@ -144,7 +144,7 @@ class KeptMixtureOrder:
         self.memory_samples: Final = self._order.memory_samples
         self.shares: Final = self._order.shares
         self.check_global_batch_size = self._order.check_global_batch_size
-        self.skipped = self._order.skipped
+        self.skipped, self.has_skips = self._order.skipped, self._order.has_skips
 
     def sample_ids(self, epoch: int, start: int, stop: int) -> _Array:
         """Return sample ids in the mixture at the positions [start, stop) of an epoch."""

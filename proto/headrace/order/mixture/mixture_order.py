@@ -157,6 +157,11 @@ class MixtureOrder:
         block = self._read(epoch, start, stop)
         return block.sample_ids, block.passes
 
+    @property
+    def has_skips(self) -> bool:
+        """Return whether samples are skipped."""
+        return self.skips is not None
+
     def skipped(self, epoch: int, start: int, stop: int) -> NDArray[np.bool_]:
         """Return which of the positions [start, stop) hold substitutes for skipped samples.
 

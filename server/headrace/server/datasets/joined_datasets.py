@@ -37,6 +37,7 @@ class JoinedDatasets:
     Attributes:
         first_ids: ``(datasets + 1,) int64``: where the ids of each begin, and the last end.
         first_blocks: The first block of each.
+        sample_count: The number of all samples.
         fingerprint: The fingerprint of all of them together.
         raw_bytes: Bytes of all samples.
         stored_bytes: Bytes of all samples in the store.
@@ -46,6 +47,7 @@ class JoinedDatasets:
         self._datasets = datasets
         self.first_ids = _starts([dataset.sample_count for dataset in datasets])
         self.first_blocks = _starts([dataset.block_count for dataset in datasets])
+        self.sample_count = int(self.first_ids[-1])
         self.fingerprint = fingerprint
         self.raw_bytes = sum(dataset.raw_bytes for dataset in datasets)
         self.stored_bytes = sum(dataset.stored_bytes for dataset in datasets)

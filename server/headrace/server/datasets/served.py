@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from headrace.order import DealSpec, OrderSpec, Skips, Token
+from headrace.order import OrderSpec, Skips
 from headrace.server.batch.batch_writer import BatchWriter
 from headrace.server.cache.block_cache import BlockCache
 from headrace.server.cache.readers import WholeBlocks
@@ -17,18 +17,39 @@ from headrace.server.layout.block_layout import BlockLayout
 from headrace.server.layout.packed_columns import PackedColumns
 from headrace.server.layout.wire_columns import WireColumn
 from headrace.server.plan.compiled import Locator
-from headrace.server.plan.dealing import Dealer, Ranks
 from headrace.server.plan.find_samples import Finder
 from headrace.server.plan.job_windows import JobWindows
-from headrace.server.plan.stream_request import BatchesRequest, Readable
+from headrace.server.plan.ranks import Dealing, Ranks
+from headrace.server.plan.skip_lists import Lists
+from headrace.server.plan.stream_request import Readable
 from headrace.v1 import shard_service_pb2 as pb
 
 if TYPE_CHECKING:
     from headrace.server.datasets.served_dataset import Retirement, ServedDataset
 
 
+MOST_LOOKED_UP = 4096
+"""The most samples whose positions one call may ask for: in a mixture, each takes about a
+millisecond for each pass over its dataset."""
+
+
+class Lengths(Protocol):
+    """The stored lengths of the samples of a dataset."""
+
+    @property
+    def digest(self) -> str:
+        """Return the digest of all."""
+
+    def of_samples(self, sample_ids: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return those of samples."""
+
+
 class StoredSamples(Locator, Protocol):
     """The places of samples, and their total size."""
+
+    @property
+    def sample_count(self) -> int:
+        """The number of all samples."""
 
     @property
     def raw_bytes(self) -> int:
@@ -99,31 +120,41 @@ class Served(Protocol):
     def retirements(self) -> tuple[Retirement, ...]:
         """Return whether all of it is still served."""
 
-    def skips(self, request: BatchesRequest, token: Token | None) -> Skips | None:
-        """Return the samples that a request skips: those of the token, or adopted ones."""
+    @property
+    def has_pieces(self) -> bool:
+        """Whether the items of its order are made of pieces of samples."""
 
-    def finder(self, spec: OrderSpec, skips: Skips | None, *, buckets: int = 0) -> Finder:
+    @property
+    def skip_lists(self) -> Lists:
+        """The lists of samples to leave out that are stored for it, by digest."""
+
+    @property
+    def most_looked_up(self) -> int:
+        """The most samples whose positions one call may ask for."""
+
+    def finder(self, spec: OrderSpec, skips: Skips | None = None) -> Finder:
         """Return an object that finds samples by their positions in the order of a spec.
 
         Args:
             spec: The order.
             skips: The samples to leave out.
-            buckets: The units that are sorted by length together; only if `lengths_digest` returns.
         """
 
-    def lengths_digest(self) -> str:
-        """Return the digest of the lengths by which buckets sort samples.
+    def unskipped_finder(self, spec: OrderSpec) -> Finder:
+        """Return the same for the order without skips, whoever leaves samples out."""
+
+    def lengths(self, *, field: str) -> Lengths:
+        """Return the lengths of samples.
+
+        Args:
+            field: What needs them, for the error.
 
         Raises:
-            BadArgumentError: There are no lengths to sort by.
+            BadArgumentError: There are none.
         """
 
-    def dealer(self, deal: DealSpec, order: OrderSpec, ranks: Ranks, finder: Finder) -> Dealer:
-        """Return an object that deals samples to ranks with even costs.
-
-        Raises:
-            BadArgumentError: This dataset does not support it.
-        """
+    def dealing(self, order: OrderSpec, ranks: Ranks, finder: Finder) -> Dealing | None:
+        """Return an object that deals samples to ranks; None if they are dealt in order."""
 
     def blocks(self, cache: BlockCache) -> WholeBlocks:
         """Return its blocks for a stream."""

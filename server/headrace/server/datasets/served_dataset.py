@@ -23,16 +23,12 @@ from headrace.errors import (
     TokenDatasetChangedError,
 )
 from headrace.order import (
-    Buckets,
-    DealSpec,
     Kept,
     KeptOrder,
     Order,
     OrderSpec,
     ShardTable,
     Skips,
-    Token,
-    check_within,
     table_of,
 )
 from headrace.server.batch.batch_writer import BatchWriter
@@ -45,24 +41,20 @@ from headrace.server.cache.read_observer import ReadObserver, WatchedBlocks
 from headrace.server.cache.readers import DatasetBlocks
 from headrace.server.cache.windows import Pieces
 from headrace.server.datasets.class_messages import class_counts, class_messages
-from headrace.server.datasets.served import Part
+from headrace.server.datasets.served import MOST_LOOKED_UP, Part
 from headrace.server.datasets.served_rows import RowsOf
 from headrace.server.layout.block_layout import BlockLayout, block_layout
 from headrace.server.layout.wire_columns import WireColumn, split_schema
 from headrace.server.plan.compiled import Located, walk
-from headrace.server.plan.dealing import Dealer, Dealers, Ranks, sample_costs
-from headrace.server.plan.find_samples import Finder, Found
+from headrace.server.plan.find_samples import Finder
 from headrace.server.plan.job_windows import joined_windows
-from headrace.server.plan.length_buckets import BucketFinder
 from headrace.server.plan.plain_finder import PlainFinder, step_finder, table_bytes
-from headrace.server.plan.skip_lists import (
-    Lists,
-    list_message,
-    wanted_skips,
-)
-from headrace.server.plan.stream_request import BatchesRequest, Readable
+from headrace.server.plan.ranks import Ranks
+from headrace.server.plan.recent import Recent
+from headrace.server.plan.skip_lists import Lists, list_message
+from headrace.server.plan.stream_request import Readable
 from headrace.server.settings.dataset_config import DatasetConfig
-from headrace.storage import OpenDataset
+from headrace.storage import OpenDataset, StoredLengths
 from headrace.v1 import shard_service_pb2 as pb
 
 _FINGERPRINT = re.compile("[0-9a-f]{32}")
@@ -218,14 +210,17 @@ class ServedDataset:
         versions: Its other versions; None if they cannot be opened.
         packed: None: the items of its order are samples.
         samples_an_item: Always 1.
+        has_pieces: Always False.
+        most_looked_up: See `Served`.
         config: The settings with which it was opened, if known.
         rows: Its documents, packed.
-        dealers: The dealers of its samples to ranks.
         retirement: Whether it is still served, under this name and in any version.
     """
 
     packed: Final = None
     samples_an_item: Final = 1
+    has_pieces: Final = False
+    most_looked_up: Final = MOST_LOOKED_UP
 
     def __init__(
         self,
@@ -274,29 +269,16 @@ class ServedDataset:
         self.table = table_of(dataset.stretches())
         self.filter: RowFilter | None = None
         self._filtered: OrderedDict[str, ServedDataset] = OrderedDict()
-        self._finders: OrderedDict[tuple[OrderSpec, str, int], Finder] = OrderedDict()
+        self._finders: Recent[Finder] = Recent(_MAX_ORDERS)
         self._lock = threading.Lock()
         self.config = config
         self.rows = RowsOf(self)
-        self.dealers = Dealers()
         self.versions: Versions[ServedDataset] | None = None
 
     @functools.cached_property
     def classes(self) -> list[pb.ColumnClasses]:
         """Return the class names of its label columns, as far as they fit into a response."""
         return class_messages(self.dataset.schema)
-
-    def skips(self, request: BatchesRequest, token: Token | None) -> Skips | None:
-        """Return the samples that a request skips.
-
-        Raises:
-            HeadraceError: See `wanted_skips`; or the list belongs to another dataset.
-        """
-        if not request.HasField("skips") and (token is None or not token.stage("skips")):
-            return None
-        skips = wanted_skips(request, token, self.skip_lists)
-        check_within(skips, self.table.sample_count, dataset=self.name)
-        return skips
 
     def filtered(self, found: RowFilter) -> ServedDataset:
         """Return the part that a filter keeps; streams with the same filter share the object."""
@@ -305,7 +287,7 @@ class ServedDataset:
             if view is None:
                 view = self._filtered[found.kept.digest] = copy.copy(self)
                 view.filter, view._lock = found, threading.Lock()  # noqa: SLF001 - its own copy
-                view._finders, view._filtered = OrderedDict(), OrderedDict()  # noqa: SLF001
+                view._finders, view._filtered = Recent(_MAX_ORDERS), OrderedDict()  # noqa: SLF001
                 view.memory_bytes = self._memory_bytes_of(found.kept)
                 view.readable = replace(
                     self.readable,
@@ -339,69 +321,25 @@ class ServedDataset:
         """The shard table of the kept samples."""
         return self.table if self.filter is None else self.filter.table
 
-    def finder(self, spec: OrderSpec, skips: Skips | None = None, *, buckets: int = 0) -> Finder:
-        """Return the finder for the order of a spec; streams with equal specs share it.
+    def finder(self, spec: OrderSpec, skips: Skips | None = None) -> Finder:
+        """Return the finder for the order of a spec; streams with equal specs share it."""
+        key = (spec, "" if skips is None else skips.digest)
+        return self._finders.get(key, lambda: self._new_finder(spec, skips))
 
-        Raises:
-            BadArgumentError: There are buckets, but no lengths of samples are stored.
-        """
-        if buckets:
-            return self._bucket_finder(spec, skips, buckets)
-        return self._known_finder(spec, skips, 0, lambda: self._new_finder(spec, skips))
+    def unskipped_finder(self, spec: OrderSpec) -> Finder:
+        """Return the finder for the order of a spec."""
+        return self.finder(spec)
 
-    def lengths_digest(self) -> str:
-        """Return the digest of the lengths of its samples.
+    def lengths(self, *, field: str) -> StoredLengths:
+        """Return the lengths of its samples.
 
         Raises:
             BadArgumentError: No lengths are stored.
         """
-        return self.rows.lengths(field="buckets").digest
+        return self.rows.lengths(field=field)
 
-    def _bucket_finder(self, spec: OrderSpec, skips: Skips | None, buckets: int) -> Finder:
-        lengths = self.rows.lengths(field="buckets")
-        ordered, unskipped = self.finder(spec, skips), self.finder(spec)
-
-        def make() -> Finder:
-            return BucketFinder(
-                Buckets(
-                    spec.seed, spec.shuffle, spec.lanes, spec.unit, ordered.sample_count, buckets
-                ),
-                ordered,
-                unskipped,
-                lengths=lengths.of_samples,
-                sample_bytes=self.dataset.raw_bytes // max(1, self.dataset.sample_count),
-            )
-
-        return self._known_finder(spec, skips, buckets, make)
-
-    def _known_finder(
-        self, spec: OrderSpec, skips: Skips | None, buckets: int, make: Callable[[], Finder]
-    ) -> Finder:
-        key = (spec, "" if skips is None else skips.digest, buckets)
-        with self._lock:
-            finder = self._finders.get(key)
-            if finder is None:
-                finder = self._finders[key] = make()
-            self._finders.move_to_end(key)
-            if len(self._finders) > _MAX_ORDERS:
-                self._finders.popitem(last=False)
-        return finder
-
-    def dealer(self, deal: DealSpec, order: OrderSpec, ranks: Ranks, finder: Finder) -> Dealer:
-        """Return the dealer of samples to ranks with even costs; the ranks of a job share it.
-
-        Raises:
-            BadArgumentError: No lengths of samples are stored.
-        """
-        lengths = self.rows.lengths(field="deal")
-
-        def costs(found: Found) -> NDArray[np.float64]:
-            return sample_costs(lengths.of_samples(found.sample_ids), deal)
-
-        return self.dealers.get(
-            (deal, order, ranks, id(finder)),
-            lambda: Dealer(deal, order, ranks, finder=finder, costs=costs),
-        )
+    def dealing(self, order: OrderSpec, ranks: Ranks, finder: Finder) -> None:
+        """Return None: samples are dealt in order."""
 
     def _new_finder(self, spec: OrderSpec, skips: Skips | None) -> Finder:
         if self.filter is None:
@@ -500,7 +438,7 @@ class ServedDataset:
             raw_bytes=self.dataset.raw_bytes,
             stored_bytes=self.dataset.stored_bytes,
             columns=[column.to_proto() for column in self.readable.columns],
-            skip_lists=filter(None, map(list_message, self.skip_lists.values())),
+            skip_lists=map(list_message, self.skip_lists.values()),
             filter=self._filter_message(),
         )
 

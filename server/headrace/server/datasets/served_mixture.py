@@ -5,21 +5,20 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
-from typing import Final
+from types import MappingProxyType
+from typing import Final, NoReturn
 
 import numpy as np
 from numpy.typing import NDArray
 
 from headrace.errors import BadArgumentError
 from headrace.order import (
-    DealSpec,
     KeptMixtureOrder,
     MixtureOrder,
     MixtureSpec,
     OrderSpec,
     ShardTable,
     Skips,
-    Token,
     joined_digest,
     mixture_order_of,
     stages_of,
@@ -33,15 +32,16 @@ from headrace.server.datasets.class_messages import class_counts
 from headrace.server.datasets.common_columns import SAMPLE_PAIRS, DatasetColumns, agreed_columns
 from headrace.server.datasets.joined_datasets import JoinedDatasets
 from headrace.server.datasets.mixture_blocks import JoinedBlocks
-from headrace.server.datasets.served import Part
+from headrace.server.datasets.served import MOST_LOOKED_UP, Part
 from headrace.server.datasets.served_dataset import Retirement, ServedDataset
 from headrace.server.layout.block_layout import BlockLayout, block_layout
 from headrace.server.layout.wire_columns import WireColumn
-from headrace.server.plan.dealing import Dealer, Ranks
 from headrace.server.plan.find_samples import Finder
 from headrace.server.plan.job_windows import JobWindows, joined_windows
 from headrace.server.plan.plain_finder import PlainFinder, table_bytes
-from headrace.server.plan.stream_request import BatchesRequest, Readable
+from headrace.server.plan.ranks import Ranks
+from headrace.server.plan.skip_lists import Lists, digest_of, list_message
+from headrace.server.plan.stream_request import Readable
 from headrace.v1 import shard_service_pb2 as pb
 
 
@@ -78,12 +78,12 @@ def drawn_bytes(order: MixtureOrder | KeptMixtureOrder, tables: Sequence[ShardTa
     return int(order.sample_count * float(order.shares @ np.array(sizes)))
 
 
-def no_buckets() -> BadArgumentError:
-    """Return the refusal of length buckets for a mixture."""
+def no_lengths(field: str) -> BadArgumentError:
+    """Return the refusal of lengths of samples for a mixture."""
     return BadArgumentError(
-        "buckets sort the samples of a single dataset by length, but a mixture is requested; leave "
-        "buckets out, or read one dataset",
-        field="buckets",
+        f"{field} needs the lengths of the samples of one dataset, but a mixture is requested; "
+        f"leave {field} out, or read one dataset",
+        field=field,
     )
 
 
@@ -102,6 +102,9 @@ class ServedMixture:
     name = "mixture"
     packed: Final = None
     samples_an_item: Final = 1
+    has_pieces: Final = False
+    most_looked_up: Final = MOST_LOOKED_UP
+    skip_lists: Final[Lists] = MappingProxyType({})
 
     def __init__(
         self,
@@ -137,6 +140,7 @@ class ServedMixture:
             stages=stages_of(
                 mixture=spec.digest if spec else "",
                 filter=joined_digest(["" if each is None else each.digest for each in kept]),
+                skips=digest_of(self._order.skips if self._order else None),
             ),
             class_counts=class_counts([member.classes for member in members]),
         )
@@ -155,18 +159,18 @@ class ServedMixture:
         if self._order is not None:
             self._order.check_global_batch_size(global_batch_size)
 
-    def skips(self, request: BatchesRequest, token: Token | None) -> Skips | None:
-        """Return the skipped samples, with which the mixture was made."""
-        del request, token
-        return None if self._order is None else self._order.skips
-
-    def finder(self, spec: OrderSpec, skips: Skips | None, *, buckets: int = 0) -> Finder:
+    def finder(self, spec: OrderSpec, skips: Skips | None = None) -> Finder:
         """Return the finder for the order, which has this spec."""
         assert self._order is not None
-        assert self._order.skips is skips
         assert self._order.spec.order == spec
-        assert not buckets
+        assert skips is None
         return self._finder
+
+    def unskipped_finder(self, spec: OrderSpec) -> Finder:
+        """Return the finder for the order, which leaves nothing out."""
+        assert self._order is not None
+        assert self._order.skips is None
+        return self.finder(spec)
 
     @functools.cached_property
     def _finder(self) -> Finder:
@@ -192,24 +196,16 @@ class ServedMixture:
         assert self._order is not None
         return drawn_bytes(self._order, [member.ordered for member in self.members])
 
-    def lengths_digest(self) -> str:
-        """Refuse, because buckets need a single dataset.
+    def lengths(self, *, field: str) -> NoReturn:
+        """Refuse, because lengths are those of a single dataset.
 
         Raises:
             BadArgumentError: Always.
         """
-        raise no_buckets()
+        raise no_lengths(field)
 
-    def dealer(self, deal: DealSpec, order: OrderSpec, ranks: Ranks, finder: Finder) -> Dealer:
-        """Refuse, because samples of mixtures are dealt in order.
-
-        Raises:
-            BadArgumentError: Always.
-        """
-        del self, deal, order, ranks, finder
-        raise BadArgumentError(
-            "samples of a mixture can only be dealt in order; leave deal out", field="deal"
-        )
+    def dealing(self, order: OrderSpec, ranks: Ranks, finder: Finder) -> None:
+        """Return None: samples are dealt in order."""
 
     def blocks(self, cache: BlockCache) -> WholeBlocks:
         """Return the blocks of all datasets for a stream."""
@@ -223,6 +219,8 @@ class ServedMixture:
     def describe(self, start: pb.StreamStart) -> None:
         """Name the datasets; their columns are those of the stream."""
         add_datasets(start, (member.to_proto() for member in self.members))
+        if self._order is not None and self._order.skips is not None:
+            start.skips.CopyFrom(list_message(self._order.skips))
 
     def parts(self, sample_ids: NDArray[np.int64]) -> Iterator[Part]:
         """Split the samples of a batch by dataset."""

@@ -16,13 +16,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Final
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Final, NoReturn
 
 import numpy as np
 from numpy.typing import NDArray
 
 from headrace.errors import BadArgumentError
-from headrace.order import DealSpec, MixtureOrder, MixtureSpec, OrderSpec, Skips, Token, join_skips
+from headrace.order import MixtureOrder, MixtureSpec, OrderSpec, Skips, join_skips, stages_of
 from headrace.order.packing import pass_packing_key, shared_groups
 from headrace.server.batch.batch_writer import BatchWriter
 from headrace.server.batch.compiled_rows import rows_writer
@@ -30,25 +31,26 @@ from headrace.server.cache.block_cache import BlockCache
 from headrace.server.cache.readers import WholeBlocks
 from headrace.server.datasets.common_columns import SAMPLE_PAIRS
 from headrace.server.datasets.joined_datasets import JoinedDatasets
-from headrace.server.datasets.served import Part
+from headrace.server.datasets.served import MOST_LOOKED_UP, Part
 from headrace.server.datasets.served_mixture import (
     ServedMixture,
     add_datasets,
     dataset_counts,
     drawn_bytes,
     id_pairs,
-    no_buckets,
+    no_lengths,
 )
-from headrace.server.datasets.served_rows import ServedRows, dealer_of_rows
+from headrace.server.datasets.served_rows import ServedRows
 from headrace.server.layout.block_layout import BlockLayout
 from headrace.server.layout.packed_columns import PackedColumns, packed_columns
 from headrace.server.layout.wire_columns import WireColumn
-from headrace.server.plan.dealing import Dealer, Dealers, Ranks
 from headrace.server.plan.find_samples import Finder
 from headrace.server.plan.job_windows import JobWindows
 from headrace.server.plan.packed_rows import PackedFinder
 from headrace.server.plan.plain_finder import table_bytes
-from headrace.server.plan.stream_request import BatchesRequest, Readable
+from headrace.server.plan.ranks import Ranks
+from headrace.server.plan.skip_lists import Lists, digest_of, list_message
+from headrace.server.plan.stream_request import Readable
 from headrace.v1 import shard_service_pb2 as pb
 
 if TYPE_CHECKING:
@@ -75,6 +77,9 @@ class ServedRowMixture:
     """
 
     name = "mixture"
+    has_pieces: Final = True
+    most_looked_up: Final = MOST_LOOKED_UP
+    skip_lists: Final[Lists] = MappingProxyType({})
 
     def __init__(
         self, members: Sequence[ServedRows], spec: MixtureSpec, skips: Sequence[Skips | None]
@@ -103,7 +108,6 @@ class ServedRowMixture:
             ),
             skips=self._skips,
         )
-        self._dealers = Dealers()
         self.readable: Final = Readable(
             fingerprint=spec.fingerprint,
             sample_count=self._order.sample_count,
@@ -111,7 +115,7 @@ class ServedRowMixture:
             refused=_refused(self.members, self.packed, self._documents.readable),
             max_batch_bytes=members[0].readable.max_batch_bytes,
             id_column=SAMPLE_PAIRS,
-            stages=(("mixture", spec.digest),),
+            stages=stages_of(mixture=spec.digest, skips=digest_of(self._skips)),
         )
 
     @property
@@ -142,29 +146,26 @@ class ServedRowMixture:
         """
         self._order.check_global_batch_size(global_batch_size)
 
-    def skips(self, request: BatchesRequest, token: Token | None) -> Skips | None:
-        """Return the skipped documents, with which the mixture was made."""
-        del request, token
-        return self._skips
-
-    def finder(self, spec: OrderSpec, skips: Skips | None, *, buckets: int = 0) -> Finder:
+    def finder(self, spec: OrderSpec, skips: Skips | None = None) -> Finder:
         """Return the finder for the order of rows, which has this spec."""
-        assert self._skips is skips
         assert self._order.spec.order == spec
-        assert not buckets
+        assert skips is None
         return self._finder
 
-    def lengths_digest(self) -> str:
-        """Refuse, because buckets need a single dataset.
+    def unskipped_finder(self, spec: OrderSpec) -> Finder:
+        """Return the same, because what is skipped changes no position."""
+        return self.finder(spec)
+
+    def lengths(self, *, field: str) -> NoReturn:
+        """Refuse, because lengths are those of a single dataset.
 
         Raises:
             BadArgumentError: Always.
         """
-        raise no_buckets()
+        raise no_lengths(field)
 
-    def dealer(self, deal: DealSpec, order: OrderSpec, ranks: Ranks, finder: Finder) -> Dealer:
-        """Return the dealer of rows to ranks with even costs; the ranks of a job share it."""
-        return dealer_of_rows(self._dealers, deal, order, ranks, finder)
+    def dealing(self, order: OrderSpec, ranks: Ranks, finder: Finder) -> None:
+        """Return None: samples are dealt in order."""
 
     def blocks(self, cache: BlockCache) -> WholeBlocks:
         """Return the blocks of the documents of all datasets for a stream."""
@@ -177,6 +178,8 @@ class ServedRowMixture:
     def describe(self, start: pb.StreamStart) -> None:
         """Name the rows; their columns are those of the stream."""
         add_datasets(start, (member.to_proto() for member in self.members))
+        if self._skips is not None:
+            start.skips.CopyFrom(list_message(self._skips))
 
     def parts(self, sample_ids: NDArray[np.int64]) -> Iterator[Part]:
         """Split the documents of a batch by dataset."""

@@ -16,31 +16,32 @@ from __future__ import annotations
 import functools
 import hashlib
 import threading
-from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NoReturn
 
 import numpy as np
 from numpy.typing import NDArray
 
 from headrace.errors import BadArgumentError, DatasetNotFoundError, TokenDatasetChangedError
-from headrace.order import DealSpec, Order, OrderSpec, Skips, Token
+from headrace.order import Order, OrderSpec, Skips
 from headrace.order.packing import PackedRows, Packing, packing_key
 from headrace.server.batch.batch_writer import BatchWriter
 from headrace.server.batch.compiled_rows import rows_writer
 from headrace.server.cache.block_cache import BlockCache
 from headrace.server.cache.readers import WholeBlocks
-from headrace.server.datasets.served import Part
+from headrace.server.datasets.served import MOST_LOOKED_UP, Part
 from headrace.server.layout.block_layout import BlockLayout
 from headrace.server.layout.packed_columns import packed_columns
 from headrace.server.layout.wire_columns import WireColumn
 from headrace.server.plan.compiled import fit, take, walk
-from headrace.server.plan.dealing import Dealer, Dealers, Ranks
-from headrace.server.plan.find_samples import Finder, Found
+from headrace.server.plan.find_samples import Finder
 from headrace.server.plan.job_windows import JobWindows
-from headrace.server.plan.packed_rows import LoneRows, PackedFinder, row_costs
+from headrace.server.plan.packed_rows import LoneRows, PackedFinder
 from headrace.server.plan.plain_finder import table_bytes
-from headrace.server.plan.stream_request import BatchesRequest, Readable
+from headrace.server.plan.ranks import Ranks
+from headrace.server.plan.recent import Recent
+from headrace.server.plan.skip_lists import Lists
+from headrace.server.plan.stream_request import Readable
 from headrace.storage import (
     OpenDataset,
     PackingPointer,
@@ -75,6 +76,8 @@ class ServedRows:
         readable: What requests are checked against.
         packed: The columns of rows.
         samples_an_item: The approximate number of documents in a row.
+        has_pieces: Always True.
+        most_looked_up: See `Served`.
         rows: How documents are packed.
         table: The shard table of their order.
 
@@ -82,6 +85,9 @@ class ServedRows:
         BadArgumentError: A column cannot be packed.
         ManifestCorruptError: The stored tables are damaged.
     """
+
+    has_pieces: Final = True
+    most_looked_up: Final = MOST_LOOKED_UP
 
     def __init__(
         self, base: ServedDataset, pointer: PackingPointer, table: RowTable, store: Store
@@ -118,9 +124,7 @@ class ServedRows:
             refused={},
             max_batch_bytes=base.readable.max_batch_bytes,
         )
-        self._finders: OrderedDict[tuple[OrderSpec, str], PackedFinder] = OrderedDict()
-        self._lock = threading.Lock()
-        self.dealers: Final = Dealers()
+        self._finders: Recent[PackedFinder] = Recent(_MAX_ORDERS)
 
     @property
     def base(self) -> ServedDataset:
@@ -162,28 +166,19 @@ class ServedRows:
         """Return the retirements of everything that a stream of it reads."""
         return self._base.retirements
 
-    def skips(self, request: BatchesRequest, token: Token | None) -> Skips | None:
-        """Return the documents that a request skips.
+    @property
+    def skip_lists(self) -> Lists:
+        """Return the lists of documents to leave out."""
+        return self._base.skip_lists
 
-        Raises:
-            HeadraceError: See `ServedDataset.skips`.
-        """
-        return self._base.skips(request, token)
-
-    def finder(
-        self, spec: OrderSpec, skips: Skips | None = None, *, buckets: int = 0
-    ) -> PackedFinder:
+    def finder(self, spec: OrderSpec, skips: Skips | None = None) -> PackedFinder:
         """Return the finder for the order of a spec; streams with equal specs share it."""
-        assert not buckets
         key = (spec, "" if skips is None else skips.digest)
-        with self._lock:
-            finder = self._finders.get(key)
-            if finder is None:
-                finder = self._finders[key] = self._new_finder(spec, skips)
-            self._finders.move_to_end(key)
-            if len(self._finders) > _MAX_ORDERS:
-                self._finders.popitem(last=False)
-        return finder
+        return self._finders.get(key, lambda: self._new_finder(spec, skips))
+
+    def unskipped_finder(self, spec: OrderSpec) -> PackedFinder:
+        """Return the finder for the order of a spec."""
+        return self.finder(spec)
 
     def _new_finder(self, spec: OrderSpec, skips: Skips | None) -> PackedFinder:
         order = Order(spec, self.table, walk=walk)
@@ -198,21 +193,20 @@ class ServedRows:
             skips=skips,
         )
 
-    def lengths_digest(self) -> str:
+    def lengths(self, *, field: str) -> NoReturn:
         """Refuse, because all rows have the same length.
 
         Raises:
             BadArgumentError: Always.
         """
         raise BadArgumentError(
-            f"all rows of {self.name!r} have {self.packed.length} elements, but buckets sort "
-            f"samples by length; leave buckets out, or ask for {self._base.name!r}",
-            field="buckets",
+            f"all rows of {self.name!r} have {self.packed.length} elements, but {field} needs "
+            f"samples of several lengths; leave {field} out, or ask for {self._base.name!r}",
+            field=field,
         )
 
-    def dealer(self, deal: DealSpec, order: OrderSpec, ranks: Ranks, finder: Finder) -> Dealer:
-        """Return the dealer of rows to ranks with even costs; the ranks of a job share it."""
-        return dealer_of_rows(self.dealers, deal, order, ranks, finder)
+    def dealing(self, order: OrderSpec, ranks: Ranks, finder: Finder) -> None:
+        """Return None: samples are dealt in order."""
 
     def blocks(self, cache: BlockCache) -> WholeBlocks:
         """Return the blocks of the documents for a stream."""
@@ -397,20 +391,6 @@ class RowsOf:
         if self._store is None:
             return None
         return read_packing(self._store, self._base.dataset.fingerprint)
-
-
-def dealer_of_rows(
-    dealers: Dealers, deal: DealSpec, order: OrderSpec, ranks: Ranks, finder: Finder
-) -> Dealer:
-    """Return the dealer of packed rows with even costs, made once."""
-
-    def costs(found: Found) -> NDArray[np.float64]:
-        return row_costs(found, deal)
-
-    return dealers.get(
-        (deal, order, ranks, id(finder)),
-        lambda: Dealer(deal, order, ranks, finder=finder, costs=costs),
-    )
 
 
 def rows_fingerprint(pointer: PackingPointer, table: RowTable) -> str:

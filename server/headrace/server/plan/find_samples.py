@@ -248,6 +248,10 @@ class Finder(Protocol):
     def find(self, epoch: int, batches: Sequence[Sequence[Range]]) -> list[Found]:
         """Return the samples at the positions of each batch, which may be several ranges."""
 
+    @property
+    def has_substitutes(self) -> bool:
+        """Return whether substitutes may replace skipped samples."""
+
     def skipped(self, epoch: int, start: int, stop: int) -> NDArray[np.bool_]:
         """Return the positions at which a substitute replaces a skipped sample."""
 
@@ -390,7 +394,7 @@ class StepFinder(OrderFinder):
         self.fingerprint = plain.fingerprint
         self.sample_count = plain.sample_count
         self.lane_bytes = plain.lane_bytes
-        self.skipped = plain.skipped
+        self.skipped, self.has_substitutes = plain.skipped, plain.has_substitutes
         self.positions = plain.positions
         self.substitute = plain.substitute
         self.damaged, self.found = plain.damaged, plain.found

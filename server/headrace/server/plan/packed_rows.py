@@ -26,7 +26,7 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from headrace.order import DealSpec, Order, Pieces, Skips
+from headrace.order import Order, Pieces, Skips
 from headrace.order.packing import PackedGroup, PackedRows
 from headrace.server.plan.compiled import Located, Locator, distinct_each, take
 from headrace.server.plan.find_samples import Found, FoundTogether, Items, OrderFinder, Range
@@ -138,6 +138,11 @@ class PackedFinder(OrderFinder):
         )
         return together.cut(ends, accumulate(own.size for own in touched))
 
+    @property
+    def has_substitutes(self) -> bool:
+        """Whether samples replace others: nothing replaces a skipped document."""
+        return False
+
     def skipped(self, epoch: int, start: int, stop: int) -> NDArray[np.bool_]:
         """Return that nothing replaces a skipped document."""
         del epoch
@@ -211,15 +216,3 @@ def kept_pieces(pieces: Pieces, skips: Skips | None) -> Pieces:
     rows = np.repeat(np.arange(pieces.counts.size), pieces.counts)
     counts = np.bincount(rows[is_kept], minlength=pieces.counts.size)
     return Pieces(counts, pieces.sample_ids[is_kept], pieces.table[is_kept])
-
-
-def row_costs(found: Found, deal: DealSpec) -> NDArray[np.float64]:
-    """Return the costs of rows of documents: by default the squares of documents' lengths."""
-    pieces = found.pieces
-    assert pieces is not None
-    sizes = pieces.table[:, 1].astype(np.float64)
-    numbers = np.repeat(np.arange(pieces.counts.size), pieces.counts)
-    squares = deal.square_cost if deal.length_cost or deal.square_cost else 1.0
-    costs = deal.length_cost * sizes + squares * (sizes * sizes)
-    # Without pieces, the sums are integers.
-    return np.bincount(numbers, costs, minlength=pieces.counts.size).astype(np.float64)

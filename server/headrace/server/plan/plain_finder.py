@@ -34,6 +34,10 @@ class SampleOrder(Protocol):
     def sample_ids(self, epoch: int, start: int, stop: int) -> NDArray[np.int64]:
         """Return the sample ids at the positions ``[start, stop)`` of an epoch."""
 
+    @property
+    def has_skips(self) -> bool:
+        """Return whether samples are skipped."""
+
     def skipped(self, epoch: int, start: int, stop: int) -> NDArray[np.bool_]:
         """Return the positions at which a substitute replaces a skipped sample."""
 
@@ -64,7 +68,7 @@ class PlainFinder(OrderFinder):
         self.fingerprint = locator.fingerprint
         self.lane_bytes = lane_bytes
         self.sample_count = order.sample_count
-        self.skipped = order.skipped
+        self.skipped, self.has_substitutes = order.skipped, order.has_skips
         self.positions = order.find_each
         self.substitute = order.substitute
         self.damaged = DamagedSamples()

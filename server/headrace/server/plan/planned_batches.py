@@ -13,9 +13,9 @@ from numpy.typing import NDArray
 from headrace.order import EpochPlan, RankBatch, Token, TokenEncoder, stages_of
 from headrace.server.batch.stage import Accompany, Companions
 from headrace.server.plan.compiled import Locator
-from headrace.server.plan.dealing import Dealer
 from headrace.server.plan.find_samples import Finder, Found, Range
 from headrace.server.plan.plain_finder import located
+from headrace.server.plan.ranks import Dealing
 from headrace.server.plan.stream_request import StreamSpec
 
 # The most batches planned together, to share the cost of calls. The first batch of a stream is
@@ -117,7 +117,7 @@ def planned_stream(
     finder: Finder,
     *,
     tally: Tally,
-    dealer: Dealer | None = None,
+    dealing: Dealing | None = None,
     accompany: Accompany | None = None,
 ) -> Iterator[Planned]:
     """Yield everything that a stream sends, in order: first one batch, then several at a time.
@@ -131,7 +131,7 @@ def planned_stream(
         if spec.epoch_count and epoch == spec.epoch + spec.epoch_count:
             return
         plan = EpochPlan(finder.sample_count, position, spec.global_batch_size, spec.end)
-        batches = _Epoch(spec, finder, tally, dealer, accompany, epoch, step, consumed, plan)
+        batches = _Epoch(spec, finder, tally, dealing, accompany, epoch, step, consumed, plan)
         size = yield from batches.events(size)
         if not finder.sample_count:
             return
@@ -170,7 +170,7 @@ class _Epoch:
     spec: StreamSpec
     finder: Finder
     tally: Tally
-    dealer: Dealer | None
+    dealing: Dealing | None
     accompany: Accompany | None
     epoch: int
     step: int
@@ -222,9 +222,9 @@ class _Epoch:
         parts = self.plan.batches(
             indices, rank=spec.rank, world_size=spec.world_size, replication=spec.replication
         )
-        if self.dealer is not None and self.dealer.is_dealt(parts[-1]):
-            return self._dealt(parts, self.dealer, encoder)
-        if self.dealer is not None and len(parts) > 1:
+        if self.dealing is not None and self.dealing.is_dealt(parts[-1]):
+            return self._dealt(parts, self.dealing, encoder)
+        if self.dealing is not None and len(parts) > 1:
             # The last batch is dealt in order.
             return self._batches(indices[:-1], encoder) + self._batches(indices[-1:], encoder)
         ranges = [ranges_of(part) for part in parts]
@@ -251,10 +251,10 @@ class _Epoch:
         ]
 
     def _dealt(
-        self, parts: Sequence[RankBatch], dealer: Dealer, encoder: TokenEncoder
+        self, parts: Sequence[RankBatch], dealing: Dealing, encoder: TokenEncoder
     ) -> list[PlannedBatch]:
-        """Return the batches that a dealer gives to the rank."""
-        found, positions = dealer.find(self.epoch, parts, self.spec.rank)
+        """Return the batches that are dealt to the rank."""
+        found, positions = dealing.find(self.epoch, parts, self.spec.rank)
         companions: Sequence[Companions | None] = [None] * len(parts)
         if self.accompany is not None:
             companions = [self.accompany(*each) for each in zip(parts, positions, strict=True)]
@@ -284,13 +284,13 @@ class _Epoch:
         ]
 
     def _dealt_substitutes(self, part: RankBatch, positions: NDArray[np.int64]) -> int:
-        if self.spec.skips is None:
+        if not self.finder.has_substitutes:
             return 0
         skipped = self.finder.skipped(self.epoch, part.position, part.next_position)
         return int(skipped[positions - part.position].sum())
 
     def _substitutes(self, part: RankBatch) -> int:
-        if self.spec.skips is None:
+        if not self.finder.has_substitutes:
             return 0
         return int(self.finder.skipped(self.epoch, part.start, part.stop).sum())
 

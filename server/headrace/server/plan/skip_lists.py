@@ -40,10 +40,8 @@ def read_skip_lists(files: Iterable[str]) -> dict[str, Skips]:
     return {skips.digest: skips for skips in lists}
 
 
-def list_message(skips: Skips | None) -> pb.SkipList | None:
-    """Return the message for a list, without its ids; None for no list."""
-    if skips is None:
-        return None
+def list_message(skips: Skips) -> pb.SkipList:
+    """Return the message for a list, without its ids."""
     return pb.SkipList(digest=skips.digest, sample_count=len(skips))
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
 
@@ -14,22 +14,14 @@ from headrace.errors import (
     TokenSpecChangedError,
 )
 from headrace.order import (
-    LEAST_BUCKETS,
-    MOST_BUCKET_SAMPLES,
-    MOST_BUCKETS,
     NUMBER_LIMIT,
-    DealSpec,
     EndMode,
     EpochPlan,
     OrderSpec,
-    Skips,
     Stages,
     Token,
-    buckets_text,
     decode_token,
     spec_differences,
-    split_buckets,
-    stages_of,
 )
 from headrace.server.layout.wire_columns import SAMPLE_IDS, WireColumn, choose_columns, refuse_large
 from headrace.v1 import shard_service_pb2 as pb
@@ -55,18 +47,32 @@ class WantedOrder:
     order: OrderSpec
 
 
-def wanted_order(request: BatchesRequest) -> WantedOrder:
+def token_of(request: BatchesRequest) -> Token | None:
+    """Return the token that a request resumes from, if any.
+
+    Raises:
+        TokenMalformedError: It is invalid.
+    """
+    if request.WhichOneof("start") != "resume_token":
+        return None
+    token = decode_token(request.resume_token)
+    _check_place(token)
+    return token
+
+
+def wanted_order(request: BatchesRequest, *, has_units: bool = False) -> WantedOrder:
     """Return the part of a request that concerns the order.
+
+    Args:
+        request: The request.
+        has_units: Whether its order has units of a global batch unless it says otherwise.
 
     Raises:
         BadArgumentError: A field is outside its range; ``metadata["field"]`` names it.
         TokenMalformedError: The token is invalid.
         TokenSpecChangedError: The token belongs to another order than the requested one.
     """
-    token = None
-    if request.WhichOneof("start") == "resume_token":
-        token = decode_token(request.resume_token)
-        _check_place(token)
+    token = token_of(request)
     global_batch_size = request.global_batch_size
     if not global_batch_size and token is not None:
         global_batch_size = token.global_batch_size
@@ -75,7 +81,8 @@ def wanted_order(request: BatchesRequest) -> WantedOrder:
             f"global_batch_size is {global_batch_size}; it must be in [1, {_GLOBAL_BATCH_LIMIT})",
             field="global_batch_size",
         )
-    return WantedOrder(token, global_batch_size, _order(request, token, global_batch_size))
+    unit = global_batch_size if has_units or request.order.lanes > 1 else 1
+    return WantedOrder(token, global_batch_size, _order(request, token, unit))
 
 
 def _check_place(token: Token) -> None:
@@ -89,13 +96,10 @@ def _check_place(token: Token) -> None:
             )
 
 
-def _order(request: BatchesRequest, token: Token | None, global_batch_size: int) -> OrderSpec:
+def _order(request: BatchesRequest, token: Token | None, default_unit: int) -> OrderSpec:
     if not request.HasField("order"):
-        if token is not None:
-            return token.spec
-        return replace(OrderSpec(), unit=global_batch_size) if request.buckets else OrderSpec()
-    has_units = request.order.lanes > 1 or request.buckets > 0
-    wanted = _wanted_order(request.order, token, global_batch_size if has_units else 1)
+        return replace(OrderSpec(), unit=default_unit) if token is None else token.spec
+    wanted = _wanted_order(request.order, token, default_unit)
     if token is not None and wanted != token.spec:
         differences = "; ".join(spec_differences(wanted, token.spec))
         raise TokenSpecChangedError(
@@ -138,9 +142,6 @@ DEFAULT_CHUNK_BYTES = 2 * 1024 * 1024
 # What one rank gets at once is bounded, so that a hostile request cannot take the server's memory
 # before its first byte is known; the bound is arbitrary.
 _RANK_BATCH_LIMIT = 1 << 24
-# With `deal`, each rank's batch needs the samples of all ranks, and of the earlier batches of its
-# step: 640 MiB for 2^24 ranks (measured).
-_DEALT_LIMIT = 1 << 22
 # More lanes, or more distant batches, cost over ten times as much processor time a batch as the
 # default (tests/benchmarks/bench_options.py): each batch would open other windows.
 _LANES_LIMIT = 64
@@ -169,6 +170,7 @@ class Readable:
         id_column: The column of sample ids.
         stages: Which stages samples pass before any request, as tokens name them.
         class_counts: The number of named classes by column, or None.
+        has_units: Whether its order has units of a global batch unless a request says otherwise.
     """
 
     fingerprint: str
@@ -179,6 +181,7 @@ class Readable:
     id_column: WireColumn = SAMPLE_IDS
     stages: Stages = ()
     class_counts: Mapping[str, int] | None = None
+    has_units: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,7 +191,6 @@ class StreamSpec:
     Attributes:
         order: The order's options.
         stages: The stages of the order, as tokens name them.
-        skips: The samples to skip.
         batch_stages: What tokens contain about the stages of batches, each as ``name@version``.
         global_batch_size: The number of samples per batch over all ranks.
         rank: In [0, `world_size`).
@@ -205,13 +207,10 @@ class StreamSpec:
         max_group_bytes: The maximum size of a message with several batches; 0 for none.
         batch_stride: The stream gets one of every `batch_stride` batches.
         batch_offset: The index of that batch, in [0, `batch_stride`).
-        deal: How samples are dealt to ranks; None means in order.
-        buckets: The number of units sorted by length together; 0 for none.
     """
 
     order: OrderSpec
     stages: Stages
-    skips: Skips | None
     batch_stages: tuple[str, ...]
     global_batch_size: int
     rank: int
@@ -228,8 +227,6 @@ class StreamSpec:
     max_group_bytes: int
     batch_stride: int
     batch_offset: int
-    deal: DealSpec | None = None
-    buckets: int = 0
 
 
 class ReadFrom(Protocol):
@@ -239,19 +236,13 @@ class ReadFrom(Protocol):
     def readable(self) -> Readable:
         """Columns and counts."""
 
-    def skips(self, request: BatchesRequest, token: Token | None) -> Skips | None:
-        """Return the samples that a request skips."""
-
-    def lengths_digest(self) -> str:
-        """Return the digest of the lengths by which samples are sorted.
-
-        Raises:
-            BadArgumentError: They cannot be.
-        """
-
 
 class StageTitles(Protocol):
     """The stages of a server, as they are checked here."""
+
+    @property
+    def order_names(self) -> Collection[str]:
+        """Return the names of the stages of the order in tokens."""
 
     def titles(self, request: BatchesRequest, token: Token | None) -> tuple[str, ...]:
         """Return what tokens contain about the stages of a request.
@@ -268,7 +259,7 @@ def stream_spec(
 
     Args:
         request: The request.
-        served: What it reads.
+        served: What it reads, behind the stages of the order that it asks for.
         stages: The stages of the server.
 
     Raises:
@@ -279,28 +270,20 @@ def stream_spec(
         TokenMalformedError: The token is invalid.
         TokenDatasetChangedError: The token belongs to another version of the dataset.
         TokenSpecChangedError: The token belongs to another order than the requested one.
-        SkipsNotFoundError: A list of samples to skip does not exist.
     """
     readable = served.readable
-    wanted = wanted_order(request)
+    wanted = wanted_order(request, has_units=readable.has_units)
     token = wanted.token
     if token is not None:
         check_version(request.dataset, token.fingerprint, readable)
-        _check_stages(token, readable.stages)
+        _check_stages(token, readable.stages, stages.order_names)
     columns = choose_columns(request.columns, readable.columns, readable.refused)
     if request.with_ids:
         columns += (readable.id_column,)
     epoch, position = _start(request, token, readable)
-    buckets = wanted_buckets(request, wanted, position=position, sample_count=readable.sample_count)
-    skips = served.skips(request, token)
-    more = stages_of(
-        skips="" if skips is None else skips.digest,
-        buckets=buckets_text(buckets, _lengths(served, token)) if buckets else "",
-    )
     spec = StreamSpec(
         order=wanted.order,
-        stages=readable.stages + more,
-        skips=skips,
+        stages=readable.stages,
         batch_stages=_batch_stages(request, token, stages),
         global_batch_size=wanted.global_batch_size,
         rank=request.rank,
@@ -317,8 +300,6 @@ def stream_spec(
         max_group_bytes=request.max_group_bytes,
         batch_stride=request.batch_stride or 1,
         batch_offset=request.batch_offset,
-        deal=_deal(request.deal) if request.HasField("deal") else None,
-        buckets=buckets,
     )
     _check_ranges(spec)
     _check_batches(spec, readable)
@@ -330,70 +311,6 @@ def _batch_stages(
 ) -> tuple[str, ...]:
     has_none = not request.stages and (token is None or not token.stage("transforms"))
     return () if has_none else stages.titles(request, token)
-
-
-def wanted_buckets(
-    request: BatchesRequest, wanted: WantedOrder, *, position: int, sample_count: int
-) -> int:
-    """Return the number of units to sort by length together; 0 for none.
-
-    Args:
-        request: The request.
-        wanted: The part of the request that concerns the order.
-        position: Its start in an epoch.
-        sample_count: The number of samples in an epoch.
-
-    Raises:
-        BadArgumentError: They cannot be.
-        TokenSpecChangedError: The token's buckets differ.
-    """
-    buckets, token = request.buckets, wanted.token
-    if token is not None:
-        known, _ = split_buckets(token.stage("buckets"))
-        if buckets and buckets != known:
-            found = f"buckets={known}" if known else "a run without buckets"
-            raise TokenSpecChangedError(
-                f"the token is for {found}, but buckets={buckets} is requested; request the "
-                "token's, or start over",
-                field="buckets",
-            )
-        buckets = known
-    if not buckets:
-        return 0
-    _check("buckets", buckets, low=LEAST_BUCKETS, high=MOST_BUCKETS + 1)
-    unit, size = wanted.order.unit, wanted.global_batch_size
-    if unit % size:
-        raise BadArgumentError(
-            f"buckets have {unit} samples (order.unit), but the global batch size is {size}; it "
-            "must divide them, so that each batch comes from one bucket",
-            field="global_batch_size",
-        )
-    if position % size and position < sample_count // unit * unit:
-        raise BadArgumentError(
-            f"position {position} is inside a batch of {size} samples of similar length; with "
-            f"buckets, start at a multiple of {size}, or give a global_batch_size that divides it",
-            field="global_batch_size",
-        )
-    if buckets * unit > MOST_BUCKET_SAMPLES:
-        raise BadArgumentError(
-            f"buckets is {buckets}, but {buckets} batches of {unit} have {buckets * unit} samples "
-            f"to sort together; there must be at most {MOST_BUCKET_SAMPLES}",
-            field="buckets",
-        )
-    return buckets
-
-
-def _lengths(served: ReadFrom, token: Token | None) -> str:
-    digest = served.lengths_digest()
-    _, found = split_buckets("" if token is None else token.stage("buckets"))
-    if found not in {"", digest}:
-        raise TokenSpecChangedError(
-            f"the token is for samples sorted by the lengths {found}, but {digest} are "
-            "stored; store the token's lengths again with `headrace index --pack-length`, with the "
-            "same column or tokenizer, or start over",
-            field="buckets",
-        )
-    return digest
 
 
 @dataclass(frozen=True, slots=True)
@@ -427,12 +344,12 @@ _WORDS = {
         "where",
     ),
 }
-# The other stages compare what tokens say with requests.
-_CHECKED = {*_WORDS, "skips", "buckets", "transforms"}
 
 
-def _check_stages(token: Token, wanted: Stages) -> None:
-    unknown = [name for name, _ in token.stages if name not in _CHECKED]
+def _check_stages(token: Token, wanted: Stages, order_names: Collection[str]) -> None:
+    # The other stages compare what tokens say with requests.
+    checked = {*_WORDS, *order_names, "transforms"}
+    unknown = [name for name, _ in token.stages if name not in checked]
     if unknown:
         raise TokenSpecChangedError(
             f"the token is for the stages {unknown}, which this server does not have; continue "
@@ -472,7 +389,7 @@ def check_chunk_bytes(value: int) -> None:
     Raises:
         BadArgumentError: It is.
     """
-    _check("max_chunk_bytes", value, low=MIN_CHUNK_BYTES, high=MAX_CHUNK_BYTES + 1)
+    check_range("max_chunk_bytes", value, low=MIN_CHUNK_BYTES, high=MAX_CHUNK_BYTES + 1)
 
 
 def check_payload(
@@ -486,9 +403,12 @@ def check_payload(
     refuse_large(rows * _least_row_bytes(columns), readable.max_batch_bytes, field=field)
 
 
-def _start(
-    request: pb.ReadBatchesRequest, token: Token | None, readable: Readable
-) -> tuple[int, int]:
+def start_of(request: BatchesRequest, token: Token | None) -> tuple[int, int]:
+    """Return the epoch and the position that a request starts at.
+
+    Raises:
+        BadArgumentError: It does not say, or they are out of range.
+    """
     if token is not None:
         epoch, position = token.epoch, token.position
         field = "resume_token"
@@ -500,8 +420,13 @@ def _start(
             "the request does not say where to start; give epoch_start or resume_token",
             field="start",
         )
-    _check(f"{field}.epoch", epoch, low=0, high=_EPOCH_LIMIT)
-    _check(f"{field}.position", position, low=0, high=_COUNT_LIMIT)
+    check_range(f"{field}.epoch", epoch, low=0, high=_EPOCH_LIMIT)
+    check_range(f"{field}.position", position, low=0, high=_COUNT_LIMIT)
+    return epoch, position
+
+
+def _start(request: BatchesRequest, token: Token | None, readable: Readable) -> tuple[int, int]:
+    epoch, position = start_of(request, token)
     if position > readable.sample_count:
         raise PositionPastEndError(
             f"position {position} is past the end; an epoch has {readable.sample_count} samples",
@@ -511,19 +436,6 @@ def _start(
     return epoch, position
 
 
-def _deal(message: pb.Deal) -> DealSpec:
-    try:
-        return DealSpec(
-            length_cost=message.length_cost,
-            square_cost=message.square_cost,
-            speeds=tuple(message.speeds),
-            accumulate=message.accumulate or 1,
-        )
-    except BadArgumentError as error:
-        field = f"deal.{error.metadata.get('field', '')}"
-        raise BadArgumentError(f"deal: {error.message}", field=field) from error
-
-
 def _end(value: pb.EndMode) -> EndMode:
     if value not in _ENDS:
         raise BadArgumentError(f"end is {value}, which is not an EndMode", field="end")
@@ -531,22 +443,15 @@ def _end(value: pb.EndMode) -> EndMode:
 
 
 def _check_ranges(spec: StreamSpec) -> None:
-    _check("world_size", spec.world_size, low=1, high=1 << 31)
-    _check("rank", spec.rank, low=0, high=spec.world_size)
-    _check("replication", spec.replication, low=1, high=spec.world_size + 1)
-    _check("epoch_count", spec.epoch_count, low=0, high=_EPOCH_LIMIT)
+    check_range("world_size", spec.world_size, low=1, high=1 << 31)
+    check_range("rank", spec.rank, low=0, high=spec.world_size)
+    check_range("replication", spec.replication, low=1, high=spec.world_size + 1)
+    check_range("epoch_count", spec.epoch_count, low=0, high=_EPOCH_LIMIT)
     check_chunk_bytes(spec.max_chunk_bytes)
-    _check("max_group_bytes", spec.max_group_bytes, low=0, high=MAX_CHUNK_BYTES + 1)
-    _check("order.lanes", spec.order.lanes, low=1, high=_LANES_LIMIT + 1)
-    _check("batch_stride", spec.batch_stride, low=1, high=_STRIDE_LIMIT + 1)
-    _check("batch_offset", spec.batch_offset, low=0, high=spec.batch_stride)
-    if spec.deal is not None and spec.global_batch_size * spec.deal.accumulate > _DEALT_LIMIT:
-        raise BadArgumentError(
-            f"deal would look at {spec.deal.accumulate} global batches of {spec.global_batch_size} "
-            f"samples together; use smaller ones, or less accumulate: at most {_DEALT_LIMIT} "
-            "samples",
-            field="global_batch_size",
-        )
+    check_range("max_group_bytes", spec.max_group_bytes, low=0, high=MAX_CHUNK_BYTES + 1)
+    check_range("order.lanes", spec.order.lanes, low=1, high=_LANES_LIMIT + 1)
+    check_range("batch_stride", spec.batch_stride, low=1, high=_STRIDE_LIMIT + 1)
+    check_range("batch_offset", spec.batch_offset, low=0, high=spec.batch_stride)
     if spec.world_size % spec.replication:
         raise BadArgumentError(
             f"replication is {spec.replication}, which does not divide the world size "
@@ -595,6 +500,11 @@ def _least_row_bytes(columns: Sequence[WireColumn]) -> int:
     return sum(column.item_bytes if column.is_tensor else 8 for column in columns)
 
 
-def _check(field: str, value: int, *, low: int, high: int) -> None:
+def check_range(field: str, value: int, *, low: int, high: int) -> None:
+    """Refuse a number outside ``[low, high)``.
+
+    Raises:
+        BadArgumentError: It is.
+    """
     if not low <= value < high:
         raise BadArgumentError(f"{field} is {value}; it must be in [{low}, {high})", field=field)

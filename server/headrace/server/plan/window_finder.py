@@ -194,7 +194,7 @@ class WindowFinder:
         self.fingerprint = ordered.fingerprint
         self.sample_count = ordered.sample_count
         self.lane_bytes = ordered.lane_bytes
-        self.skipped = ordered.skipped
+        self.skipped, self.has_substitutes = ordered.skipped, ordered.has_substitutes
         self.positions = ordered.positions
         self._windows = windows
         self._need = need

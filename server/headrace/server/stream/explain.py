@@ -16,8 +16,7 @@ from headrace.server.stream.get_batch_request import batch_spec
 from headrace.server.stream.stage_plugs import Stages
 from headrace.server.stream.stream_setup import (
     batch_header,
-    stream_dealer,
-    stream_finder,
+    stream_dealing,
     stream_pipeline,
     stream_start,
 )
@@ -52,12 +51,13 @@ def explain(
         HeadraceError: See `batch_spec`.
         BadArgumentError: The batch is too large to explain.
     """
+    served = stages.reading(request, served)
     spec = batch_spec(request, served, stages)
     _check_size(spec, served.readable.sample_count)
-    finder = stream_finder(spec, served)
-    dealer = stream_dealer(spec, served, finder)
+    finder = served.finder(spec.order)
+    dealing = stream_dealing(spec, served, finder)
     # The companions of its samples do not belong to the batch.
-    first = next(planned_stream(spec, finder, tally=served.tally, dealer=dealer))
+    first = next(planned_stream(spec, finder, tally=served.tally, dealing=dealing))
     assert isinstance(first, list)
     (planned,) = first
     response = pb.ExplainBatchResponse(

@@ -12,18 +12,11 @@ from headrace.server.datasets.served import Served
 from headrace.server.plan.stream_request import StreamSpec
 from headrace.server.stream.get_batch_request import batch_spec
 from headrace.server.stream.stage_plugs import Stages
-from headrace.server.stream.stream_setup import stream_dealer, stream_finder
+from headrace.server.stream.stream_setup import stream_dealing
 from headrace.v1 import shard_service_pb2 as pb
 
 # A default client accepts 4 MiB, and a row takes at most 60 bytes.
 _MAX_ROWS = 3 * 1024 * 1024 // 60
-# In a mixture, each takes about a millisecond for each pass over its dataset.
-_MAX_SAMPLES = 4096
-# With buckets, each may need another window to be sorted, which takes some milliseconds.
-_MAX_BUCKETED = 256
-# Each may be in another global batch, which is dealt as a whole, after those before it in its step:
-# this many samples take about a second.
-_MAX_DEALT = 1 << 22
 
 
 def find_samples(
@@ -35,11 +28,10 @@ def find_samples(
         HeadraceError: See `batch_spec`.
         BadArgumentError: A sample does not exist, or there would be too many rows.
     """
+    served = stages.reading(request.batch, served)
     spec = batch_spec(request.batch, served, stages)
     count = len(request.sample_ids)
-    most = _MAX_BUCKETED if spec.buckets else _MAX_SAMPLES
-    if spec.deal is not None:
-        most = min(most, _MAX_DEALT // (spec.global_batch_size * spec.deal.accumulate))
+    most = served.most_looked_up
     if not 1 <= count <= most:
         raise BadArgumentError(
             f"sample_ids has {count} ids; it must have 1 to {most}", field="sample_ids"
@@ -84,14 +76,14 @@ def _rows(
     sample_ids = served.joined_ids(
         np.array(request.dataset_indices, np.int64), np.array(request.sample_ids, np.int64)
     )
-    finder = stream_finder(spec, served)
-    dealer = stream_dealer(spec, served, finder)
+    finder = served.finder(spec.order)
+    dealing = stream_dealing(spec, served, finder)
     for index, positions in enumerate(finder.positions(spec.epoch, sample_ids)):
         for position in positions.tolist():
             found = (
                 find_rows(plan, position, world_size=spec.world_size, replication=spec.replication)
-                if dealer is None
-                else dealer.rows(spec.epoch, plan, position)
+                if dealing is None
+                else dealing.rows(spec.epoch, plan, position)
             )
             for row in found:
                 yield pb.FoundRow(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -87,32 +88,9 @@ def samples_spec(request: pb.GetSamplesRequest, served: Served) -> SamplesSpec:
 
 
 def _stream_request(request: pb.GetBatchRequest) -> pb.ReadBatchesRequest:
-    wanted = pb.ReadBatchesRequest(
-        dataset=request.dataset,
-        global_batch_size=request.global_batch_size,
-        rank=request.rank,
-        world_size=request.world_size,
-        replication=request.replication,
-        end=request.end,
-        columns=request.columns,
-        with_ids=request.with_ids,
-        epoch_count=1,
-        max_chunk_bytes=request.max_chunk_bytes,
-        allow_new_skips=request.allow_new_skips,
-        stages=request.stages,
-        where=request.where,
-        buckets=request.buckets,
-    )
-    if request.HasField("order"):
-        wanted.order.CopyFrom(request.order)
-    for field in ("mixture", "skips", "token_skips", "deal"):
-        if request.HasField(field):
-            getattr(wanted, field).CopyFrom(getattr(request, field))
-    if request.WhichOneof("start") == "resume_token":
-        wanted.resume_token = request.resume_token
-    elif request.WhichOneof("start") == "epoch_start":
-        wanted.epoch_start.CopyFrom(request.epoch_start)
-    return wanted
+    """Return the request for the stream: a stream's has all fields of a batch's, and others."""
+    given: dict[str, Any] = {field.name: value for field, value in request.ListFields()}
+    return pb.ReadBatchesRequest(epoch_count=1, **given)
 
 
 def _sample_ids(request: pb.GetSamplesRequest, served: Served) -> NDArray[np.int64]:

@@ -5,6 +5,7 @@ A folder of `headrace.server.stages` is a plug: it has a subclass of `StagePlug`
 
 from __future__ import annotations
 
+from collections import ChainMap
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
@@ -23,6 +24,7 @@ from headrace.server.plan.list_limits import ListLimits
 from headrace.server.plan.stream_request import BatchesRequest
 from headrace.server.settings.server_config import ServerConfig
 from headrace.server.settings.stage_settings import StageSettings, stage_folders
+from headrace.server.stream.order_plugs import AskedOrder, OrderPlug, open_order_stages
 from headrace.server.telemetry.metrics import Metrics
 
 MAX_STAGES = 64
@@ -155,18 +157,24 @@ class Stages:
     """The stages of a server.
 
     Args:
-        plugs: The plugs, open.
+        plugs: The plugs of stages of batches, open.
+        orders: Those of stages of the order, as samples pass them.
 
     Attributes:
+        order_names: The names of the stages of the order in tokens.
         kinds: The kinds of stages, by the full name of the type of their options.
     """
 
-    def __init__(self, plugs: Sequence[StagePlug] = ()) -> None:
-        self._plugs = plugs
+    def __init__(self, plugs: Sequence[StagePlug] = (), orders: Sequence[OrderPlug] = ()) -> None:
+        self._plugs, self._orders = plugs, orders
+        self.order_names = frozenset(plug.name for plug in orders)
+        self._order_options = {
+            plug.options.DESCRIPTOR.full_name: plug for plug in orders if plug.options is not None
+        }
         kinds = [kind for plug in plugs for kind in plug.kinds]
         self.kinds = {kind.options.DESCRIPTOR.full_name: kind for kind in kinds}
-        limits = [limit for kind in kinds for limit in kind.limits.items()]
-        self._limits = ListLimits(dict(limits))
+        limits = [*(kind.limits for kind in kinds), *(plug.limits for plug in orders)]
+        self._limits = ListLimits(dict(ChainMap(*map(dict, limits))))
 
     def close(self) -> None:
         """Close the plugs; all streams have ended."""
@@ -181,6 +189,8 @@ class Stages:
         """
         found = []
         for place, message in enumerate(messages):
+            if message.TypeName() in self._order_options:
+                continue
             kind = self.kinds.get(message.TypeName())
             if kind is None:
                 raise BadArgumentError(
@@ -189,14 +199,7 @@ class Stages:
                     "install it",
                     field="stages",
                 )
-            options = kind.options()
-            try:
-                message.Unpack(options)
-            except DecodeError as error:
-                raise BadArgumentError(
-                    f"stages[{place}], {kind.name}, cannot be parsed", field="stages"
-                ) from error
-            self._limits.check(options)
+            options = self._unpacked(message, kind.options, f"stages[{place}], {kind.name}")
             if getattr(options, "column", "") == SAMPLE_ID_COLUMN:
                 raise BadArgumentError(
                     f"{kind.name}: column {SAMPLE_ID_COLUMN!r} belongs to the server and cannot be "
@@ -205,6 +208,34 @@ class Stages:
                 )
             found.append(Asked(place, kind, options))
         return tuple(found)
+
+    def _unpacked(self, message: AnyMessage, kind: type[Message], title: str) -> Message:
+        options = kind()
+        try:
+            message.Unpack(options)
+        except DecodeError as error:
+            raise BadArgumentError(f"{title}, cannot be parsed", field="stages") from error
+        self._limits.check(options)
+        return options
+
+    def reading(self, request: BatchesRequest, served: Served) -> Served:
+        """Return what a request reads, behind the stages of the order that it asks for.
+
+        Args:
+            request: The request.
+            served: The dataset or mixture that it names.
+
+        Raises:
+            HeadraceError: See `OrderPlug.reading`.
+        """
+        for plug in self._orders:
+            options = [
+                self._unpacked(message, plug.options, f"stages[{place}], {plug.name}")
+                for place, message in enumerate(request.stages)
+                if plug is self._order_options.get(message.TypeName()) and plug.options
+            ]
+            served = plug.reading(served, AskedOrder(request, options))
+        return served
 
     def first(
         self, served: Served, columns: tuple[WireColumn, ...]
@@ -275,7 +306,7 @@ def open_stages(config: ServerConfig, metrics: Metrics) -> Stages:
             plugs.append(folder.Plug(config, metrics))
             stack.callback(plugs[-1].close)
         stack.pop_all()
-    return Stages(plugs)
+    return Stages(plugs, open_order_stages(metrics))
 
 
 def check_stages(config: ServerConfig) -> Iterator[str]:

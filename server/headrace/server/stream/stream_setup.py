@@ -19,7 +19,6 @@ from headrace.server.cache.readers import Blocks
 from headrace.server.datasets.served import Served
 from headrace.server.layout.block_layout import BlockLayout
 from headrace.server.layout.wire_columns import WireColumn, refuse_taken_names
-from headrace.server.plan.dealing import Dealer, Ranks
 from headrace.server.plan.find_samples import Finder
 from headrace.server.plan.planned_batches import (
     Planned,
@@ -32,7 +31,7 @@ from headrace.server.plan.prefetch_blocks import (
     FORESEEN_WINDOWS,
     BlocksOfRuns,
 )
-from headrace.server.plan.skip_lists import list_message
+from headrace.server.plan.ranks import Dealing, Ranks
 from headrace.server.plan.steps_ahead import Ahead, Steps, StepsAhead
 from headrace.server.plan.stream_request import StreamSpec, greatest_rows, stream_spec
 from headrace.server.plan.substitutes import Substitutes
@@ -103,8 +102,9 @@ def stream_contents(
     """Return the contents of a rank's stream.
 
     Raises:
-        HeadraceError: See `stream_spec`.
+        HeadraceError: See `Stages.reading` and `stream_spec`.
     """
+    served = stages.reading(request, served)
     spec = stream_spec(request, served, stages)
     return _contents(spec, served, request.stages, stages, may_be_cut=True)
 
@@ -113,8 +113,9 @@ def batch_contents(request: pb.GetBatchRequest, served: Served, stages: Stages) 
     """Return the contents for only the first batch of a stream.
 
     Raises:
-        HeadraceError: See `batch_spec`.
+        HeadraceError: See `Stages.reading` and `batch_spec`.
     """
+    served = stages.reading(request, served)
     contents = _contents(batch_spec(request, served, stages), served, request.stages, stages)
     # The first plan is always a single batch.
     return replace(
@@ -168,8 +169,6 @@ def stream_start(spec: StreamSpec, served: Served, pipeline: Pipeline | None) ->
         epoch=spec.epoch,
         position=spec.position,
         epoch_sample_count=served.readable.sample_count,
-        skips=None if spec.skips is None else list_message(spec.skips),
-        buckets=spec.buckets,
     )
     served.describe(start)
     return start
@@ -212,25 +211,10 @@ def stream_pipeline(
     )
 
 
-def stream_finder(spec: StreamSpec, served: Served) -> Finder:
-    """Return the finder of a stream's samples by position.
-
-    Raises:
-        HeadraceError: See `Served.finder`.
-    """
-    return served.finder(spec.order, spec.skips, buckets=spec.buckets)
-
-
-def stream_dealer(spec: StreamSpec, served: Served, finder: Finder) -> Dealer | None:
-    """Return the dealer of samples to ranks; None if they are dealt in order.
-
-    Raises:
-        HeadraceError: See `Served.dealer`.
-    """
-    if spec.deal is None:
-        return None
+def stream_dealing(spec: StreamSpec, served: Served, finder: Finder) -> Dealing | None:
+    """Return what deals samples to ranks; None if they are dealt in order."""
     ranks = Ranks(spec.global_batch_size, spec.world_size, spec.replication, spec.end)
-    return served.dealer(spec.deal, spec.order, ranks, finder)
+    return served.dealing(spec.order, ranks, finder)
 
 
 def _contents(
@@ -241,20 +225,20 @@ def _contents(
     *,
     may_be_cut: bool = False,
 ) -> Contents:
-    finder = stream_finder(spec, served)
+    finder = served.finder(spec.order)
     job = served.name, served.readable.fingerprint, spec.order, spec.stages
     need = _need(job, spec, served, finder) if finder.lane_bytes else None
     # Buckets are made from what the order brings together.
     ordered = finder.ordered
     windowed, blocks, is_cuttable = _cut(spec, served, finder, need if may_be_cut else None)
     finder = finder if windowed is None else windowed
-    dealer = stream_dealer(spec, served, finder)
+    dealing = stream_dealing(spec, served, finder)
     title = f"batches for rank {spec.rank} of {spec.world_size}"
     pipeline = stream_pipeline(spec, served, messages, stages)
     if pipeline is not None:
         pipeline = replace(pipeline, substitutes=_substitutes(pipeline, ordered, served))
     accompany = None if pipeline is None else pipeline.accompany
-    plans = planned_stream(spec, finder, tally=served.tally, dealer=dealer, accompany=accompany)
+    plans = planned_stream(spec, finder, tally=served.tally, dealing=dealing, accompany=accompany)
     start = stream_start(spec, served, pipeline)
     # Texts are gathered like samples, and become rows afterwards.
     texts = pipeline.before if pipeline is not None and pipeline.is_as_stored else None

@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 from headrace.cli.stored.row_counter import row_counter
 from headrace.order import deal_evenly
 from headrace.server import ServerConfig, start_server
-from headrace.server.plan.dealing import dealt
+from headrace.server.order_stages.dealing.dealer import dealt
 from headrace.storage import RowOptions, index_packing
 from headrace.v1 import shard_service_pb2 as pb
 from support.datasets import write_dataset
@@ -231,7 +231,7 @@ def test_what_cannot_be_dealt_is_refused(channel: grpc.Channel) -> None:
             deal=pb.Deal(accumulate=2), global_batch_size=1 << 21 | 1, world_size=1 << 21
         ),
         "accumulate is 257": _request(deal=pb.Deal(accumulate=257)),
-        "dealt in order": _request(dataset="", mixture=mixture, deal=pb.Deal()),
+        "deal needs the lengths": _request(dataset="", mixture=mixture, deal=pb.Deal()),
     }
 
     for message, request in requests.items():

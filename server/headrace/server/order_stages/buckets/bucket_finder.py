@@ -85,6 +85,7 @@ class BucketFinder:
     ) -> None:
         self.ordered: Finder = ordered
         self.steps, self.replacing = ordered.steps, ordered.replacing
+        self.has_substitutes = ordered.has_substitutes
         self._buckets = buckets
         self._unskipped = unskipped
         self._lengths = lengths

@@ -15,8 +15,8 @@ from __future__ import annotations
 
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
-from typing import NamedTuple, Protocol
+from collections.abc import Sequence
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,6 +26,7 @@ from headrace.order import (
     EndMode,
     EpochPlan,
     OrderSpec,
+    Pieces,
     RankBatch,
     Row,
     check_speeds,
@@ -34,9 +35,8 @@ from headrace.order import (
 )
 from headrace.server.kernels.loader import LOOPS
 from headrace.server.plan.find_samples import Finder, Found
+from headrace.server.plan.ranks import Ranks
 
-# Each dealer keeps a few megabytes.
-_MAX_DEALERS = 8
 # A dealt batch is kept for the other ranks of its job, which need it at about the same time.
 _MAX_KEPT_BYTES = 16 << 20
 
@@ -46,27 +46,6 @@ class Costs(Protocol):
 
     def __call__(self, found: Found) -> NDArray[np.float64]:
         """Return the cost of each found sample or row, ``(items,) float64``."""
-
-
-class Ranks(NamedTuple):
-    """The ranks to which global batches are dealt.
-
-    Attributes:
-        global_batch_size: The number of samples in a global batch.
-        world_size: The number of ranks.
-        replication: How many consecutive ranks get the same samples.
-        end: How to handle an incomplete last batch.
-    """
-
-    global_batch_size: int
-    world_size: int
-    replication: int
-    end: EndMode
-
-    @property
-    def parts(self) -> int:
-        """Return the number of ranks with samples of their own."""
-        return self.world_size // self.replication
 
 
 class Dealer:
@@ -174,25 +153,6 @@ class Dealer:
         return owners, loads
 
 
-class Dealers:
-    """The dealers of a dataset, shared by the ranks of a job; thread-safe."""
-
-    def __init__(self) -> None:
-        self._dealers: OrderedDict[tuple[object, ...], Dealer] = OrderedDict()
-        self._lock = threading.Lock()
-
-    def get(self, key: tuple[object, ...], make: Callable[[], Dealer]) -> Dealer:
-        """Return the dealer of a key, made once."""
-        with self._lock:
-            found = self._dealers.get(key)
-            if found is None:
-                found = self._dealers[key] = make()
-            self._dealers.move_to_end(key)
-            if len(self._dealers) > _MAX_DEALERS:
-                self._dealers.popitem(last=False)
-        return found
-
-
 def dealt(
     costs: NDArray[np.float64],
     edges: NDArray[np.int64],
@@ -218,3 +178,13 @@ def sample_costs(lengths: NDArray[np.int64], deal: DealSpec) -> NDArray[np.float
     if not deal.length_cost and not deal.square_cost:
         return sizes
     return deal.length_cost * sizes + deal.square_cost * (sizes * sizes)
+
+
+def piece_costs(pieces: Pieces, deal: DealSpec) -> NDArray[np.float64]:
+    """Return the costs of items that are made of pieces: by default the squares of their sizes."""
+    sizes = pieces.table[:, 1].astype(np.float64)
+    numbers = np.repeat(np.arange(pieces.counts.size), pieces.counts)
+    squares = deal.square_cost if deal.length_cost or deal.square_cost else 1.0
+    costs = deal.length_cost * sizes + squares * (sizes * sizes)
+    # Without pieces, the sums are integers.
+    return np.bincount(numbers, costs, minlength=pieces.counts.size).astype(np.float64)

@@ -1,0 +1,1 @@
+"""Stages of the order: each folder is a plug, which no room imports."""

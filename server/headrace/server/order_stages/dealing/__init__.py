@@ -1,0 +1,127 @@
+"""Even shares: the samples of a global batch are dealt to ranks by their cost.
+
+The request's field is `deal`. Tokens say nothing about it, because a global batch stays the same.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from headrace.errors import BadArgumentError
+from headrace.order import DealSpec, OrderSpec
+from headrace.server.datasets.order_stage import OrderStage
+from headrace.server.datasets.served import Lengths, Served
+from headrace.server.order_stages.dealing.dealer import Dealer, piece_costs, sample_costs
+from headrace.server.plan.find_samples import Finder, Found
+from headrace.server.plan.ranks import Ranks
+from headrace.server.plan.recent import Recent
+from headrace.server.plan.stream_request import wanted_order
+from headrace.server.stream.order_plugs import AskedOrder, OrderPlug
+from headrace.server.telemetry.metrics import Metrics
+from headrace.v1 import shard_service_pb2 as pb
+
+# Each rank's batch needs the samples of all ranks, and of the earlier batches of its step: 640 MiB
+# for 2^24 ranks (measured).
+_LIMIT = 1 << 22
+# Each sample that is looked up may be in another global batch, which is dealt as a whole, after
+# those before it in its step: this many samples take about a second.
+_LOOKED_UP = 1 << 22
+# Each dealer keeps a few megabytes.
+_MAX_DEALERS = 16
+
+
+class Dealt(OrderStage):
+    """What a stream reads, dealt to ranks with even costs.
+
+    Args:
+        inner: What it reads in order.
+        deal: The options.
+        lengths: The lengths of its samples; None if they are packed.
+        dealers: The dealers of all jobs.
+        most_looked_up: See `Served`.
+    """
+
+    def __init__(
+        self,
+        inner: Served,
+        deal: DealSpec,
+        *,
+        lengths: Lengths | None,
+        dealers: Recent[Dealer],
+        most_looked_up: int,
+    ) -> None:
+        super().__init__(inner)
+        self._deal = deal
+        self._lengths = lengths
+        self._dealers = dealers
+        self._most = most_looked_up
+
+    @property
+    def most_looked_up(self) -> int:
+        """Return the most samples whose positions one call may ask for."""
+        return min(self._most, self.inner.most_looked_up)
+
+    def dealing(self, order: OrderSpec, ranks: Ranks, finder: Finder) -> Dealer:
+        """Return the dealer of samples to ranks with even costs; the ranks of a job share it."""
+        return self._dealers.get(
+            (self._deal, order, ranks, id(finder)),
+            lambda: Dealer(self._deal, order, ranks, finder=finder, costs=self._costs),
+        )
+
+    def _costs(self, found: Found) -> NDArray[np.float64]:
+        pieces = found.pieces
+        if pieces is not None:
+            return piece_costs(pieces, self._deal)
+        assert self._lengths is not None
+        return sample_costs(self._lengths.of_samples(found.sample_ids), self._deal)
+
+
+class Plug(OrderPlug):
+    """Deals samples to ranks, if a request asks for it."""
+
+    name = "deal"
+    after = ("skips", "buckets")
+
+    def __init__(self, metrics: Metrics) -> None:
+        super().__init__(metrics)
+        self._dealers: Recent[Dealer] = Recent(_MAX_DEALERS)
+
+    def reading(self, served: Served, asked: AskedOrder) -> Served:
+        """Return what is dealt, if the request asks for it.
+
+        Raises:
+            BadArgumentError: The options are invalid, or there are no lengths of samples.
+        """
+        request = asked.request
+        if not request.HasField("deal"):
+            return served
+        deal = _spec(request.deal)
+        size = wanted_order(request).global_batch_size * deal.accumulate
+        if size > _LIMIT:
+            raise BadArgumentError(
+                f"deal would look at {deal.accumulate} global batches of "
+                f"{size // deal.accumulate} samples together; use smaller ones, or less "
+                f"accumulate: at most {_LIMIT} samples",
+                field="global_batch_size",
+            )
+        return Dealt(
+            served,
+            deal,
+            lengths=None if served.has_pieces else served.lengths(field="deal"),
+            dealers=self._dealers,
+            most_looked_up=_LOOKED_UP // size,
+        )
+
+
+def _spec(message: pb.Deal) -> DealSpec:
+    try:
+        return DealSpec(
+            length_cost=message.length_cost,
+            square_cost=message.square_cost,
+            speeds=tuple(message.speeds),
+            accumulate=message.accumulate or 1,
+        )
+    except BadArgumentError as error:
+        field = f"deal.{error.metadata.get('field', '')}"
+        raise BadArgumentError(f"deal: {error.message}", field=field) from error

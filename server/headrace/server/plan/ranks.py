@@ -1,0 +1,48 @@
+"""The ranks that global batches go to, and how a stage of the order may deal to them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from headrace.order import EndMode, EpochPlan, RankBatch, Row
+from headrace.server.plan.find_samples import Found
+
+
+class Ranks(NamedTuple):
+    """The ranks to which global batches are dealt.
+
+    Attributes:
+        global_batch_size: The number of samples in a global batch.
+        world_size: The number of ranks.
+        replication: How many consecutive ranks get the same samples.
+        end: How to handle an incomplete last batch.
+    """
+
+    global_batch_size: int
+    world_size: int
+    replication: int
+    end: EndMode
+
+    @property
+    def parts(self) -> int:
+        """Return the number of ranks with samples of their own."""
+        return self.world_size // self.replication
+
+
+class Dealing(Protocol):
+    """Deals the samples of global batches to ranks otherwise than in order."""
+
+    def find(
+        self, epoch: int, batches: Sequence[RankBatch], rank: int
+    ) -> tuple[list[Found], list[NDArray[np.int64]]]:
+        """Return a rank's samples in global batches, and their positions."""
+
+    def is_dealt(self, batch: RankBatch) -> bool:
+        """Return whether it deals a global batch; else that is dealt in order."""
+
+    def rows(self, epoch: int, plan: EpochPlan, position: int) -> tuple[Row, ...]:
+        """Return where the sample at a position goes, as `headrace.order.find_rows` does."""

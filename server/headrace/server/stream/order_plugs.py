@@ -1,0 +1,79 @@
+"""The stages of the order that a server has, and which of them a request asks for.
+
+A folder of `headrace.server.order_stages` is a plug, and has a class `Plug`.
+"""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from graphlib import TopologicalSorter
+from typing import ClassVar, NamedTuple
+
+from google.protobuf.message import Message
+
+from headrace.server.datasets.served import Served
+from headrace.server.plan.stream_request import BatchesRequest
+from headrace.server.telemetry.metrics import Metrics
+
+_FOLDERS = "headrace.server.order_stages"
+
+
+class AskedOrder(NamedTuple):
+    """What a plug may depend on.
+
+    Attributes:
+        request: The request.
+        options: Those of its stages whose options have the type of the plug.
+    """
+
+    request: BatchesRequest
+    options: Sequence[Message]
+
+
+class OrderPlug(ABC):
+    """The stage of the order of one folder, on one server.
+
+    Args:
+        metrics: Where the folder adds its own.
+
+    Attributes:
+        name: The name of the stage in tokens; unique.
+        after: The names of stages that come before it, if a request has both.
+        options: The type of its options in a request's stages; None if it has fields of its own.
+        limits: The greatest length of each list in its options, by its message and field.
+        metrics: Where the folder adds its own.
+    """
+
+    name: ClassVar[str]
+    after: ClassVar[Sequence[str]] = ()
+    options: ClassVar[type[Message] | None] = None
+    limits: ClassVar[Mapping[str, int]] = {}
+
+    def __init__(self, metrics: Metrics) -> None:
+        self.metrics = metrics
+
+    @abstractmethod
+    def reading(self, served: Served, asked: AskedOrder) -> Served:
+        """Return what a request reads, behind the stage if the request or its token asks for it.
+
+        Args:
+            served: What it reads without the stage.
+            asked: What it asks for.
+
+        Raises:
+            BadArgumentError: The stage is not possible.
+            TokenSpecChangedError: The token is for another one.
+        """
+
+
+def open_order_stages(metrics: Metrics) -> list[OrderPlug]:
+    """Open all installed stages of the order; return them as samples pass them."""
+    package = importlib.import_module(_FOLDERS)
+    names = sorted(each.name for each in pkgutil.iter_modules(package.__path__) if each.ispkg)
+    folders = [importlib.import_module(f"{_FOLDERS}.{name}") for name in names]
+    plugs = {folder.Plug.name: folder.Plug(metrics) for folder in folders}
+    order = TopologicalSorter({name: plug.after for name, plug in plugs.items()}).static_order()
+    return [plugs[name] for name in order if name in plugs]
