@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
 
@@ -241,8 +241,11 @@ class StageTitles(Protocol):
     """The stages of a server, as they are checked here."""
 
     @property
-    def order_names(self) -> Collection[str]:
-        """Return the names of the stages of the order in tokens."""
+    def order_names(self) -> Mapping[str, bool]:
+        """Return the names of the stages of the order in tokens.
+
+        And whether each compares its part of a token with a request itself.
+        """
 
     def titles(self, request: BatchesRequest, token: Token | None) -> tuple[str, ...]:
         """Return what tokens contain about the stages of a request.
@@ -346,17 +349,20 @@ _WORDS = {
 }
 
 
-def _check_stages(token: Token, wanted: Stages, order_names: Collection[str]) -> None:
-    # The other stages compare what tokens say with requests.
-    checked = {*_WORDS, *order_names, "transforms"}
-    unknown = [name for name, _ in token.stages if name not in checked]
+def _check_stages(token: Token, wanted: Stages, order_names: Mapping[str, bool]) -> None:
+    # What tokens say about stages of batches is compared with requests elsewhere.
+    unknown = {name for name, _ in token.stages} - {*_WORDS, *order_names, "transforms"}
     if unknown:
         raise TokenSpecChangedError(
-            f"the token is for the stages {unknown}, which this server does not have; continue "
-            "with the headrace that made it, or start over",
+            f"the token is for the stages {sorted(unknown)}, which this server does not have; "
+            "continue with the headrace that made it, or start over",
             field="resume_token",
         )
-    for name, words in _WORDS.items():
+    others = [name for name, checks_tokens in order_names.items() if not checks_tokens]
+    for name in (*_WORDS, *others):
+        words = _WORDS.get(name) or _Words(
+            f"the stage {name!r},", "a run without it", "ask for the token's stages", "stages"
+        )
         texts = token.stage(name), dict(wanted).get(name, "")
         if len(set(texts)) == 1:
             continue

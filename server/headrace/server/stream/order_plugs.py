@@ -43,6 +43,8 @@ class OrderPlug(ABC):
         name: The name of the stage in tokens; unique.
         after: The names of stages that come before it, if a request has both.
         options: The type of its options in a request's stages; None if it has fields of its own.
+        checks_tokens: Whether it compares its part of a token with a request itself, because
+            they may differ; others are compared for it.
         limits: The greatest length of each list in its options, by its message and field.
         metrics: Where the folder adds its own.
     """
@@ -50,6 +52,7 @@ class OrderPlug(ABC):
     name: ClassVar[str]
     after: ClassVar[Sequence[str]] = ()
     options: ClassVar[type[Message] | None] = None
+    checks_tokens: ClassVar[bool] = False
     limits: ClassVar[Mapping[str, int]] = {}
 
     def __init__(self, metrics: Metrics) -> None:

@@ -161,13 +161,14 @@ class Stages:
         orders: Those of stages of the order, as samples pass them.
 
     Attributes:
-        order_names: The names of the stages of the order in tokens.
+        order_names: The names of the stages of the order in tokens, and whether each compares its
+            part of a token with a request itself.
         kinds: The kinds of stages, by the full name of the type of their options.
     """
 
     def __init__(self, plugs: Sequence[StagePlug] = (), orders: Sequence[OrderPlug] = ()) -> None:
         self._plugs, self._orders = plugs, orders
-        self.order_names = frozenset(plug.name for plug in orders)
+        self.order_names = {plug.name: plug.checks_tokens for plug in orders}
         self._order_options = {
             plug.options.DESCRIPTOR.full_name: plug for plug in orders if plug.options is not None
         }

@@ -110,6 +110,7 @@ class Plug(OrderPlug):
 
     name = "buckets"
     after = ("skips",)
+    checks_tokens = True
 
     def __init__(self, metrics: Metrics) -> None:
         super().__init__(metrics)
