@@ -253,17 +253,13 @@ def _mixture(
         for member, dataset in zip(members, request.mixture.datasets, strict=True)
     ]
     firsts = np.cumsum([0, *(member.dataset.sample_count for member in members)])
-    lists = [_documents(member).skip_lists for member in members]
+    lists = [member.skip_lists for member in members]
     skips = mixture_skips(request, wanted.token, lists, firsts)
     for member, each in zip(members, skips, strict=True):
         check_within(each, member.dataset.sample_count, dataset=member.name)
     mixture = mixtures.get(spec, members, skips)
     mixture.check_global_batch_size(wanted.global_batch_size)
     return mixture
-
-
-def _documents(member: Member) -> ServedDataset:
-    return member.base if isinstance(member, ServedRows) else member
 
 
 def _members_of(combined: str, mixture: pb.Mixture, members: list[Member]) -> list[Member]:

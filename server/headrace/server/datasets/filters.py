@@ -155,13 +155,14 @@ class Filters:
             ServerBusyError: Too many filters are waiting.
             HeadraceError: The dataset cannot be read.
         """
-        if isinstance(served, ServedRows):
+        if served.has_pieces:
             raise BadArgumentError(
                 f"where is given for {served.name!r}, whose samples are packed rows of documents; "
                 "filter the dataset of documents, or write one with only the documents you want",
                 field="where",
             )
         until = self._clock() + wait_s
+        served = served.base
         filtered = self._checked(served, where, caller.name, until)
         with self._changed:
             search = self._search(served, filtered, caller.name)

@@ -58,5 +58,4 @@ def _made(
     rows = only_rows(members)
     if rows:
         return ServedRowMixture(rows, spec, skips)
-    samples = [member for member in members if isinstance(member, ServedDataset)]
-    return ServedMixture(samples, spec, skips)
+    return ServedMixture([member.base for member in members], spec, skips)

@@ -7,15 +7,27 @@ function of the request and the dataset, whatever the world size.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import cached_property
+from typing import TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
 
 from headrace.order import OrderSpec, Skips, stages_of
-from headrace.server.datasets.served import Lengths, Served
+from headrace.server.batch.batch_writer import BatchWriter
+from headrace.server.cache.block_cache import BlockCache
+from headrace.server.cache.readers import WholeBlocks
+from headrace.server.datasets.served import Lengths, Part, Served
+from headrace.server.layout.block_layout import BlockLayout
+from headrace.server.layout.wire_columns import WireColumn
 from headrace.server.plan.find_samples import Finder
 from headrace.server.plan.ranks import Dealing, Ranks
 from headrace.server.plan.stream_request import Readable
 from headrace.v1 import shard_service_pb2 as pb
+
+_Stage = TypeVar("_Stage")
 
 
 class OrderStage:
@@ -31,18 +43,23 @@ class OrderStage:
     def __init__(self, inner: Served) -> None:
         self.inner = inner
         self.name, self.dataset, self.windows = inner.name, inner.dataset, inner.windows
-        self.memory_bytes, self.raw_bytes = inner.memory_bytes, inner.raw_bytes
+        self.memory_bytes, self.retirements = inner.memory_bytes, inner.retirements
         self.samples_an_item, self.has_pieces = inner.samples_an_item, inner.has_pieces
-        self.retirements, self.packed = inner.retirements, inner.packed
         self.skip_lists = inner.skip_lists
-        self.blocks, self.writer, self.parts = inner.blocks, inner.writer, inner.parts
-        self.shown_ids, self.shown_samples = inner.shown_ids, inner.shown_samples
-        self.joined_ids, self.tally = inner.joined_ids, inner.tally
+
+    def stage(self, kind: type[_Stage]) -> _Stage | None:
+        """Return the stage of a kind that it stands behind, or is; None if there is none."""
+        return self if isinstance(self, kind) else self.inner.stage(kind)
 
     @property
     def readable(self) -> Readable:
         """Return what requests are checked against."""
         return self.inner.readable
+
+    @property
+    def raw_bytes(self) -> int:
+        """Return the raw bytes of all samples that its order may have."""
+        return self.inner.raw_bytes
 
     @property
     def epoch_bytes(self) -> int:
@@ -69,6 +86,36 @@ class OrderStage:
     def dealing(self, order: OrderSpec, ranks: Ranks, finder: Finder) -> Dealing | None:
         """Return an object that deals samples to ranks; None if they are dealt in order."""
         return self.inner.dealing(order, ranks, finder)
+
+    def blocks(self, cache: BlockCache) -> WholeBlocks:
+        """Return its blocks for a stream."""
+        return self.inner.blocks(cache)
+
+    def writer(self, columns: Sequence[WireColumn]) -> Callable[[BlockLayout], BatchWriter]:
+        """Return what writes batches with these columns, of blocks of a layout."""
+        return self.inner.writer(columns)
+
+    def parts(self, sample_ids: NDArray[np.int64]) -> Iterator[Part]:
+        """Split the samples of a batch by dataset."""
+        return self.inner.parts(sample_ids)
+
+    def shown_ids(self, sample_ids: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return items as a batch shows them."""
+        return self.inner.shown_ids(sample_ids)
+
+    def shown_samples(self, sample_ids: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return ids of the samples that are read, as a batch shows them."""
+        return self.inner.shown_samples(sample_ids)
+
+    def joined_ids(
+        self, indices: NDArray[np.int64], sample_ids: NDArray[np.int64]
+    ) -> NDArray[np.int64]:
+        """Return the ids of samples that are named by dataset and id, or by id alone."""
+        return self.inner.joined_ids(indices, sample_ids)
+
+    def tally(self, sample_ids: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Count items by dataset of a mixture."""
+        return self.inner.tally(sample_ids)
 
     def describe(self, start: pb.StreamStart) -> None:
         """Fill in its part of the first message."""

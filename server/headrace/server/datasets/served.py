@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Protocol, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,7 +14,6 @@ from headrace.server.batch.batch_writer import BatchWriter
 from headrace.server.cache.block_cache import BlockCache
 from headrace.server.cache.readers import WholeBlocks
 from headrace.server.layout.block_layout import BlockLayout
-from headrace.server.layout.packed_columns import PackedColumns
 from headrace.server.layout.wire_columns import WireColumn
 from headrace.server.plan.compiled import Locator
 from headrace.server.plan.find_samples import Finder
@@ -27,6 +26,8 @@ from headrace.v1 import shard_service_pb2 as pb
 if TYPE_CHECKING:
     from headrace.server.datasets.served_dataset import Retirement, ServedDataset
 
+
+_Stage = TypeVar("_Stage")
 
 MOST_LOOKED_UP = 4096
 """The most samples whose positions one call may ask for: in a mixture, each takes about a
@@ -109,10 +110,6 @@ class Served(Protocol):
         """The windows of its jobs; None if it is always read in whole blocks."""
 
     @property
-    def packed(self) -> PackedColumns | None:
-        """Return how rows are packed, if the items of its order are rows of documents."""
-
-    @property
     def samples_an_item(self) -> int:
         """The approximate number of samples that are read for one item of the order."""
 
@@ -131,6 +128,9 @@ class Served(Protocol):
     @property
     def most_looked_up(self) -> int:
         """The most samples whose positions one call may ask for."""
+
+    def stage(self, kind: type[_Stage]) -> _Stage | None:
+        """Return the stage of a kind that it stands behind; None if it does not."""
 
     def finder(self, spec: OrderSpec, skips: Skips | None = None) -> Finder:
         """Return an object that finds samples by their positions in the order of a spec.

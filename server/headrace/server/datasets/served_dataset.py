@@ -62,6 +62,7 @@ _FINGERPRINT = re.compile("[0-9a-f]{32}")
 _MAX_VERSIONS = 64
 
 _Served = TypeVar("_Served")
+_Stage = TypeVar("_Stage")
 
 
 class Versions(Generic[_Served]):
@@ -208,7 +209,6 @@ class ServedDataset:
         filter: The filter of rows; None for all samples.
         skip_lists: The lists of samples to leave out that are stored for it, by digest.
         versions: Its other versions; None if they cannot be opened.
-        packed: None: the items of its order are samples.
         samples_an_item: Always 1.
         has_pieces: Always False.
         most_looked_up: See `Served`.
@@ -217,7 +217,6 @@ class ServedDataset:
         retirement: Whether it is still served, under this name and in any version.
     """
 
-    packed: Final = None
     samples_an_item: Final = 1
     has_pieces: Final = False
     most_looked_up: Final = MOST_LOOKED_UP
@@ -321,6 +320,11 @@ class ServedDataset:
         """The shard table of the kept samples."""
         return self.table if self.filter is None else self.filter.table
 
+    def stage(self, kind: type[_Stage]) -> _Stage | None:
+        """Return None: it stands behind no stage."""
+        del kind
+        return None
+
     def finder(self, spec: OrderSpec, skips: Skips | None = None) -> Finder:
         """Return the finder for the order of a spec; streams with equal specs share it."""
         key = (spec, "" if skips is None else skips.digest)
@@ -351,6 +355,16 @@ class ServedDataset:
             Located(self.dataset),
             lane_bytes=table_bytes(spec, table, order.memory_samples),
         )
+
+    @property
+    def base(self) -> ServedDataset:
+        """Return the dataset itself, whose samples these are."""
+        return self
+
+    @property
+    def rows_alone(self) -> tuple[()]:
+        """Return nothing, because these are no packed rows."""
+        return ()
 
     def version(self, fingerprint: str) -> ServedDataset:
         """Return the version with a fingerprint; this one if it is empty.

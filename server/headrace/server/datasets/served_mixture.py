@@ -6,7 +6,7 @@ import functools
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from types import MappingProxyType
-from typing import Final, NoReturn
+from typing import Final, NoReturn, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -43,6 +43,8 @@ from headrace.server.plan.ranks import Ranks
 from headrace.server.plan.skip_lists import Lists, digest_of, list_message
 from headrace.server.plan.stream_request import Readable
 from headrace.v1 import shard_service_pb2 as pb
+
+_Stage = TypeVar("_Stage")
 
 
 def id_pairs(first_ids: NDArray[np.int64], ids: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -100,7 +102,6 @@ class ServedMixture:
     """
 
     name = "mixture"
-    packed: Final = None
     samples_an_item: Final = 1
     has_pieces: Final = False
     most_looked_up: Final = MOST_LOOKED_UP
@@ -158,6 +159,11 @@ class ServedMixture:
         """
         if self._order is not None:
             self._order.check_global_batch_size(global_batch_size)
+
+    def stage(self, kind: type[_Stage]) -> _Stage | None:
+        """Return None: it stands behind no stage."""
+        del kind
+        return None
 
     def finder(self, spec: OrderSpec, skips: Skips | None = None) -> Finder:
         """Return the finder for the order, which has this spec."""

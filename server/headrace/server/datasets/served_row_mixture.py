@@ -14,10 +14,9 @@ If the code differs, the code is wrong.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Sequence
 from functools import partial
-from types import MappingProxyType
-from typing import TYPE_CHECKING, Final, NoReturn
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,39 +24,28 @@ from numpy.typing import NDArray
 from headrace.errors import BadArgumentError
 from headrace.order import MixtureOrder, MixtureSpec, OrderSpec, Skips, join_skips, stages_of
 from headrace.order.packing import pass_packing_key, shared_groups
-from headrace.server.batch.batch_writer import BatchWriter
-from headrace.server.batch.compiled_rows import rows_writer
-from headrace.server.cache.block_cache import BlockCache
-from headrace.server.cache.readers import WholeBlocks
 from headrace.server.datasets.common_columns import SAMPLE_PAIRS
-from headrace.server.datasets.joined_datasets import JoinedDatasets
-from headrace.server.datasets.served import MOST_LOOKED_UP, Part
 from headrace.server.datasets.served_mixture import (
     ServedMixture,
     add_datasets,
     dataset_counts,
     drawn_bytes,
     id_pairs,
-    no_lengths,
 )
-from headrace.server.datasets.served_rows import ServedRows
-from headrace.server.layout.block_layout import BlockLayout
+from headrace.server.datasets.served_rows import PackedStage, ServedRows
 from headrace.server.layout.packed_columns import PackedColumns, packed_columns
-from headrace.server.layout.wire_columns import WireColumn
 from headrace.server.plan.find_samples import Finder
-from headrace.server.plan.job_windows import JobWindows
 from headrace.server.plan.packed_rows import PackedFinder
 from headrace.server.plan.plain_finder import table_bytes
-from headrace.server.plan.ranks import Ranks
-from headrace.server.plan.skip_lists import Lists, digest_of, list_message
+from headrace.server.plan.skip_lists import digest_of, list_message
 from headrace.server.plan.stream_request import Readable
 from headrace.v1 import shard_service_pb2 as pb
 
 if TYPE_CHECKING:
-    from headrace.server.datasets.served_dataset import Retirement, ServedDataset
+    from headrace.server.datasets.served_dataset import ServedDataset
 
 
-class ServedRowMixture:
+class ServedRowMixture(PackedStage):
     """The rows of several datasets served as one.
 
     Args:
@@ -67,36 +55,26 @@ class ServedRowMixture:
 
     Attributes:
         members: The members as they were given.
-        dataset: The places of all documents.
-        readable: What requests are checked against.
-        packed: The columns of rows.
         samples_an_item: The approximate documents in a row, for the dataset with the most.
 
     Raises:
         BadArgumentError: The rows differ in form, or the order is not possible.
     """
 
-    name = "mixture"
-    has_pieces: Final = True
-    most_looked_up: Final = MOST_LOOKED_UP
-    skip_lists: Final[Lists] = MappingProxyType({})
-
     def __init__(
         self, members: Sequence[ServedRows], spec: MixtureSpec, skips: Sequence[Skips | None]
     ) -> None:
+        documents = ServedMixture([member.base for member in members], None)
+        super().__init__(documents, _packed_alike(members, documents.readable))
         self.members: Final = tuple(members)
-        self._documents = ServedMixture([member.base for member in members], None)
-        self.dataset: Final[JoinedDatasets] = self._documents.dataset
-        self.memory_bytes: Final = self._documents.memory_bytes
-        self.packed: Final = _packed_alike(self.members, self._documents.readable)
-        self.samples_an_item: Final = max(member.samples_an_item for member in members)
-        self._skips = join_skips(skips, self.dataset.first_ids)
+        self.samples_an_item = max(member.samples_an_item for member in members)
+        self._skips = join_skips(skips, documents.dataset.first_ids)
         self._order = MixtureOrder(spec, [member.table for member in members])
         self._finder = PackedFinder(
             self._order,
             shared_groups([member.rows for member in members]),
-            self.dataset,
-            first_ids=self.dataset.first_ids,
+            documents.dataset,
+            first_ids=documents.dataset.first_ids,
             key=partial(pass_packing_key, spec.order.seed),
             fingerprint=spec.fingerprint,
             lane_bytes=sum(
@@ -108,30 +86,20 @@ class ServedRowMixture:
             ),
             skips=self._skips,
         )
-        self.readable: Final = Readable(
+        self._readable = Readable(
             fingerprint=spec.fingerprint,
             sample_count=self._order.sample_count,
             columns=self.packed.columns,
-            refused=_refused(self.members, self.packed, self._documents.readable),
+            refused=_refused(self.members, self.packed, documents.readable),
             max_batch_bytes=members[0].readable.max_batch_bytes,
             id_column=SAMPLE_PAIRS,
             stages=stages_of(mixture=spec.digest, skips=digest_of(self._skips)),
         )
 
     @property
-    def retirements(self) -> tuple[Retirement, ...]:
-        """Return the retirement of each dataset."""
-        return self._documents.retirements
-
-    @property
-    def windows(self) -> JobWindows | None:
-        """Return the windows of the documents of all datasets."""
-        return self._documents.windows
-
-    @property
-    def raw_bytes(self) -> int:
-        """Return the raw bytes of all documents."""
-        return self._documents.raw_bytes
+    def readable(self) -> Readable:
+        """Return what requests are checked against."""
+        return self._readable
 
     @property
     def epoch_bytes(self) -> int:
@@ -156,56 +124,19 @@ class ServedRowMixture:
         """Return the same, because what is skipped changes no position."""
         return self.finder(spec)
 
-    def lengths(self, *, field: str) -> NoReturn:
-        """Refuse, because lengths are those of a single dataset.
-
-        Raises:
-            BadArgumentError: Always.
-        """
-        raise no_lengths(field)
-
-    def dealing(self, order: OrderSpec, ranks: Ranks, finder: Finder) -> None:
-        """Return None: samples are dealt in order."""
-
-    def blocks(self, cache: BlockCache) -> WholeBlocks:
-        """Return the blocks of the documents of all datasets for a stream."""
-        return self._documents.blocks(cache)
-
-    def writer(self, columns: Sequence[WireColumn]) -> Callable[[BlockLayout], BatchWriter]:
-        """Return what writes batches with these columns, of blocks of a layout."""
-        return rows_writer(columns, self.packed, self.shown_samples)
-
     def describe(self, start: pb.StreamStart) -> None:
         """Name the rows; their columns are those of the stream."""
         add_datasets(start, (member.to_proto() for member in self.members))
         if self._skips is not None:
             start.skips.CopyFrom(list_message(self._skips))
 
-    def parts(self, sample_ids: NDArray[np.int64]) -> Iterator[Part]:
-        """Split the documents of a batch by dataset."""
-        yield from self._documents.parts(sample_ids)
-
     def shown_ids(self, sample_ids: NDArray[np.int64]) -> NDArray[np.int64]:
         """Return pairs of a dataset's index and a row's id in it: ``(rows, 2) int64``."""
         return id_pairs(self._order.first_ids, sample_ids)
 
-    def shown_samples(self, sample_ids: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return pairs of a dataset's index and a document's id in it: ``(n, 2) int64``."""
-        return id_pairs(self.dataset.first_ids, sample_ids)
-
     def tally(self, sample_ids: NDArray[np.int64]) -> NDArray[np.int64]:
         """Count rows by dataset: ``(datasets,) int64``."""
         return dataset_counts(self._order.first_ids, sample_ids)
-
-    def joined_ids(
-        self, indices: NDArray[np.int64], sample_ids: NDArray[np.int64]
-    ) -> NDArray[np.int64]:
-        """Return ids of documents for pairs of a dataset's index and an id in it.
-
-        Raises:
-            BadArgumentError: There is no document for a pair.
-        """
-        return self._documents.joined_ids(indices, sample_ids)
 
 
 def only_rows(members: Sequence[ServedDataset | ServedRows]) -> list[ServedRows]:
@@ -214,9 +145,9 @@ def only_rows(members: Sequence[ServedDataset | ServedRows]) -> list[ServedRows]
     Raises:
         BadArgumentError: Some are rows, and others are not.
     """
-    rows = [member for member in members if isinstance(member, ServedRows)]
+    rows = [each for member in members for each in member.rows_alone]
     if rows and len(rows) < len(members):
-        other = next(member for member in members if not isinstance(member, ServedRows))
+        other = next(member for member in members if not member.rows_alone)
         length = rows[0].packed.length
         raise BadArgumentError(
             f"the mixture has packed rows, {rows[0].name!r}, and samples, {other.name!r}; name "

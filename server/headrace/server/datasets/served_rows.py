@@ -20,30 +20,23 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Final, NoReturn
 
 import numpy as np
-from numpy.typing import NDArray
 
 from headrace.errors import BadArgumentError, DatasetNotFoundError, TokenDatasetChangedError
 from headrace.order import Order, OrderSpec, Skips
 from headrace.order.packing import PackedRows, Packing, packing_key
 from headrace.server.batch.batch_writer import BatchWriter
 from headrace.server.batch.compiled_rows import rows_writer
-from headrace.server.cache.block_cache import BlockCache
-from headrace.server.cache.readers import WholeBlocks
-from headrace.server.datasets.served import MOST_LOOKED_UP, Part
+from headrace.server.datasets.order_stage import OrderStage
+from headrace.server.datasets.served import Served
 from headrace.server.layout.block_layout import BlockLayout
-from headrace.server.layout.packed_columns import packed_columns
+from headrace.server.layout.packed_columns import PackedColumns, packed_columns
 from headrace.server.layout.wire_columns import WireColumn
-from headrace.server.plan.compiled import fit, take, walk
-from headrace.server.plan.find_samples import Finder
-from headrace.server.plan.job_windows import JobWindows
-from headrace.server.plan.packed_rows import LoneRows, PackedFinder
+from headrace.server.plan.compiled import walk
+from headrace.server.plan.packed_rows import LoneRows, PackedFinder, fit, take
 from headrace.server.plan.plain_finder import table_bytes
-from headrace.server.plan.ranks import Ranks
 from headrace.server.plan.recent import Recent
-from headrace.server.plan.skip_lists import Lists
 from headrace.server.plan.stream_request import Readable
 from headrace.storage import (
-    OpenDataset,
     PackingPointer,
     RowTable,
     Store,
@@ -55,14 +48,35 @@ from headrace.storage import (
 from headrace.v1 import shard_service_pb2 as pb
 
 if TYPE_CHECKING:
-    from headrace.server.datasets.served_dataset import Retirement, ServedDataset
+    from headrace.server.datasets.served_dataset import ServedDataset
 
 _DIGEST_BYTES = 16
 # The most open orders for a length; jobs with equal seeds share one.
 _MAX_ORDERS = 16
 
 
-class ServedRows:
+class PackedStage(OrderStage):
+    """Documents, packed into rows.
+
+    Args:
+        inner: What the documents are read from.
+        packed: The columns of rows.
+
+    Attributes:
+        packed: The same.
+    """
+
+    def __init__(self, inner: Served, packed: PackedColumns) -> None:
+        super().__init__(inner)
+        self.packed = packed
+        self.has_pieces = True
+
+    def writer(self, columns: Sequence[WireColumn]) -> Callable[[BlockLayout], BatchWriter]:
+        """Return what writes batches with these columns, of blocks of a layout."""
+        return rows_writer(columns, self.packed, self.shown_samples)
+
+
+class ServedRows(PackedStage):
     """The rows of a dataset for one length.
 
     Args:
@@ -73,11 +87,7 @@ class ServedRows:
 
     Attributes:
         name: The name under which they are served.
-        readable: What requests are checked against.
-        packed: The columns of rows.
         samples_an_item: The approximate number of documents in a row.
-        has_pieces: Always True.
-        most_looked_up: See `Served`.
         rows: How documents are packed.
         table: The shard table of their order.
 
@@ -86,18 +96,14 @@ class ServedRows:
         ManifestCorruptError: The stored tables are damaged.
     """
 
-    has_pieces: Final = True
-    most_looked_up: Final = MOST_LOOKED_UP
-
     def __init__(
         self, base: ServedDataset, pointer: PackingPointer, table: RowTable, store: Store
     ) -> None:
         options = table.options
-        self.name: Final = f"{base.name}:{options.length}"
         self._base = base
         lengths = StoredLengths(store, pointer)
         groups = lengths.groups
-        self.packed: Final = packed_columns(
+        packed = packed_columns(
             base.readable.columns,
             (pointer.column, *pointer.alike),
             length=options.length,
@@ -106,6 +112,8 @@ class ServedRows:
             fill=options.fill,
             tokenizer=pointer.tokenizer,
         )
+        super().__init__(base, packed)
+        self.name = f"{base.name}:{options.length}"
         self.rows: Final = PackedRows(
             Packing(options.length, options.cut, options.marks),
             document_counts=groups["sample_count"].astype(np.int64),
@@ -116,8 +124,8 @@ class ServedRows:
             take=take,
         )
         self.table: Final = self.rows.table
-        self.samples_an_item: Final = max(1, pointer.sample_count // max(1, self.rows.row_count))
-        self.readable: Final = Readable(
+        self.samples_an_item = max(1, pointer.sample_count // max(1, self.rows.row_count))
+        self._readable = Readable(
             fingerprint=rows_fingerprint(pointer, table),
             sample_count=self.rows.row_count,
             columns=self.packed.columns,
@@ -127,34 +135,19 @@ class ServedRows:
         self._finders: Recent[PackedFinder] = Recent(_MAX_ORDERS)
 
     @property
+    def rows_alone(self) -> tuple[ServedRows]:
+        """Return these."""
+        return (self,)
+
+    @property
     def base(self) -> ServedDataset:
         """Return the dataset of the documents."""
         return self._base
 
     @property
-    def memory_bytes(self) -> int:
-        """Return the bytes of all documents in memory."""
-        return self._base.memory_bytes
-
-    @property
-    def windows(self) -> JobWindows | None:
-        """Return the windows of the dataset of the documents."""
-        return self._base.windows
-
-    @property
-    def raw_bytes(self) -> int:
-        """Return the raw bytes of all documents."""
-        return self._base.raw_bytes
-
-    @property
-    def epoch_bytes(self) -> int:
-        """Return the raw bytes of all rows."""
-        return int(self.table.raw_bytes.sum())
-
-    @property
-    def dataset(self) -> OpenDataset:
-        """Return the places of the documents."""
-        return self._base.dataset
+    def readable(self) -> Readable:
+        """Return what requests are checked against."""
+        return self._readable
 
     @property
     def classes(self) -> list[pb.ColumnClasses]:
@@ -162,14 +155,9 @@ class ServedRows:
         return []
 
     @property
-    def retirements(self) -> tuple[Retirement, ...]:
-        """Return the retirements of everything that a stream of it reads."""
-        return self._base.retirements
-
-    @property
-    def skip_lists(self) -> Lists:
-        """Return the lists of documents to leave out."""
-        return self._base.skip_lists
+    def epoch_bytes(self) -> int:
+        """Return the raw bytes of all rows."""
+        return int(self.table.raw_bytes.sum())
 
     def finder(self, spec: OrderSpec, skips: Skips | None = None) -> PackedFinder:
         """Return the finder for the order of a spec; streams with equal specs share it."""
@@ -205,46 +193,9 @@ class ServedRows:
             field=field,
         )
 
-    def dealing(self, order: OrderSpec, ranks: Ranks, finder: Finder) -> None:
-        """Return None: samples are dealt in order."""
-
-    def blocks(self, cache: BlockCache) -> WholeBlocks:
-        """Return the blocks of the documents for a stream."""
-        return self._base.blocks(cache)
-
-    def writer(self, columns: Sequence[WireColumn]) -> Callable[[BlockLayout], BatchWriter]:
-        """Return what writes batches with these columns, of blocks of a layout."""
-        return rows_writer(columns, self.packed, self.shown_samples)
-
     def describe(self, start: pb.StreamStart) -> None:
         """Describe the rows in the first message of a stream."""
         start.dataset.CopyFrom(self.to_proto())
-
-    def parts(self, sample_ids: NDArray[np.int64]) -> Iterator[Part]:
-        """Yield the documents of a batch as a single part."""
-        yield from self._base.parts(sample_ids)
-
-    def shown_ids(self, sample_ids: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return the ids of rows unchanged."""
-        return sample_ids
-
-    def shown_samples(self, sample_ids: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return the ids of documents unchanged."""
-        return sample_ids
-
-    def joined_ids(
-        self, indices: NDArray[np.int64], sample_ids: NDArray[np.int64]
-    ) -> NDArray[np.int64]:
-        """Return the ids of documents unchanged.
-
-        Raises:
-            BadArgumentError: An id is outside the dataset.
-        """
-        return self._base.joined_ids(indices, sample_ids)
-
-    def tally(self, sample_ids: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return an empty array, because there is only one dataset."""
-        return sample_ids[:0]
 
     def version(self, fingerprint: str) -> ServedRows:
         """Return the rows with a fingerprint, or of the version with it; these if it is empty.
@@ -422,13 +373,13 @@ def split_name(name: str) -> tuple[str, int] | None:
 _MOST_DIGITS = 7
 
 
-def refuse_by_id(served: object) -> None:
+def refuse_by_id(served: ServedDataset | ServedRows) -> None:
     """Refuse to read rows by id, because they differ from epoch to epoch.
 
     Raises:
         BadArgumentError: Rows are requested.
     """
-    if isinstance(served, ServedRows):
+    if served.has_pieces:
         raise BadArgumentError(
             f"the rows of {served.name!r} differ from epoch to epoch, so they have no ids; ask "
             f"{served.base.name!r} for its documents",

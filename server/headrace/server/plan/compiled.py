@@ -9,8 +9,6 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from headrace.order import Pieces
-from headrace.order.packing import Fitted, PackedGroup
 from headrace.server.kernels.loader import LOOPS
 from headrace.storage import Dataset, Starts, search_starts
 
@@ -28,34 +26,6 @@ def walk(
     out = np.empty(places.size, np.int64)
     LOOPS.walk(tables, width, count, places, out)
     return out
-
-
-def fit(
-    documents: NDArray[np.int64],
-    starts: NDArray[np.int64],
-    sizes: NDArray[np.int64],
-    limits: tuple[int, int, int],
-) -> Fitted | None:
-    """Compute the same as `headrace.order.packing.best_fit`."""
-    out = np.empty((documents.size + limits[2], 4), np.int64)
-    count, rows = LOOPS.best_fit(documents, starts, sizes, *limits, out)
-    return None if count < 0 else Fitted(out[:count], rows)
-
-
-def take(
-    groups: Sequence[PackedGroup],
-    which: NDArray[np.int64],
-    rows: NDArray[np.int64],
-    firsts: NDArray[np.int64],
-) -> Pieces:
-    """Compute the same as `headrace.order.packing.take_pieces`."""
-    tables = np.array([each.memory for each in groups], np.int64).reshape(-1, 4)
-    given = (tables, which, rows)
-    counts = np.empty(rows.size, np.int64)
-    count = LOOPS.count_pieces(*given, counts)
-    sample_ids, table = np.empty(count, np.int64), np.empty((count, 4), np.int64)
-    LOOPS.take_pieces(*given, firsts, sample_ids, table)
-    return Pieces(counts, sample_ids, table)
 
 
 def search(

@@ -27,8 +27,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from headrace.order import Order, Pieces, Skips
-from headrace.order.packing import PackedGroup, PackedRows
-from headrace.server.plan.compiled import Located, Locator, distinct_each, take
+from headrace.order.packing import Fitted, PackedGroup, PackedRows
+from headrace.server.kernels.loader import LOOPS
+from headrace.server.plan.compiled import Located, Locator, distinct_each
 from headrace.server.plan.find_samples import Found, FoundTogether, Items, OrderFinder, Range
 from headrace.server.plan.plain_finder import joined
 
@@ -206,6 +207,34 @@ def _by_pass(
     for start, end in pairwise([0, *edges, len(order)]):
         if start < end:
             yield int(sorted_owners[start]), int(sorted_passes[start]), order[start:end]
+
+
+def fit(
+    documents: NDArray[np.int64],
+    starts: NDArray[np.int64],
+    sizes: NDArray[np.int64],
+    limits: tuple[int, int, int],
+) -> Fitted | None:
+    """Compute the same as `headrace.order.packing.best_fit`."""
+    out = np.empty((documents.size + limits[2], 4), np.int64)
+    count, rows = LOOPS.best_fit(documents, starts, sizes, *limits, out)
+    return None if count < 0 else Fitted(out[:count], rows)
+
+
+def take(
+    groups: Sequence[PackedGroup],
+    which: NDArray[np.int64],
+    rows: NDArray[np.int64],
+    firsts: NDArray[np.int64],
+) -> Pieces:
+    """Compute the same as `headrace.order.packing.take_pieces`."""
+    tables = np.array([each.memory for each in groups], np.int64).reshape(-1, 4)
+    given = (tables, which, rows)
+    counts = np.empty(rows.size, np.int64)
+    count = LOOPS.count_pieces(*given, counts)
+    sample_ids, table = np.empty(count, np.int64), np.empty((count, 4), np.int64)
+    LOOPS.take_pieces(*given, firsts, sample_ids, table)
+    return Pieces(counts, sample_ids, table)
 
 
 def kept_pieces(pieces: Pieces, skips: Skips | None) -> Pieces:

@@ -196,8 +196,7 @@ def stream_pipeline(
     Raises:
         HeadraceError: See `make_pipeline`.
     """
-    # Only rows are made of something else than what is sent.
-    first = None if served.packed is None else stages.first(served, spec.columns)
+    first = stages.first(served, spec.columns)
     if first is None and not messages:
         return None
     return make_pipeline(

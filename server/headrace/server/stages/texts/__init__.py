@@ -11,6 +11,7 @@ from headrace.order import TOKENIZER, tokenizer_version
 from headrace.server.batch.row_checks import sample_title
 from headrace.server.batch.stage import Stage
 from headrace.server.datasets.served import Served
+from headrace.server.datasets.served_rows import PackedStage
 from headrace.server.layout.wire_columns import WireColumn
 from headrace.server.settings.server_config import ServerConfig
 from headrace.server.settings.stage_settings import StageSettings
@@ -63,9 +64,10 @@ class Plug(StagePlug):
         self, served: Served, columns: tuple[WireColumn, ...]
     ) -> tuple[WireColumn, Stage] | None:
         """Return the stage that packs a dataset's texts into rows, if it stores their lengths."""
-        packed = served.packed
-        if packed is None or packed.texts is None:
+        rows = served.stage(PackedStage)
+        if rows is None or rows.packed.texts is None:
             return None
+        packed = rows.packed
         stage = PackTexts(
             packed,
             columns,
@@ -73,7 +75,7 @@ class Plug(StagePlug):
             title=lambda sample: sample_title(served.shown_samples(np.array([sample]))),
             shown_ids=served.shown_ids,
         )
-        return packed.texts, stage
+        return rows.packed.texts, stage
 
     def _title(self, options: pb.Tokenize) -> str:
         digest = wanted_tokenizer(options, self._tokenizers).digest
