@@ -23,6 +23,7 @@ from headrace.errors import (
     ObjectNotFoundError,
     UnsupportedColumnError,
 )
+from headrace.server import DatasetConfig, ServerConfig, start_server
 from headrace.storage import SourceOptions, open_dataset, store_index
 from storage.parquet.delta_log import add, field, struct_type, write_log
 
@@ -375,6 +376,24 @@ def test_columns_added_later_are_null_on_request(
         with open_dataset(str(url)) as dataset:
             blocks = [dataset.read_block(block) for block in range(dataset.block_count)]
             assert expected == pa.Table.from_batches(blocks).to_pydict()
+
+
+def test_a_load_test_compares_columns_added_later(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """What a server reads as null on request, a load test reads so too, or says how."""
+    _write(tmp_path / "a.parquet", [1, 2, 3, 4])
+    _write(tmp_path / "b.parquet", [5, 6, 7, 8], new=np.arange(4.0))
+    source = SourceOptions(missing_as_null=True)
+    served = DatasetConfig(url=str(tmp_path), source=source)
+    with start_server(ServerConfig(datasets={"d": served}, listen="127.0.0.1:0")) as server:
+        test = ["loadtest", server.address, "d", "--ranks=2", "--batch-size=2"]
+        test.append(f"--manifest={tmp_path}")
+
+        assert 2 == run(test)
+        assert "with --missing-as-null" in capsys.readouterr().err
+        assert 0 == run([*test, "--missing-as-null"])
+    assert "0 of them wrong" in capsys.readouterr().out
 
 
 def test_columns_of_two_types_stay_refused(tmp_path: Path) -> None:
