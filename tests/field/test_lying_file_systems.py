@@ -12,13 +12,13 @@ import pytest
 from headrace.errors import ShardCorruptError, StoreUnavailableError
 from headrace.storage import RetryPolicy, Store, StoreOptions, open_store
 from headrace.storage.store.byte_range import ByteRange, WrongBytesError
-from headrace.storage.store.fsspec_answers import Seen, checked
+from headrace.storage.store.fsspec_answers import RangeAnswer, checked
 
 _OBJECT = bytes(range(256)) * 4
 
 
-def _seen(first: int, length: int, stated: str) -> Seen:
-    return Seen(ByteRange(first, length), 206, {"content-range": stated})
+def _seen(first: int, length: int, stated: str) -> RangeAnswer:
+    return RangeAnswer(ByteRange(first, length), 206, {"content-range": stated})
 
 
 def test_each_part_of_a_divided_request_is_checked() -> None:

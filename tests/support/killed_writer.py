@@ -19,9 +19,9 @@ import pyarrow as pa
 from headrace.storage import (
     ObjectEntry,
     ObjectWriter,
+    PendingUpload,
     ShardWriter,
     Store,
-    Unfinished,
     Version,
     commit_dataset,
     open_store,
@@ -116,11 +116,11 @@ class _MortalStore:
         self._clock.tick()
         return self._store.read_entry(entry, offset=offset, length=length)
 
-    def list_unfinished(self) -> Iterator[Unfinished]:
+    def list_unfinished(self) -> Iterator[PendingUpload]:
         self._clock.tick()
         return self._store.list_unfinished()
 
-    def discard(self, unfinished: Unfinished) -> None:
+    def discard(self, unfinished: PendingUpload) -> None:
         self._clock.tick()
         self._store.discard(unfinished)
 

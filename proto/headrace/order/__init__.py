@@ -30,7 +30,7 @@ from headrace.order.mixture.mixture_order import MixtureOrder
 from headrace.order.mixture.schedule import Schedule, linear, piecewise
 from headrace.order.samples.pieces import Pieces
 from headrace.order.samples.runs import Locate
-from headrace.order.samples.shard_table import ShardTable, Stored, table_of
+from headrace.order.samples.shard_table import ShardTable, Stretches, table_of
 from headrace.order.samples.skips import Skips, check_skips, check_within, join_skips
 from headrace.order.samples.spec import (
     DEFAULT_RUN_BYTES,
@@ -118,7 +118,7 @@ __all__ = [
     "Skips",
     "Stages",
     "Step",
-    "Stored",
+    "Stretches",
     "Token",
     "TokenEncoder",
     "Walk",

@@ -73,7 +73,7 @@ from headrace.storage.source.stretches import Stretches
 from headrace.storage.store.open_store import open_store
 from headrace.storage.store.options import RetryPolicy, StoreOptions, options_with_environment
 from headrace.storage.store.safe_url import HIDDEN, safe_url
-from headrace.storage.store.store import ObjectEntry, ObjectWriter, Store, Unfinished, Version
+from headrace.storage.store.store import ObjectEntry, ObjectWriter, PendingUpload, Store, Version
 from headrace.storage.tokenizer.tokenizer import Tokenizer, load_tokenizer
 from headrace.storage.where.binding import Filter, make_filter
 from headrace.storage.where.evaluate import kept_bits
@@ -116,6 +116,7 @@ __all__ = [
     "OpenDataset",
     "PackingFault",
     "PackingPointer",
+    "PendingUpload",
     "Place",
     "ReadBlock",
     "RepairReport",
@@ -136,7 +137,6 @@ __all__ = [
     "Stretches",
     "Tokenizer",
     "Trial",
-    "Unfinished",
     "VerifiedBlocks",
     "Verify",
     "Version",

@@ -20,9 +20,9 @@ from headrace.storage import (
     Mode,
     ObjectEntry,
     ObjectWriter,
+    PendingUpload,
     ShardEntry,
     Store,
-    Unfinished,
     Version,
     commit_dataset,
     list_versions,
@@ -65,10 +65,10 @@ class _Mortal:
     def read_entry(self, entry: ObjectEntry, *, offset: int, length: int) -> bytes:
         return self._store.read_entry(entry, offset=offset, length=length)
 
-    def list_unfinished(self) -> Iterator[Unfinished]:
+    def list_unfinished(self) -> Iterator[PendingUpload]:
         return self._store.list_unfinished()
 
-    def discard(self, unfinished: Unfinished) -> None:
+    def discard(self, unfinished: PendingUpload) -> None:
         self._store.discard(unfinished)
 
     def write(self, name: str, content: bytes) -> None:

@@ -7,7 +7,7 @@ import pytest
 
 from headrace.errors import ManifestCorruptError
 from headrace.storage.source.stored_index_frame import (
-    Packed,
+    IndexContents,
     PackedForm,
     as_index_damage,
     pack,
@@ -70,7 +70,7 @@ def test_columns_beside_the_form_need_its_prefix() -> None:
         [pa.array([1]), pa.array([None], pa.string())], schema=schema
     )
     wide = PackedForm(magic=b"HRTEST0", version=7, schema=_FORM.schema, more="k:")
-    content = pack(wide, Packed({}, batch))
+    content = pack(wide, IndexContents({}, batch))
 
     assert [None] == unpack(wide, content).batch.column("k:a").to_pylist()
     with pytest.raises(ValueError, match=r"columns .* found, .* expected"):

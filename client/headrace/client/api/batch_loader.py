@@ -15,7 +15,7 @@ from headrace.arguments import flag, instance, one_of, whole, whole_or_none
 from headrace.client.api.dataset import RemoteDataset
 from headrace.client.api.epoch_loops import overtaken
 from headrace.client.batch.batch import Batch
-from headrace.client.batch.results import Carried
+from headrace.client.batch.results import WorkerResult
 from headrace.client.loader.worker_plan import MOST_WORKERS
 from headrace.client.loader.worker_share import expect_opened
 from headrace.client.servers.runtime_folder import MOST_SOCKET_BYTES
@@ -131,7 +131,7 @@ class BatchLoader(DataLoader[Batch]):
             if isinstance(batch, Batch):
                 # Access marks the batch as taken, even if the loop never looks at it.
                 len(batch)
-            yield cast("Batch", batch.opened() if isinstance(batch, Carried) else batch)
+            yield cast("Batch", batch.opened() if isinstance(batch, WorkerResult) else batch)
             if self._loop is not loop:
                 raise overtaken()
 

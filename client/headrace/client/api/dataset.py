@@ -25,7 +25,7 @@ from headrace.client.api.stats_log import Reporter, StatsLog
 from headrace.client.batch.batch import Batch
 from headrace.client.batch.classes import Classes
 from headrace.client.batch.handover import register_owner
-from headrace.client.batch.results import Carried, on_batches_of
+from headrace.client.batch.results import WorkerResult, on_batches_of
 from headrace.client.batch.transformed import TransformedEvent, called
 from headrace.client.device.cuda_copy import checked_device
 from headrace.client.device.device_ring import ring_to
@@ -265,7 +265,7 @@ class RemoteDataset(IterableDataset[Batch]):
         assert self._reporter is not None
         self._reporter.note(self._progress.unread, self.stats)
 
-    def _share_of_epoch(self, share: WorkerPart) -> Iterator[Batch | Carried]:
+    def _share_of_epoch(self, share: WorkerPart) -> Iterator[Batch | WorkerResult]:
         self._refuse_in_worker()
         end_with_main_process()
         source = ShareSource(

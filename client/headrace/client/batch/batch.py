@@ -95,7 +95,7 @@ class Batch(MutableMapping[str, Value]):
     _device: torch.device | None = None
     _origin: Origin | None = None
     _values: dict[str, Value] | None = None
-    _packed: _Packed | None = None
+    _packed: _PickledBatch | None = None
     _is_rebuilt: bool = False
 
     def __init__(self, values: Mapping[str, Value]) -> None:
@@ -189,7 +189,7 @@ class Batch(MutableMapping[str, Value]):
             return Batch, (dict(self),)
         return _unpack, (self._pack(),)
 
-    def _pack(self) -> _Packed:
+    def _pack(self) -> _PickledBatch:
         self._open()
         if self._device is not None:
             raise BadArgumentError(
@@ -199,7 +199,7 @@ class Batch(MutableMapping[str, Value]):
             )
         apart = {"_columns", "_payload", "_made", "_values", "_event", "sample_ids"}
         values = self._look()
-        return _Packed(
+        return _PickledBatch(
             fields={k: v for k, v in self.__dict__.items() if k not in apart},
             payload=torch.from_numpy(self._payload),
             spans={k: span_of(view, self._payload) for k, view in self._columns.items()},
@@ -379,7 +379,7 @@ class Batch(MutableMapping[str, Value]):
 
 
 @dataclass(frozen=True, slots=True)
-class _Packed:
+class _PickledBatch:
     """A batch on its way between processes."""
 
     fields: dict[str, object]
@@ -389,7 +389,7 @@ class _Packed:
     changed: dict[str, Value]
 
 
-def _unpack(packed: _Packed) -> Batch:
+def _unpack(packed: _PickledBatch) -> Batch:
     batch = Batch.__new__(Batch)
     batch.__dict__["_packed"] = packed
     return batch

@@ -46,7 +46,7 @@ def on_batches_of(function: Callable[[Batch], Any] | None, group_count: int) -> 
 
 
 @dataclass(frozen=True, slots=True)
-class Carried:
+class WorkerResult:
     """A result on its way from a worker, with the batch that it was made from.
 
     Attributes:

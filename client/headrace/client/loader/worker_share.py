@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from headrace.client.batch.batch import Batch
 from headrace.client.batch.handover import Origin
-from headrace.client.batch.results import Carried
+from headrace.client.batch.results import WorkerResult
 from headrace.client.batch.transformed import TransformedEvent
 from headrace.client.feeds.feed import Event
 from headrace.client.loader.progress import LoopStart
@@ -55,7 +55,7 @@ class WorkerSide:
 
     def iterate(
         self, share: WorkerPart, own: LoopStart, source: ShareSource
-    ) -> Iterator[Batch | Carried]:
+    ) -> Iterator[Batch | WorkerResult]:
         """Yield this worker's batches of the rest of an epoch.
 
         When this returns, the workers have agreed on the place.
@@ -115,7 +115,7 @@ class WorkerSide:
 
     def _batches(
         self, share: WorkerPart, origin: Origin, source: ShareSource
-    ) -> Iterator[Batch | Carried]:
+    ) -> Iterator[Batch | WorkerResult]:
         assert self.place is not None
         epoch, start, count = self.place.epoch, self.place.position, 0
         while (event := source.next_event(self.place, share)) is not None:
@@ -126,7 +126,7 @@ class WorkerSide:
                 self.place = replace(after, offset=offset)
                 self._has_ended = after.epoch > epoch
                 if isinstance(event, TransformedEvent):
-                    yield Carried(event.result, event.header.resume_token, origin)
+                    yield WorkerResult(event.result, event.header.resume_token, origin)
                 else:
                     yield Batch.received(event, group_count=source.group_count, origin=origin)
             elif event.epoch >= epoch:

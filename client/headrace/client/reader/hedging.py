@@ -44,11 +44,11 @@ Ask = Callable[[Endpoint, bytes], SingleBatch]
 """Prepares to get the batch after a token from a server."""
 
 
-class _Ended:
+class _StreamEnd:
     """The stream has ended."""
 
 
-_ENDED = _Ended()
+_ENDED = _StreamEnd()
 
 
 @dataclass(slots=True)
@@ -150,7 +150,7 @@ class HedgedFeed:
             if won is not None:
                 yield won
                 return
-            if isinstance(event, _Ended):
+            if isinstance(event, _StreamEnd):
                 return
             yield event
             self._begin_wait()
@@ -180,7 +180,7 @@ class HedgedFeed:
             self._since = time.monotonic()
             self._number += 1
 
-    def _end_wait(self, event: Event | _Ended) -> BatchEvent | None:
+    def _end_wait(self, event: Event | _StreamEnd) -> BatchEvent | None:
         """Return the batch of a hedge that won; otherwise cancel the hedge and return None."""
         with self._changed:
             since, self._since = self._since, None
@@ -188,7 +188,7 @@ class HedgedFeed:
                 return self._won
             if self._hedge is not None:
                 self._hedge.cancel()
-            if since is not None and not isinstance(event, _Ended):
+            if since is not None and not isinstance(event, _StreamEnd):
                 self._lateness.note(time.monotonic() - since)
                 self._after = event
         return None

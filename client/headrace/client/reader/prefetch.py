@@ -60,12 +60,12 @@ _JOIN_S = 10.0
 
 
 @dataclass(frozen=True, slots=True)
-class _Finished:
+class _End:
     """The reader is done."""
 
 
 @dataclass(frozen=True, slots=True)
-class _Failed:
+class _Failure:
     error: BaseException
 
 
@@ -150,7 +150,7 @@ class Prefetcher:
         self._is_ahead = is_ahead or _never
         self._events: deque[Event] = deque()
         self._bytes = 0
-        self._outcome: _Finished | _Failed | None = None
+        self._outcome: _End | _Failure | None = None
         self._closed = False
         self._is_cut_short = False
         self._is_reading = False
@@ -237,7 +237,7 @@ class Prefetcher:
             self._bytes -= _size(event)
             self._changed.notify_all()
             return event
-        if isinstance(self._outcome, _Failed):
+        if isinstance(self._outcome, _Failure):
             raise self._outcome.error
         if self._is_cut_short:
             raise _closed_early()
@@ -278,21 +278,21 @@ class Prefetcher:
 
     def _read(self) -> Event | None:
         """Read one event; the lock is held before and after, but not meanwhile."""
-        outcome: _Finished | _Failed = _Finished()
+        outcome: _End | _Failure = _End()
         event: Event | None = None
         self._is_reading = True
         self._lock.release()
         try:
             event = next(self._source, None)
         except HeadraceError as error:
-            outcome = _Failed(error)
+            outcome = _Failure(error)
         except Exception as error:  # noqa: BLE001 - the boundary of the thread: nothing may end it in silence
-            outcome = _Failed(_bug(error))
+            outcome = _Failure(_bug(error))
             interrupt = _interrupt_behind(error)
             if interrupt is not None:
                 raise interrupt from None
         except BaseException as error:
-            outcome = _Failed(_bug(error))
+            outcome = _Failure(_bug(error))
             raise
         finally:
             self._lock_again()

@@ -26,12 +26,12 @@ from pathlib import Path
 from typing import TypeAlias
 
 from headrace.errors import HeadraceError, ObjectNotFoundError
-from headrace.storage import ObjectEntry, Store, StoreOptions, Unfinished, open_store
+from headrace.storage import ObjectEntry, PendingUpload, Store, StoreOptions, open_store
 
 _RECORD = re.compile(r"conversions/([0-9a-f]{32})\.json")
 _POINTER = "headrace.json"
 _LOCK = ".headrace.lock"  # of a local store
-_Files: TypeAlias = tuple[ObjectEntry | None, list[str], list[Unfinished]]
+_Files: TypeAlias = tuple[ObjectEntry | None, list[str], list[PendingUpload]]
 _CLAIM_S = 7 * 86400.0
 """Seconds after which a claim is left by a driver that has died: longer than any conversion."""
 

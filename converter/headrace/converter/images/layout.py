@@ -84,7 +84,7 @@ class FolderPlan:
 
 
 @dataclass(slots=True)
-class _Sorted:
+class _PlanBuilder:
     """Files being sorted into the plan."""
 
     place: str
@@ -128,7 +128,7 @@ def plan_folder(
             what was found.
     """
     label = how.label if how else None
-    sorting = _Sorted(place, skip=how is not None and how.on_error == "skip")
+    sorting = _PlanBuilder(place, skip=how is not None and how.on_error == "skip")
     images = _images(listing, sorting)
     split_of = _split_finder(images, place)
     parts: dict[str, list[tuple[str, int]]] = defaultdict(list)
@@ -169,7 +169,7 @@ def shown_names(names: Sequence[str]) -> str:
     return listed if len(names) <= _SHOWN else f"{listed} and {len(names) - _SHOWN:,} more"
 
 
-def _images(listing: Listing, sorting: _Sorted) -> list[tuple[str, int]]:
+def _images(listing: Listing, sorting: _PlanBuilder) -> list[tuple[str, int]]:
     images = [(name, size) for name, size in listing.files if format_by_name(name)]
     others = [name for name, _ in listing.files if not format_by_name(name)]
     if not images:
@@ -226,7 +226,7 @@ def _split_finder(images: Sequence[tuple[str, int]], place: str) -> Callable[[st
 
 
 def _with_class_names(
-    split: str, files: Sequence[tuple[str, int]], label: Label | None, sorting: _Sorted
+    split: str, files: Sequence[tuple[str, int]], label: Label | None, sorting: _PlanBuilder
 ) -> list[tuple[str, int, str | None]]:
     folders = {name: _folders(split, name) for name, _ in files}
     depths = Counter(len(above) for above in folders.values())
@@ -281,7 +281,7 @@ def _refuse_look_alikes(names: Iterable[str], place: str) -> None:
 def _note_empty_folders(
     listing: Listing,
     classed: Mapping[str, Sequence[tuple[str, int, str | None]]],
-    sorting: _Sorted,
+    sorting: _PlanBuilder,
 ) -> None:
     """Count the folders beside class folders that have no images, which are not classes."""
     for split, files in classed.items():

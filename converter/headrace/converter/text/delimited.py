@@ -37,7 +37,7 @@ _SHOWN = 60  # characters of a value in an error
 
 
 @dataclass(frozen=True, slots=True)
-class Delimited:
+class RecordFormat:
     """How to read the records of one file. Picklable.
 
     Attributes:
@@ -214,7 +214,7 @@ def read_header(
 def _names(content: bytes, delimiter: str, *, number: int, file: TextFile) -> tuple[str, ...]:
     record = next(split(content, ord(delimiter)))
     places = tuple(map(str, range(max(record.width, 1))))
-    reading = Delimited(number, file.name, places, places, ord(delimiter), ())
+    reading = RecordFormat(number, file.name, places, places, ord(delimiter), ())
     table, _ = reading.rows(Chunk(content, 0, 1))
     return tuple(table.column(place)[0].as_py() or "" for place in places) if len(table) else ("",)
 

@@ -98,7 +98,7 @@ class JsonFile:
             small, lambda held: held.rfind(b"\n") + 1, name=self.file.name, start=start, line=line
         )
         for chunk in chunks:
-            found = _Found(self, chunk.line)
+            found = _RowCollector(self, chunk.line)
             number = chunk.line
             for content in chunk.content.split(b"\n"):
                 found.line = number
@@ -107,7 +107,7 @@ class JsonFile:
             # The last line ends with the chunk, or the file.
             yield found.rows(chunk.content, chunk.line + chunk.content.count(b"\n"))
 
-    def _line(self, content: bytes, found: _Found) -> None:
+    def _line(self, content: bytes, found: _RowCollector) -> None:
         if not content.strip():
             return
         problem = bytes_problem(content)
@@ -130,7 +130,7 @@ class JsonFile:
 
     def _values(self, parts: Iterator[bytes]) -> Iterator[JsonRows]:
         text = _Text(parts, self.file.name)
-        found = _Found(self, 1)
+        found = _RowCollector(self, 1)
         in_array = self.layout == "array"
         if in_array:
             text.expect("[")
@@ -145,7 +145,7 @@ class JsonFile:
             taken += text.decode(found)
             if taken > _ROWS_BYTES:
                 yield found.rows(text.taken(), text.line)
-                found, taken = _Found(self, text.line), 0
+                found, taken = _RowCollector(self, text.line), 0
         if in_array:
             text.expect("]")
             if not text.at_end(_SPACE):
@@ -153,7 +153,7 @@ class JsonFile:
         yield found.rows(text.taken(), text.line)
 
 
-class _Found:
+class _RowCollector:
     """Collects records for `JsonRows`."""
 
     def __init__(self, source: JsonFile, line: int) -> None:
@@ -243,7 +243,7 @@ class _Text:
         self._advance(self.at + 1)
         self.skip(_SPACE)
 
-    def decode(self, found: _Found) -> int:
+    def decode(self, found: _RowCollector) -> int:
         """Read one value, pass it on, and return its length."""
         found.line = self.line
         while True:

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class Judged:
+class Verdict:
     """The result of judging records.
 
     Attributes:
@@ -34,7 +34,7 @@ class Judged:
 
 def judged(
     rows: JsonRows, kind: Kind, *, source: JsonFile, types: Mapping[str, pa.DataType]
-) -> Judged:
+) -> Verdict:
     """Compare records with all before them, and with the declared types.
 
     Args:
@@ -55,7 +55,7 @@ def judged(
         Refusal(source.number, rows.lines[at], source.file.name, text)
         for at, text in sorted(why.items())
     ]
-    return Judged(found, frozenset(why), refusals)
+    return Verdict(found, frozenset(why), refusals)
 
 
 def _one_by_one(rows: JsonRows, kind: Kind) -> tuple[Kind, dict[int, str]]:

@@ -11,7 +11,7 @@ import xxhash
 
 from headrace.converter.text.cast import cast_column
 from headrace.converter.text.chunks import Chunk, chunks_of
-from headrace.converter.text.delimited import Delimited, declared_unfit
+from headrace.converter.text.delimited import RecordFormat, declared_unfit
 from headrace.converter.text.files import TextFile
 from headrace.converter.text.json_records import JsonFile
 from headrace.converter.text.json_rows import batch_of
@@ -38,7 +38,7 @@ class Piece:
         left_out: Indices of JSON records that the first pass left out.
     """
 
-    reader: Delimited | JsonFile | Lines
+    reader: RecordFormat | JsonFile | Lines
     file: TextFile
     start: int
     stop: int | None
@@ -103,7 +103,7 @@ class TextPieces:
             digest.update(chunk.content)
             yield from self._rows(reader, chunk).to_batches()
 
-    def _rows(self, reader: Delimited | Lines, chunk: Chunk) -> pa.Table:
+    def _rows(self, reader: RecordFormat | Lines, chunk: Chunk) -> pa.Table:
         if isinstance(reader, Lines):
             return reader.rows(chunk)[0]
         table, _ = reader.rows(chunk, declared_unfit(self.types))

@@ -27,7 +27,7 @@ from headrace.converter.text.almost_typed import AlmostTyped, Exceptions, StaysT
 from headrace.converter.text.checking import Checking
 from headrace.converter.text.chunks import MAX_RECORD_BYTES, Chunk, chunks_of
 from headrace.converter.text.delimited import (
-    Delimited,
+    RecordFormat,
     compare_headers,
     declared_unfit,
     read_header,
@@ -154,7 +154,7 @@ class _Pool:
 class _Cutter:
     """Makes pieces of the chunks of one file."""
 
-    reader: Delimited | Lines
+    reader: RecordFormat | Lines
     file: TextFile
     piece_bytes: int
     start: int = 0
@@ -204,7 +204,7 @@ def _survey_lines(
     return TextPieces(schema, tuple(piece for cutter in cutters for piece in cutter.pieces))
 
 
-def _refused_lines(reader: Delimited | Lines, chunk: Chunk) -> tuple[Sequence[Refusal], int]:
+def _refused_lines(reader: RecordFormat | Lines, chunk: Chunk) -> tuple[Sequence[Refusal], int]:
     return reader.rows(chunk)[1], len(chunk.content)
 
 
@@ -217,10 +217,10 @@ class _Column:
 
 
 @dataclass(frozen=True, slots=True)
-class _Checked:
+class _ChunkFacts:
     """A checked chunk of CSV: by column, the guesses that hold, and the exceptions to others."""
 
-    reader: Delimited
+    reader: RecordFormat
     chunk: Chunk
     refused: Sequence[Refusal]
     held: Mapping[str, tuple[Sequence[str], bool]]
@@ -239,7 +239,7 @@ def _survey_csv(
     pool: _Pool,
     checking: Checking,
 ) -> tuple[TextPieces, list[StaysText]]:
-    names = cutters[0].reader.columns if isinstance(cutters[0].reader, Delimited) else ()
+    names = cutters[0].reader.columns if isinstance(cutters[0].reader, RecordFormat) else ()
     columns = {name: _Column() for name in names if name not in types}
     unfit = declared_unfit(types)
     _refuse_unknown_names(types, names)
@@ -280,12 +280,12 @@ def _refuse_unknown_names(types: Mapping[str, pa.DataType], columns: Sequence[st
 
 
 def _check_csv(
-    reader: Delimited | Lines,
+    reader: RecordFormat | Lines,
     chunk: Chunk,
     columns: Mapping[str, _Column],
     unfit: Unfit | None,
-) -> _Checked:
-    assert isinstance(reader, Delimited), "of CSV"
+) -> _ChunkFacts:
+    assert isinstance(reader, RecordFormat), "of CSV"
     table, refused = reader.rows(chunk, unfit)
     held: dict[str, tuple[Sequence[str], bool]] = {}
     exceptions: dict[str, Exceptions] = {}
@@ -294,7 +294,7 @@ def _check_csv(
         # Other threads may drop guesses meanwhile; those are then tried in vain, which is harmless.
         held[name] = holding(text, tuple(column.guess.keys))
         exceptions[name] = column.almost.exceptions(text, held[name][0])
-    return _Checked(reader, chunk, refused, held, exceptions)
+    return _ChunkFacts(reader, chunk, refused, held, exceptions)
 
 
 def _csv_cutters(
@@ -313,7 +313,7 @@ def _csv_cutters(
         first = first or (file.name, names)
         if how.header:
             compare_headers(names, first[1], file=file.name, first=first[0])
-        reader = Delimited(at, file.name, names, first[1], ord(delimiter), how.null_values)
+        reader = RecordFormat(at, file.name, names, first[1], ord(delimiter), how.null_values)
         yield _Cutter(reader, file, piece_bytes, start, line)
     if first is None:
         raise BadArgumentError(

@@ -8,7 +8,7 @@ from collections.abc import Callable, Hashable
 from typing import Generic, Protocol, TypeVar
 
 
-class Sized(Protocol):
+class HasSize(Protocol):
     """A value that knows its size."""
 
     @property
@@ -18,7 +18,7 @@ class Sized(Protocol):
 
 
 Key = TypeVar("Key", bound=Hashable)
-Value = TypeVar("Value", bound=Sized)
+Value = TypeVar("Value", bound=HasSize)
 
 
 class BoundedCache(Generic[Key, Value]):

@@ -41,7 +41,7 @@ SamplesOfPass: TypeAlias = Callable[[int], _Array]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class _Drawn:
+class _LaneDraws:
     # Draws of one lane, sorted by dataset. A group is a stretch of draws in one pass of a dataset.
     # Each group has a pass and a first draw; each draw has a dataset, a group and a place in the
     # pass.
@@ -243,7 +243,7 @@ class Members:
         opens = np.ones(len(datasets), np.bool_)
         opens[1:] = (datasets[1:] != datasets[:-1]) | (passes[1:] != passes[:-1])
         firsts = np.flatnonzero(opens)
-        drawn = _Drawn(datasets, np.cumsum(opens) - 1, places, firsts, passes[firsts])
+        drawn = _LaneDraws(datasets, np.cumsum(opens) - 1, places, firsts, passes[firsts])
         sample_ids = self._dealt(lane, drawn) if self._spec.shuffle else places
         sample_ids += lane_starts[datasets]
         self._read(drawn, sample_ids)
@@ -253,7 +253,7 @@ class Members:
         own_passes[self._is_fixed[datasets]] = 0
         return sample_ids, own_passes
 
-    def _dealt(self, lane: int, drawn: _Drawn) -> _Array:
+    def _dealt(self, lane: int, drawn: _LaneDraws) -> _Array:
         # Turn places in the steps of lanes into offsets in their layouts.
         dealings, groups = self._dealing(lane), drawn.groups
         keys = derive_each(self._keys[drawn.datasets[drawn.firsts]], drawn.passes)
@@ -275,7 +275,7 @@ class Members:
             offsets[some] += halves.offsets_at(past[some]) - past[some]
         return offsets
 
-    def _read(self, drawn: _Drawn, offsets: _Array) -> None:
+    def _read(self, drawn: _LaneDraws, offsets: _Array) -> None:
         # Replace offsets in the layouts of passes by sample ids in their datasets.
         owners = drawn.datasets[drawn.firsts]
         kinds = self._owners(owners, drawn.passes)

@@ -4,7 +4,7 @@ This is pure arithmetic over lengths; ``docs/order.md`` specifies it. A group is
 neighbouring documents whose row count never changes, so a row is found by packing its group alone.
 """
 
-from headrace.order.packing.best_fit import Fit, Fitted, best_fit
+from headrace.order.packing.best_fit import Fit, Placement, best_fit
 from headrace.order.packing.group import (
     PackedGroup,
     group_row_count,
@@ -17,10 +17,10 @@ from headrace.order.packing.take import Take, take_pieces
 __all__ = [
     "MAX_ROW_LENGTH",
     "Fit",
-    "Fitted",
     "PackedGroup",
     "PackedRows",
     "Packing",
+    "Placement",
     "Take",
     "best_fit",
     "group_row_count",

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 _Array = NDArray[np.int64]
 
 
-class Fitted(NamedTuple):
+class Placement(NamedTuple):
     """The result of placing documents.
 
     Attributes:
@@ -28,13 +28,13 @@ class Fit(Protocol):
 
     def __call__(
         self, documents: _Array, starts: _Array, sizes: _Array, limits: tuple[int, int, int]
-    ) -> Fitted | None:
+    ) -> Placement | None:
         """Place documents; return None if they need more rows than allowed."""
 
 
 def best_fit(
     documents: _Array, starts: _Array, sizes: _Array, limits: tuple[int, int, int]
-) -> Fitted | None:
+) -> Placement | None:
     """Place documents one after the other, each into the fullest row that has room for it.
 
     Among rows with equal room, the one that got it last is taken. A document that fits into no row
@@ -79,4 +79,4 @@ def best_fit(
                 rooms[room - taken].append(row)
                 mask |= 1 << room - taken
             start, size = start + taken, size - taken  # noqa: PLW2901 - as above
-    return Fitted(np.array(placed, np.int64).reshape(-1, 4), row_count)
+    return Placement(np.array(placed, np.int64).reshape(-1, 4), row_count)

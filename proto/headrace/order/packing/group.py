@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from headrace.errors import BadArgumentError
 from headrace.order.basics.hash import draw
-from headrace.order.packing.best_fit import Fit, Fitted, best_fit
+from headrace.order.packing.best_fit import Fit, Placement, best_fit
 from headrace.order.packing.options import Packing
 
 _Array = NDArray[np.int64]
@@ -150,13 +150,13 @@ def _falling(numbers: _Array) -> _Array:
 
 def _fitted(
     rests: _Array, lengths: _Array, order: _Array, packing: Packing, fit: Fit, *, most: int
-) -> Fitted | None:
+) -> Placement | None:
     order = order[rests[order] > 0]
     sizes = rests[order]
     return fit(order, lengths[order] - sizes, sizes, (packing.length, packing.cut, most))
 
 
-def _filled(fitted: Fitted, wanted: int) -> _Array:
+def _filled(fitted: Placement, wanted: int) -> _Array:
     """Add rows until there are `wanted`: each takes every second piece of the row with the most.
 
     Among rows with equally many pieces, the first is taken.

@@ -56,7 +56,7 @@ class ShardTable:
         return int(self.sample_counts.sum())
 
 
-class Stored(Protocol):
+class Stretches(Protocol):
     """What `headrace.storage.OpenDataset.stretches` returns, whatever the dataset's layout."""
 
     @property
@@ -72,7 +72,7 @@ class Stored(Protocol):
         """``(stretches,) int64``; all samples of a stretch that can only be read as a whole."""
 
 
-def table_of(stored: Stored) -> ShardTable:
+def table_of(stored: Stretches) -> ShardTable:
     """Return the shard table of a dataset's stretches; nothing is copied.
 
     Raises:

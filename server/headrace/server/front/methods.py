@@ -31,7 +31,7 @@ Hold = Callable[[Call], AbstractContextManager[object]]
 
 
 @dataclass(frozen=True, slots=True)
-class Pooled(Generic[_Request]):
+class PoolMethod(Generic[_Request]):
     """A method that a thread of a pool answers.
 
     Attributes:
@@ -89,8 +89,8 @@ class Pooled(Generic[_Request]):
 def unary(
     kind: type[_Request], pool: Pool, answer: Callable[[_Request, Caller], Message], turn: Hold
 ) -> Method:
-    """Return a method that answers with one message; see `Pooled` for ``turn``."""
-    return Pooled(
+    """Return a method that answers with one message; see `PoolMethod` for ``turn``."""
+    return PoolMethod(
         kind,
         pool,
         lambda request, call: answer(request, call.caller).SerializeToString(),
@@ -116,9 +116,9 @@ def streaming(
         messages: Yields the messages of a call.
         sender: Returns a function that sends a message of a call, waits until it is sent, and
             returns whether more may follow.
-        check: See `Pooled`.
-        admit: See `Pooled`.
-        turn: See `Pooled`.
+        check: See `PoolMethod`.
+        admit: See `PoolMethod`.
+        turn: See `PoolMethod`.
     """
 
     def answer(request: _Request, call: Call) -> None:
@@ -129,4 +129,4 @@ def streaming(
                 if not send(message):
                     return
 
-    return Pooled(kind, pool, answer, check=check, admit=admit, turn=turn)
+    return PoolMethod(kind, pool, answer, check=check, admit=admit, turn=turn)

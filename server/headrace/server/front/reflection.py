@@ -8,7 +8,7 @@ from typing import Any
 from grpc_reflection.v1alpha import reflection, reflection_pb2
 
 from headrace.server.front.calls import Call, Method
-from headrace.server.front.methods import Pooled
+from headrace.server.front.methods import PoolMethod
 from headrace.server.front.pools import Pool
 
 SERVICE = str(reflection.SERVICE_NAME)
@@ -32,5 +32,5 @@ def reflection_methods(services: Iterable[str], pool: Pool) -> dict[str, Method]
         call.send_soon(message or b"", call.receive_another)
 
     kind = reflection_pb2.ServerReflectionRequest
-    found = Pooled(kind, pool, answer, finish, is_open=True)
+    found = PoolMethod(kind, pool, answer, finish, is_open=True)
     return {f"/{SERVICE}/ServerReflectionInfo": found}

@@ -37,7 +37,7 @@ _compute: Any = pc
 
 
 @dataclass(frozen=True, slots=True)
-class Lowered:
+class ColumnRecipe:
     """One column to send, and how to make it from a stored one.
 
     Attributes:
@@ -66,7 +66,7 @@ class Lowered:
         return f"{self.base}.{self.role}{self.level if self.level > 1 else ''}"
 
 
-def lower_field(field: Field, *, item_nulls: bool = False) -> list[Lowered]:
+def lower_field(field: Field, *, item_nulls: bool = False) -> list[ColumnRecipe]:
     """Return the columns that a stored column becomes.
 
     A type that cannot be sent is returned unchanged; `split_schema` refuses it by name.
@@ -88,12 +88,12 @@ def lower_field(field: Field, *, item_nulls: bool = False) -> list[Lowered]:
     return [_leaf(field)]
 
 
-def _leaf(field: Field) -> Lowered:
+def _leaf(field: Field) -> ColumnRecipe:
     plain = _plain_type(field.type)
     if plain is None:
-        return Lowered(field.name, field.type, field.nullable, "", lambda array: array)
+        return ColumnRecipe(field.name, field.type, field.nullable, "", lambda array: array)
     kind, view = plain
-    return Lowered(field.name, kind, field.nullable, str(field.type), view)
+    return ColumnRecipe(field.name, kind, field.nullable, str(field.type), view)
 
 
 def _plain_type(kind: pa.DataType) -> tuple[pa.DataType, Callable[[Array], Array]] | None:
@@ -124,7 +124,7 @@ def _bytes_of(array: Array, size: int) -> Array:
     return _arrow.FixedSizeListArray.from_arrays(items, type=pa.list_(_BYTE, size), mask=mask)
 
 
-def _struct(field: Field, *, item_nulls: bool) -> list[Lowered]:
+def _struct(field: Field, *, item_nulls: bool) -> list[ColumnRecipe]:
     columns = []
     for index, child in enumerate(field.type):
         inner = pa.field(
@@ -141,12 +141,12 @@ def _child(index: int) -> Callable[[Array], Array]:
     return lambda array: array.flatten()[index]
 
 
-def _after(first: Callable[[Array], Array], lowered: Lowered) -> Lowered:
+def _after(first: Callable[[Array], Array], lowered: ColumnRecipe) -> ColumnRecipe:
     then = lowered.extract
     return replace(lowered, extract=lambda array: then(first(array)))
 
 
-def _map(field: Field, *, item_nulls: bool) -> list[Lowered]:
+def _map(field: Field, *, item_nulls: bool) -> list[ColumnRecipe]:
     kind = field.type
     pair = pa.struct(
         [
@@ -168,11 +168,11 @@ def _entries(array: Array) -> Array:
     )
 
 
-def _tensor_with_nulls(field: Field) -> list[Lowered]:
+def _tensor_with_nulls(field: Field) -> list[ColumnRecipe]:
     filled = _with_element(field.type, None)
-    values = Lowered(field.name, filled, field.nullable, "", lambda a: _filled(a, filled))
+    values = ColumnRecipe(field.name, filled, field.nullable, "", lambda a: _filled(a, filled))
     marks = _with_element(field.type, pa.bool_())
-    valid = Lowered(
+    valid = ColumnRecipe(
         field.name,
         marks,
         field.nullable,
@@ -217,7 +217,7 @@ def _zero(kind: pa.DataType) -> pa.Scalar[Any]:
     return pa.scalar(np.zeros((), kind.to_pandas_dtype()).item(), kind)
 
 
-def _list(field: Field, *, item_nulls: bool) -> list[Lowered]:
+def _list(field: Field, *, item_nulls: bool) -> list[ColumnRecipe]:
     item = field.type.value_field
     if _is_number(item.type) and not (item.nullable and item_nulls):
         return [_leaf(field)]
@@ -228,7 +228,7 @@ def _list(field: Field, *, item_nulls: bool) -> list[Lowered]:
     return columns
 
 
-def _lifted(item: Lowered, *, nullable: bool, item_nulls: bool) -> list[Lowered]:
+def _lifted(item: ColumnRecipe, *, nullable: bool, item_nulls: bool) -> list[ColumnRecipe]:
     """Return the columns of samples that a column of list items becomes."""
     if item.nullable and not item_nulls:
         item = _after_check(item)
@@ -248,7 +248,7 @@ def _lifted(item: Lowered, *, nullable: bool, item_nulls: bool) -> list[Lowered]
     return columns
 
 
-def _after_check(item: Lowered) -> Lowered:
+def _after_check(item: ColumnRecipe) -> ColumnRecipe:
     then = item.extract
 
     def extract(items: Array) -> Array:
@@ -275,10 +275,10 @@ _Ends: TypeAlias = NDArray[np.int64]
 
 
 def _list_column(
-    item: Lowered,
+    item: ColumnRecipe,
     values_of: Callable[[Array, _Ends], tuple[Array, _Ends]],
     element: pa.DataType,
-) -> Lowered:
+) -> ColumnRecipe:
     """Return a column of lists of the values that ``values_of`` finds in the items."""
     kind = pa.large_list(pa.field("item", element, nullable=False))
 
@@ -286,7 +286,7 @@ def _list_column(
         rows = _Rows(array)
         return rows.relist(*values_of(item.extract(rows.items), rows.ends), kind)
 
-    return Lowered(
+    return ColumnRecipe(
         item.base, kind, nullable=False, logical_type="", extract=extract, role=item.role
     )
 

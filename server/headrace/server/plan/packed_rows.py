@@ -27,7 +27,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from headrace.order import Order, Pieces, Skips
-from headrace.order.packing import Fitted, PackedGroup, PackedRows
+from headrace.order.packing import PackedGroup, PackedRows, Placement
 from headrace.server.kernels.loader import LOOPS
 from headrace.server.plan.compiled import Located, Locator, distinct_each
 from headrace.server.plan.find_samples import Found, FoundTogether, Items, OrderFinder, Range
@@ -214,11 +214,11 @@ def fit(
     starts: NDArray[np.int64],
     sizes: NDArray[np.int64],
     limits: tuple[int, int, int],
-) -> Fitted | None:
+) -> Placement | None:
     """Compute the same as `headrace.order.packing.best_fit`."""
     out = np.empty((documents.size + limits[2], 4), np.int64)
     count, rows = LOOPS.best_fit(documents, starts, sizes, *limits, out)
-    return None if count < 0 else Fitted(out[:count], rows)
+    return None if count < 0 else Placement(out[:count], rows)
 
 
 def take(

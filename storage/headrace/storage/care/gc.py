@@ -42,11 +42,11 @@ from headrace.storage.dataset.pointer import (
 )
 from headrace.storage.dataset.publish import write_pointer
 from headrace.storage.dataset.read_manifest import read_any_pointer, read_manifest
-from headrace.storage.dataset.writer_notes import LIFE_S, Covered, dead_notes, is_note
+from headrace.storage.dataset.writer_notes import LIFE_S, LiveWrites, dead_notes, is_note
 from headrace.storage.packing.pointer import PACKING_FOLDER
 from headrace.storage.shard.shard_writer import SHARD_FOLDER
 from headrace.storage.source.kinds import POINTER_NAME
-from headrace.storage.store.store import MARKER_FOLDER, ObjectEntry, Store, Unfinished, Version
+from headrace.storage.store.store import MARKER_FOLDER, ObjectEntry, PendingUpload, Store, Version
 
 DEFAULT_KEEP = 1
 """How many versions stay, however old they are."""
@@ -86,7 +86,7 @@ class GarbagePlan:
     kept: tuple[VersionEntry, ...]
     dropped: tuple[VersionEntry, ...]
     files: tuple[ObjectEntry, ...]
-    unfinished: tuple[Unfinished, ...]
+    unfinished: tuple[PendingUpload, ...]
     young_count: int
     markers: tuple[ObjectEntry, ...]
     version: Version
@@ -200,7 +200,7 @@ def collect_garbage(
     try:
         # Dead writers' notes, the others, the dataset: `headrace.storage.dataset.writer_notes`.
         remove(_removal(store, entry) for entry in plan.files if is_note(entry.name))
-        covered = Covered(store.list(f"{MANIFEST_FOLDER}/"))
+        covered = LiveWrites(store.list(f"{MANIFEST_FOLDER}/"))
         _check_or_drop(store, plan)
         files = [e for e in plan.files if not is_note(e.name) and e.name not in covered]
         # Old notes go before the remaining ones are read: `headrace.storage.care.entry_notes`.
@@ -214,21 +214,21 @@ def collect_garbage(
 
 def _writers(
     entries: Iterable[ObjectEntry], *, now_s: float
-) -> tuple[tuple[ObjectEntry, ...], Covered]:
+) -> tuple[tuple[ObjectEntry, ...], LiveWrites]:
     """Return the notes of dead writers, and what the living ones may commit."""
     notes = [entry for entry in entries if is_note(entry.name)]
     dead = {entry.name: entry for entry in dead_notes(notes, now_s=now_s)}
-    return tuple(dead.values()), Covered(one.name for one in notes if one.name not in dead)
+    return tuple(dead.values()), LiveWrites(one.name for one in notes if one.name not in dead)
 
 
-def _of_nobody(unnamed: Iterable[ObjectEntry], covered: Covered) -> Iterator[ObjectEntry]:
+def _of_nobody(unnamed: Iterable[ObjectEntry], covered: LiveWrites) -> Iterator[ObjectEntry]:
     """Yield the files that are no notes of writers, and that none may commit."""
     return (e for e in unnamed if not is_note(e.name) and e.name not in covered)
 
 
 def _unfinished(
-    store: Store, ours: re.Pattern[str], covered: Covered, cutoff_s: float, *, now_s: float
-) -> tuple[Unfinished, ...]:
+    store: Store, ours: re.Pattern[str], covered: LiveWrites, cutoff_s: float, *, now_s: float
+) -> tuple[PendingUpload, ...]:
     """Return old uploads of ours that no writer goes on with, by name."""
     # All but shards is small and soon written, and a note covers nothing before it is there.
     small_cutoff_s = min(cutoff_s, now_s - LIFE_S)
@@ -356,5 +356,5 @@ def _removal(store: Store, entry: ObjectEntry) -> Callable[[], None]:
     return lambda: store.delete(entry.name)
 
 
-def _discarding(store: Store, unfinished: Unfinished) -> Callable[[], None]:
+def _discarding(store: Store, unfinished: PendingUpload) -> Callable[[], None]:
     return lambda: store.discard(unfinished)

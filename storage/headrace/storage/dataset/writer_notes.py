@@ -68,7 +68,7 @@ def dead_notes(entries: Iterable[ObjectEntry], *, now_s: float) -> list[ObjectEn
     return [entry for entry, note in found if note and entry.written_s + int(note[2]) <= now_s]
 
 
-class Covered:
+class LiveWrites:
     """What living writers may still commit.
 
     Args:

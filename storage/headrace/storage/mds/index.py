@@ -78,7 +78,7 @@ def decode_index(content: bytes, *, place: str) -> Index:
         raise ManifestCorruptError(
             f"{place} has more than {MAX_INDEX_BYTES} bytes; split the dataset", place=place
         )
-    collected, text = _Collected(place), ""
+    collected, text = _ColumnBuilder(place), ""
     try:
         text = content.decode()
         del content  # the caller may have no other reference, and this halves the memory
@@ -117,7 +117,7 @@ class _File(NamedTuple):  # made 200,000 times, for which a frozen dataclass wou
 
 
 @dataclass(slots=True)
-class _Collected:
+class _ColumnBuilder:
     """Columns that grow shard by shard, with few Python objects."""
 
     place: str

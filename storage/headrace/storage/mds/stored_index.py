@@ -24,7 +24,7 @@ from headrace.storage.shard.buffers import offsets_of, values_of
 from headrace.storage.source.kinds import MDS_INDEX_NAME
 from headrace.storage.source.source import Place
 from headrace.storage.source.stored_index_frame import (
-    Packed,
+    IndexContents,
     PackedForm,
     as_index_damage,
     pack,
@@ -85,7 +85,9 @@ def encode_stored_index(stored: StoredIndex) -> bytes:
         index.raw_hashes,
         none if is_same else index.stored_hashes,
     ]
-    return pack(_FORM, Packed(facts, pa.RecordBatch.from_arrays(columns, schema=_FORM.schema)))
+    return pack(
+        _FORM, IndexContents(facts, pa.RecordBatch.from_arrays(columns, schema=_FORM.schema))
+    )
 
 
 def decode_stored_index(content: bytes, *, place: str) -> StoredIndex:

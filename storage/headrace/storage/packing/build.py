@@ -211,7 +211,7 @@ class _Work:
         tables = {length: table.options for length, table in wanted.items()}
         if options is not None:
             tables[options.length] = options
-        kept = _Kept(self._store, earlier)
+        kept = _EarlierPart(self._store, earlier)
         counts = {
             length: kept.row_counts(wanted[length])
             if length in wanted and wanted[length].options == each
@@ -258,7 +258,7 @@ class _Work:
             pointer = _with_rows(pointer, self._row_table(each, counts[length]))
         return pointer
 
-    def _kept_counts(self, kept: _Kept, options: RowOptions) -> Iterator[int]:
+    def _kept_counts(self, kept: _EarlierPart, options: RowOptions) -> Iterator[int]:
         first = 0
         for lengths in kept.lengths():
             self._check(lengths, options, first=first)
@@ -266,7 +266,7 @@ class _Work:
             yield self._count_rows(lengths, options)
 
     def _fresh(
-        self, kept: _Kept, options: Sequence[RowOptions]
+        self, kept: _EarlierPart, options: Sequence[RowOptions]
     ) -> Iterator[tuple[Group, list[int]]]:
         """Yield the groups that are not stored yet, each with its row counts for all options."""
 
@@ -296,7 +296,7 @@ class _Work:
         return StoredFile(name, len(content), digest_of(content))
 
 
-class _Kept:
+class _EarlierPart:
     """The part of an earlier version that is kept: all its groups except the last.
 
     Args:

@@ -24,7 +24,7 @@ from headrace.storage.shard.types import schema_from_text, schema_to_text
 from headrace.storage.source.ordinals import starts_of
 from headrace.storage.source.stored_index_frame import (
     ENTRY_FIELDS,
-    Packed,
+    IndexContents,
     PackedForm,
     as_index_damage,
     entries_of,
@@ -81,7 +81,7 @@ def encode_index(index: ParquetIndex) -> bytes:
         "physical": schema_to_text(index.physical),
         "table_version": index.table_version,
     }
-    return pack(_FORM, Packed(facts, batch))
+    return pack(_FORM, IndexContents(facts, batch))
 
 
 def decode_index(content: bytes, *, place: str) -> ParquetIndex:

@@ -83,7 +83,7 @@ class PackedForm:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Packed:
+class IndexContents:
     """The contents of a stored index.
 
     Attributes:
@@ -95,7 +95,7 @@ class Packed:
     batch: pa.RecordBatch
 
 
-def pack(form: PackedForm, packed: Packed) -> bytes:
+def pack(form: PackedForm, packed: IndexContents) -> bytes:
     """Return the bytes to store."""
     batch = packed.batch.replace_schema_metadata({_FACTS: json.dumps(packed.facts)})
     sink = pa.BufferOutputStream()
@@ -107,7 +107,7 @@ def pack(form: PackedForm, packed: Packed) -> bytes:
     return b"".join((form.magic, bytes([form.version]), _digest(body), body))
 
 
-def unpack(form: PackedForm, content: bytes) -> Packed:
+def unpack(form: PackedForm, content: bytes) -> IndexContents:
     """Return the contents of a stored index.
 
     Raises:
@@ -143,7 +143,7 @@ def unpack(form: PackedForm, content: bytes) -> Packed:
     facts = json.loads((reader.schema.metadata or {}).get(_FACTS.encode(), b"null"))
     if not isinstance(facts, dict):
         raise ValueError("the metadata of the table has no facts")  # noqa: TRY004 - the file's fault, not a type's
-    return Packed(facts, batch)
+    return IndexContents(facts, batch)
 
 
 def _is_of(form: PackedForm, schema: pa.Schema) -> bool:

@@ -29,7 +29,7 @@ _SERVED = {HTTPStatus.OK, HTTPStatus.PARTIAL_CONTENT}
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
+class RangeAnswer:
     """An answer to a request for a range.
 
     Attributes:
@@ -43,13 +43,13 @@ class Seen:
     headers: Mapping[str, str]
 
 
-_seen: ContextVar[list[Seen] | None] = ContextVar("headrace-answers", default=None)
+_seen: ContextVar[list[RangeAnswer] | None] = ContextVar("headrace-answers", default=None)
 
 
 @contextmanager
-def seeing_answers() -> Iterator[list[Seen]]:
+def seeing_answers() -> Iterator[list[RangeAnswer]]:
     """Collect the answers to requests for ranges that a call makes."""
-    found: list[Seen] = []
+    found: list[RangeAnswer] = []
     token = _seen.set(found)
     try:
         yield found
@@ -74,7 +74,7 @@ def observe(files: Any) -> None:
         options["raw_response_hook"] = _see_azure
 
 
-def checked(content: bytes, wanted: ByteRange, answers: list[Seen]) -> bytes:
+def checked(content: bytes, wanted: ByteRange, answers: list[RangeAnswer]) -> bytes:
     """Return the requested bytes of a file, whose request may have been divided.
 
     Raises:
@@ -95,7 +95,7 @@ def _see(requested: Mapping[str, str], status: int, headers: Mapping[str, str]) 
     wanted = ByteRange.of_header(sent.get("x-ms-range") or sent.get("range") or "")
     if wanted is not None:
         found = {str(name).lower(): str(value) for name, value in headers.items()}
-        seen.append(Seen(wanted, status, found))
+        seen.append(RangeAnswer(wanted, status, found))
 
 
 def _see_azure(response: Any) -> None:

@@ -52,7 +52,7 @@ from headrace.storage.store.safe_url import safe_url
 from headrace.storage.store.store import (
     MARKER_FOLDER,
     ObjectEntry,
-    Unfinished,
+    PendingUpload,
     Version,
     content_version,
     read_unchanged,
@@ -196,10 +196,10 @@ class FsspecStore:
             f"found, {entry.version} expected"
         ).at(f"{entry.name} in {self.url}")
 
-    def list_unfinished(self) -> Iterator[Unfinished]:
+    def list_unfinished(self) -> Iterator[PendingUpload]:
         return iter(())  # fsspec cannot list unfinished uploads
 
-    def discard(self, unfinished: Unfinished) -> None:
+    def discard(self, unfinished: PendingUpload) -> None:
         raise BadArgumentError(f"{unfinished} belongs to another store", field="unfinished")
 
     def delete(self, name: str) -> None:

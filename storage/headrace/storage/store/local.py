@@ -35,7 +35,7 @@ from headrace.storage.store.names import check_below, check_name
 from headrace.storage.store.os_errors import translated
 from headrace.storage.store.store import (
     ObjectEntry,
-    Unfinished,
+    PendingUpload,
     Version,
     read_unchanged,
     time_version,
@@ -142,16 +142,16 @@ class LocalStore:
     def read_entry(self, entry: ObjectEntry, *, offset: int, length: int) -> bytes:
         return read_unchanged(self, entry, offset=offset, length=length)
 
-    def list_unfinished(self) -> Iterator[Unfinished]:
+    def list_unfinished(self) -> Iterator[PendingUpload]:
         for path, name in self._files(""):
             hidden = _HIDDEN.fullmatch(path.name)
             if hidden is not None:
                 with contextlib.suppress(FileNotFoundError):
                     state = path.stat()
                     wanted = name.removesuffix(path.name) + hidden[1]
-                    yield Unfinished(wanted, name, state.st_size, state.st_mtime)
+                    yield PendingUpload(wanted, name, state.st_size, state.st_mtime)
 
-    def discard(self, unfinished: Unfinished) -> None:
+    def discard(self, unfinished: PendingUpload) -> None:
         self.delete(unfinished.key)
 
     def delete(self, name: str) -> None:

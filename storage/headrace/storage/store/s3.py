@@ -23,7 +23,7 @@ from headrace.storage.store.safe_url import safe_url
 from headrace.storage.store.store import (
     MAY_BE_MISSING,
     ObjectEntry,
-    Unfinished,
+    PendingUpload,
     Version,
     check_length,
     content_version,
@@ -166,18 +166,18 @@ class S3Store:
         check_length(answer.content, entry, url=self.url, offset=offset, length=length)
         return answer.content
 
-    def list_unfinished(self) -> Iterator[Unfinished]:
+    def list_unfinished(self) -> Iterator[PendingUpload]:
         key = upload = ""
         while True:
             page = self._uploads_page(key, upload)
             for item in page.get("Uploads", []):
                 name = item["Key"].removeprefix(self._root)
-                yield Unfinished(name, item["UploadId"], 0, item["Initiated"].timestamp())
+                yield PendingUpload(name, item["UploadId"], 0, item["Initiated"].timestamp())
             key, upload = page.get("NextKeyMarker", ""), page.get("NextUploadIdMarker", "")
             if not page.get("IsTruncated") or not key:
                 return
 
-    def discard(self, unfinished: Unfinished) -> None:
+    def discard(self, unfinished: PendingUpload) -> None:
         key = self._key(unfinished.name)
         with contextlib.suppress(ObjectNotFoundError):
             self._requests.send(

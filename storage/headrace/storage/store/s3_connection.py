@@ -164,7 +164,7 @@ class TlsConnection:
     ) -> None:
         connected = _connected(address, connect_timeout_s, read_timeout_s)
         try:
-            self._plain = _Decrypted(connected, context, address[0])
+            self._plain = _TlsBytes(connected, context, address[0])
             self._plain.handshake(time.monotonic() + connect_timeout_s)
         except BaseException:
             connected.close()
@@ -207,7 +207,7 @@ class TlsConnection:
         self._socket.close()
 
 
-class _Decrypted(io.RawIOBase):
+class _TlsBytes(io.RawIOBase):
     """The decrypted bytes of a TLS connection, as an unbuffered file.
 
     Attributes:

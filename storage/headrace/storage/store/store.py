@@ -87,7 +87,7 @@ class ObjectEntry:
 
 
 @dataclass(frozen=True, slots=True)
-class Unfinished:
+class PendingUpload:
     """An object that a writer started and has neither published nor discarded.
 
     Attributes:
@@ -176,10 +176,10 @@ class Store(Protocol):
             ShardCorruptError: It has another version than ``entry``, or is too short.
         """
 
-    def list_unfinished(self) -> Iterator[Unfinished]:
+    def list_unfinished(self) -> Iterator[PendingUpload]:
         """Yield the unfinished uploads, of dead and living writers."""
 
-    def discard(self, unfinished: Unfinished) -> None:
+    def discard(self, unfinished: PendingUpload) -> None:
         """Discard an unfinished upload; does nothing if it is gone."""
 
     def delete(self, name: str) -> None:

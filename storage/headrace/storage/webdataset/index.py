@@ -151,7 +151,7 @@ def index_of(shards: Sequence[TarIndex]) -> WebDatasetIndex:
 
 
 @dataclass(slots=True)
-class _Collected:
+class _MemberTable:
     """The members of a tar file found so far."""
 
     keys: list[str] = field(default_factory=list)
@@ -181,7 +181,7 @@ class _Collected:
 
 
 def _indexed(files: Store, entry: ObjectEntry) -> TarIndex:
-    found = _Collected()
+    found = _MemberTable()
     for key, column, member in _named(members_of(files, entry)):
         if member.problem is not None:
             raise ConfigurationError(

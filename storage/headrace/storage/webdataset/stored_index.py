@@ -19,7 +19,7 @@ from headrace.storage.shard.buffers import offsets_of, values_of
 from headrace.storage.source.ordinals import starts_of
 from headrace.storage.source.stored_index_frame import (
     ENTRY_FIELDS,
-    Packed,
+    IndexContents,
     PackedForm,
     as_index_damage,
     entries_of,
@@ -67,7 +67,7 @@ def encode_stored_index(index: WebDatasetIndex) -> bytes:
         _lists([pa.array(shard.sizes) for shard in shards]),
     ]
     batch = pa.RecordBatch.from_arrays(columns, schema=_FORM.schema)
-    return pack(_FORM, Packed({"fingerprint": index.fingerprint}, batch))
+    return pack(_FORM, IndexContents({"fingerprint": index.fingerprint}, batch))
 
 
 def decode_stored_index(content: bytes, *, place: str) -> WebDatasetIndex:

@@ -24,22 +24,20 @@ from numpy.typing import NDArray
 
 from headrace.storage.shard.classes import classes_of
 from headrace.storage.where.syntax import (
-    All,
     Among,
     Column,
     Comparison,
+    Conjunction,
+    Disjunction,
     Literal,
+    Negation,
     Node,
-    Not,
     Null,
     Truth,
     canonical,
     columns_of,
     fail,
     parse,
-)
-from headrace.storage.where.syntax import (
-    Any as AnyOf,
 )
 
 if TYPE_CHECKING:
@@ -109,7 +107,7 @@ def make_filter(where: str, schema: pa.Schema) -> Filter:
 
 
 @dataclass(frozen=True, slots=True)
-class _Resolved:
+class _ColumnPath:
     """A column of a batch, or a field of a struct in one."""
 
     name: str
@@ -148,12 +146,12 @@ class _Binder:
     def bind(self, node: Node) -> _Mask:
         """Return a function from a batch to an array of truth values or nulls."""
         match node:
-            case Not(of):
+            case Negation(of):
                 inner = self.bind(of)
                 return lambda batch: _compute.invert(inner(batch))
-            case All(of):
+            case Conjunction(of):
                 return _joined(_compute.and_kleene, [self.bind(each) for each in of])
-            case AnyOf(of):
+            case Disjunction(of):
                 return _joined(_compute.or_kleene, [self.bind(each) for each in of])
             case _:
                 return self._predicate(node)
@@ -174,7 +172,7 @@ class _Binder:
             case _:  # the parser puts columns to the left
                 raise AssertionError(node)
 
-    def resolve(self, column: Column) -> _Resolved:
+    def resolve(self, column: Column) -> _ColumnPath:
         """Return the column of that name, or the field of a struct."""
         names, parts = self._schema.names, column.name.split(".")
         for count in range(len(parts), 0, -1):
@@ -189,7 +187,7 @@ class _Binder:
             hint += "; put texts in single quotes"
         return fail(self._text, column.at, f"there is no column {column.name[:100]!r}; {hint}")
 
-    def _field(self, column: Column, outer: Field, rest: Sequence[str]) -> _Resolved:
+    def _field(self, column: Column, outer: Field, rest: Sequence[str]) -> _ColumnPath:
         field, path = outer, []
         for name in rest:
             kind = field.type
@@ -199,7 +197,7 @@ class _Binder:
             assert isinstance(kind, pa.StructType)
             path.append(at)
             field = kind.field(at)
-        return _Resolved(outer.name, tuple(path), field)
+        return _ColumnPath(outer.name, tuple(path), field)
 
     def _truth(self, column: Column) -> _Mask:
         found = self.resolve(column)
@@ -236,7 +234,7 @@ class _Binder:
         return lambda batch: compare(found.values(batch), value)
 
     def _check_order(
-        self, operator: str, column: Column, found: _Resolved, literal: Literal
+        self, operator: str, column: Column, found: _ColumnPath, literal: Literal
     ) -> None:
         if operator in {"=", "!="}:
             return
@@ -266,7 +264,7 @@ class _Binder:
 
         return mask
 
-    def _value(self, column: Column, found: _Resolved, literal: Literal) -> Any:
+    def _value(self, column: Column, found: _ColumnPath, literal: Literal) -> Any:
         """Return a literal in the column's type: an Arrow scalar, or an exact number."""
         kind, value = found.type, literal.value
         if not _is_comparable(kind):
@@ -287,7 +285,7 @@ class _Binder:
             return self._text_scalar(column, kind, literal)
         return self._wrong(column, found, literal)
 
-    def _class_number(self, column: Column, found: _Resolved, literal: Literal) -> Decimal:
+    def _class_number(self, column: Column, found: _ColumnPath, literal: Literal) -> Decimal:
         names = classes_of(found.field)
         if names is None:
             self._wrong(column, found, literal)
@@ -314,7 +312,7 @@ class _Binder:
                 f"{column.name} is {kind}; expected {_example(kind)}, not finer than its unit",
             )
 
-    def _wrong(self, column: Column, found: _Resolved, literal: Literal) -> NoReturn:
+    def _wrong(self, column: Column, found: _ColumnPath, literal: Literal) -> NoReturn:
         if pat.is_temporal(found.type):
             wanted = _example(found.type)
         elif pat.is_boolean(found.type):
@@ -407,7 +405,7 @@ def _scalar_of(units: int, kind: pa.DataType, scale: int) -> Any:
     return pa.scalar(value, kind)
 
 
-def _compared_exactly(name: str, found: _Resolved, value: Decimal) -> _Mask:
+def _compared_exactly(name: str, found: _ColumnPath, value: Decimal) -> _Mask:
     """Compare integers or decimals with a number that their type may not represent."""
     kind = found.type
     least, most, scale = _bounds(kind)
@@ -426,7 +424,7 @@ def _compared_exactly(name: str, found: _Resolved, value: Decimal) -> _Mask:
     return lambda batch: compare(found.values(batch), scalar)
 
 
-def _constant(found: _Resolved, *, value: bool) -> _Mask:
+def _constant(found: _ColumnPath, *, value: bool) -> _Mask:
     def mask(batch: pa.RecordBatch) -> _Array:
         array = found.values(batch)
         return _where_valid(array, pa.scalar(value))

@@ -98,27 +98,27 @@ class Truth:
 
 
 @dataclass(frozen=True, slots=True)
-class Not:
+class Negation:
     """A negation."""
 
     of: Node
 
 
 @dataclass(frozen=True, slots=True)
-class All:
+class Conjunction:
     """A conjunction of several conditions."""
 
     of: tuple[Node, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Any:
+class Disjunction:
     """A disjunction of several conditions."""
 
     of: tuple[Node, ...]
 
 
-Node: TypeAlias = Comparison | Among | Null | Truth | Not | All | Any
+Node: TypeAlias = Comparison | Among | Null | Truth | Negation | Conjunction | Disjunction
 
 
 @dataclass(frozen=True, slots=True)
@@ -205,13 +205,13 @@ class _Parser:
         while self._took("or"):
             parts.append(self._all())
         self._depth -= 1
-        return parts[0] if len(parts) == 1 else Any(tuple(parts))
+        return parts[0] if len(parts) == 1 else Disjunction(tuple(parts))
 
     def _all(self) -> Node:
         parts = [self._factor()]
         while self._took("and"):
             parts.append(self._factor())
-        return parts[0] if len(parts) == 1 else All(tuple(parts))
+        return parts[0] if len(parts) == 1 else Conjunction(tuple(parts))
 
     def _factor(self) -> Node:
         count = 0
@@ -224,7 +224,7 @@ class _Parser:
             self._expect(")", "expected ')' to close the one before")
         else:
             node = self._predicate()
-        return Not(node) if count % 2 else node
+        return Negation(node) if count % 2 else node
 
     def _predicate(self) -> Node:
         self._predicates += 1
@@ -271,7 +271,7 @@ class _Parser:
         low = self._literal()
         self._expect("and", "expected 'and' and the upper value of 'between'")
         high = self._literal()
-        return All(
+        return Conjunction(
             (
                 Comparison(">=", column, low, low.at),
                 Comparison("<=", column, high, high.at),
@@ -361,7 +361,7 @@ def _number(text: str) -> int | float:
 
 
 def _inverted(node: Node, is_not: bool) -> Node:  # noqa: FBT001 - what was read of the text
-    return Not(node) if is_not else node
+    return Negation(node) if is_not else node
 
 
 def canonical(node: Node) -> str:
@@ -375,10 +375,10 @@ def canonical(node: Node) -> str:
             return f"{_operand_text(column)} is null"
         case Truth(column):
             return _operand_text(column)
-        case Not(of):
+        case Negation(of):
             return f"not ({canonical(of)})"
-        case All(of) | Any(of):
-            word = " and " if isinstance(node, All) else " or "
+        case Conjunction(of) | Disjunction(of):
+            word = " and " if isinstance(node, Conjunction) else " or "
             return word.join(_grouped(each) for each in of)
 
 
@@ -389,15 +389,17 @@ def columns_of(node: Node) -> Iterator[Column]:
             yield from (each for each in (left, right) if isinstance(each, Column))
         case Among(column) | Null(column) | Truth(column):
             yield column
-        case Not(of):
+        case Negation(of):
             yield from columns_of(of)
-        case All(of) | Any(of):
+        case Conjunction(of) | Disjunction(of):
             for each in of:
                 yield from columns_of(each)
 
 
 def _grouped(node: Node) -> str:
-    return f"({canonical(node)})" if isinstance(node, All | Any) else canonical(node)
+    return (
+        f"({canonical(node)})" if isinstance(node, Conjunction | Disjunction) else canonical(node)
+    )
 
 
 _PLAIN_NAME = re.compile(r"[^\W\d]\w*(\.\w+)*")

@@ -9,7 +9,7 @@ import numpy as np
 from headrace.loadtest.swarm.rank import RankResult, RankSeat
 from headrace.loadtest.swarm.records import Recorder, Records
 from headrace.loadtest.swarm.spec import SwarmSpec
-from headrace.loadtest.swarm.worker import Finished, News, Tick
+from headrace.loadtest.swarm.worker import News, ProcessResults, Tick
 
 
 class Crash:
@@ -29,9 +29,9 @@ class Crash:
         self._records: dict[RankSeat, list[Records]] = {seat: [] for seat in seats}
         self._tokens: dict[int, dict[int, bytes]] = {seat.job: {} for seat in seats}
 
-    def note(self, message: Tick | Finished) -> None:
+    def note(self, message: Tick | ProcessResults) -> None:
         """Process a message from a process of the swarm."""
-        if isinstance(message, Finished):
+        if isinstance(message, ProcessResults):
             for result in message.results:
                 self._records[result.seat] = [result.records]
             return

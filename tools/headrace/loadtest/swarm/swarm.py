@@ -28,7 +28,7 @@ from headrace.errors import ConfigurationError
 from headrace.loadtest.swarm.crash import Crash
 from headrace.loadtest.swarm.rank import RankResult, RankSeat
 from headrace.loadtest.swarm.spec import Generation, SwarmSpec
-from headrace.loadtest.swarm.worker import TICK_S, Finished, Tick, work
+from headrace.loadtest.swarm.worker import TICK_S, ProcessResults, Tick, work
 
 _START_S = 120.0  # arbitrary: enough for imports on a busy machine
 _END_S = 30.0
@@ -171,7 +171,7 @@ class _Swarm:
                     heard_s[number] = time.monotonic()
                     message = waiting[number].receive()
                     self._totals.note(number, _tick_of(message))
-                    if isinstance(message, Finished):
+                    if isinstance(message, ProcessResults):
                         results += message.results
                         del waiting[number]
                     if crash is not None:
@@ -231,7 +231,7 @@ class _Process:
     process: SpawnProcess
     connection: Connection
 
-    def receive(self) -> Tick | Finished:
+    def receive(self) -> Tick | ProcessResults:
         try:
             message = self.connection.recv()
         except EOFError:
@@ -240,7 +240,7 @@ class _Process:
                 f"a process of the load test died with exit code {self.process.exitcode}; see its "
                 "message above; the usual cause is too little memory for this number of ranks"
             ) from None
-        assert isinstance(message, Tick | Finished)
+        assert isinstance(message, Tick | ProcessResults)
         return message
 
 
@@ -291,7 +291,7 @@ def _kill(processes: Sequence[_Process]) -> None:
         each.process.join(_END_S)
 
 
-def _tick_of(message: Tick | Finished) -> Tick:
+def _tick_of(message: Tick | ProcessResults) -> Tick:
     if isinstance(message, Tick):
         return message
     records = [result.records for result in message.results]

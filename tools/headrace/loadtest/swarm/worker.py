@@ -3,7 +3,7 @@
 Contract of `work`:
 
 1. While ranks run, the process sends a `Tick` to the coordinator every `TICK_S`.
-2. When all ranks have ended, it sends their results as one `Finished`, and ends with 0.
+2. When all ranks have ended, it sends their results as one `ProcessResults`, and ends with 0.
 3. When the coordinator requests it or is gone, the ranks are stopped, and 2 follows.
 """
 
@@ -47,7 +47,7 @@ class Tick:
 
 
 @dataclass(frozen=True, slots=True)
-class Finished:
+class ProcessResults:
     """The results of the ranks of a process."""
 
     results: tuple[RankResult, ...]
@@ -69,7 +69,7 @@ def work(
         ]
         _report(ranks, _Reporter(seats, tallies, with_news=bool(spec.crashes)), connection, stop)
     with contextlib.suppress(OSError):  # the coordinator no longer needs results
-        connection.send(Finished(tuple(rank.result() for rank in ranks)))
+        connection.send(ProcessResults(tuple(rank.result() for rank in ranks)))
 
 
 def _report(

@@ -30,7 +30,7 @@ _MIN_SIDE: Final = 4
 
 
 @dataclass(frozen=True, slots=True)
-class Shown:
+class PageValue:
     """A value to show on a page.
 
     Attributes:
@@ -75,7 +75,7 @@ class Column:
         """Return whether values are drawn as pictures: 2D, optionally with 1, 3 or 4 channels."""
         return is_image_shape(self.shape) and min(self.shape[:2]) >= _MIN_SIDE
 
-    def shown(self, scalar: Any, *, is_whole: bool = False) -> Shown:
+    def shown(self, scalar: Any, *, is_whole: bool = False) -> PageValue:
         """Return a value to show.
 
         Args:
@@ -83,21 +83,21 @@ class Column:
             is_whole: Whether to show long values in full.
         """
         if not scalar.is_valid:
-            return Shown(self.name, "null", "null", "missing, unlike 0 or an empty value")
+            return PageValue(self.name, "null", "null", "missing, unlike 0 or an empty value")
         if self.is_raster:
-            return Shown(self.name, "image", " x ".join(map(str, self.shape)), str(self.type))
+            return PageValue(self.name, "image", " x ".join(map(str, self.shape)), str(self.type))
         if _is_list(self.type):
             return _numbers(self, scalar, _MAX_NUMBERS if is_whole else _SHORT_NUMBERS)
         return self._shown(python_value(scalar), is_whole=is_whole)
 
-    def _shown(self, value: object, *, is_whole: bool) -> Shown:
+    def _shown(self, value: object, *, is_whole: bool) -> PageValue:
         if self.classes is not None and isinstance(value, int):
             return _class(self.name, value, self.classes)
         if isinstance(value, str | dict):
             return _text(self.name, str(value), MAX_CHARACTERS if is_whole else _SHORT)
         if isinstance(value, bytes):
             return _bytes(self.name, value)
-        return Shown(self.name, "number", value_text(value, self.form))
+        return PageValue(self.name, "number", value_text(value, self.form))
 
 
 def columns_of(schema: pa.Schema) -> list[Column]:
@@ -106,8 +106,8 @@ def columns_of(schema: pa.Schema) -> list[Column]:
 
 
 def text_of_tokens(
-    scalar: Any, shown: Shown, tokenizer: Tokenizer, *, is_whole: bool = False
-) -> Shown:
+    scalar: Any, shown: PageValue, tokenizer: Tokenizer, *, is_whole: bool = False
+) -> PageValue:
     """Return a list of token ids as text, with the ids as a note.
 
     Ids that the tokenizer does not have are shown as numbers, with a note.
@@ -119,9 +119,13 @@ def text_of_tokens(
     ids = values.slice(0, most).to_pylist()
     text = tokenizer.decode(ids) if all(isinstance(one, int) for one in ids) else None
     if text is None:
-        return Shown(shown.column, shown.kind, shown.text, f"{shown.note}, not in the tokenizer")
+        return PageValue(
+            shown.column, shown.kind, shown.text, f"{shown.note}, not in the tokenizer"
+        )
     more = f"; the first {most:,} as text" if len(values) > most else ""
-    return Shown(shown.column, "text", text[:MAX_CHARACTERS], f"{shown.note}: {shown.text}{more}")
+    return PageValue(
+        shown.column, "text", text[:MAX_CHARACTERS], f"{shown.note}: {shown.text}{more}"
+    )
 
 
 def array_of(scalar: Any, shape: Sequence[int]) -> NDArray[Any] | None:
@@ -167,38 +171,38 @@ def _is_list(kind: Any) -> bool:
     )
 
 
-def _class(column: str, value: int, classes: Sequence[str]) -> Shown:
+def _class(column: str, value: int, classes: Sequence[str]) -> PageValue:
     # Python would take a negative number as an index from the end.
     if 0 <= value < len(classes):
-        return Shown(column, "class", classes[value][:_SHORT], f"class {value}")
-    return Shown(column, "number", str(value), "none of the classes")
+        return PageValue(column, "class", classes[value][:_SHORT], f"class {value}")
+    return PageValue(column, "number", str(value), "none of the classes")
 
 
-def _text(column: str, value: str, most: int) -> Shown:
+def _text(column: str, value: str, most: int) -> PageValue:
     if not value:
-        return Shown(column, "text", "", "empty text")
+        return PageValue(column, "text", "", "empty text")
     note = f"{len(value):,} characters, the first {most:,} shown" if len(value) > most else ""
-    return Shown(column, "text", value[:most], note)
+    return PageValue(column, "text", value[:most], note)
 
 
-def _bytes(column: str, value: bytes) -> Shown:
+def _bytes(column: str, value: bytes) -> PageValue:
     text = value_text(value)
     if media_type(value) is not None:
-        return Shown(column, "image", text)
+        return PageValue(column, "image", text)
     if (media := sound_type(value)) is not None:
-        return Shown(column, "sound", text, media)
-    return Shown(column, "bytes", text)
+        return PageValue(column, "sound", text, media)
+    return PageValue(column, "bytes", text)
 
 
-def _numbers(column: Column, scalar: Any, most: int) -> Shown:
+def _numbers(column: Column, scalar: Any, most: int) -> PageValue:
     values = scalar.value.values if hasattr(scalar, "value") else scalar.values
     if not len(values):
-        return Shown(column.name, "numbers", "", "an empty list")
+        return PageValue(column.name, "numbers", "", "an empty list")
     items = [python_value(each) for each in values.slice(0, most)]
     texts = [_item(item, column.form, column.classes) for item in items]
     more = " …" if len(values) > most else ""
     shape = " x ".join(map(str, column.shape)) or counted(len(values), "item")
-    return Shown(column.name, "numbers", " ".join(texts) + more, shape)
+    return PageValue(column.name, "numbers", " ".join(texts) + more, shape)
 
 
 def _item(item: object, form: str, classes: Sequence[str] | None) -> str:

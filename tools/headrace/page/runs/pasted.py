@@ -20,7 +20,7 @@ _MAX_ITEMS: Final = 10_000
 
 
 @dataclass(frozen=True, slots=True)
-class Pasted:
+class PastedText:
     """A pasted token or state.
 
     Attributes:
@@ -34,7 +34,7 @@ class Pasted:
     options: RunOptions
 
 
-def read_pasted(text: str) -> Pasted:
+def read_pasted(text: str) -> PastedText:
     """Parse a token in base64 or hexadecimal, or the first state in JSON.
 
     Raises:
@@ -51,7 +51,7 @@ def read_pasted(text: str) -> Pasted:
             raw = decode(compact)
         except ValueError:
             continue
-        return Pasted(raw, decode_token(raw), options)
+        return PastedText(raw, decode_token(raw), options)
     raise TokenMalformedError(
         f"these {len(text)} characters are not a token; expected base64 as printed by `headrace "
         "read`, or the JSON of what state_dict() returned"

@@ -16,7 +16,7 @@ from headrace.page.guard.middleware import MAX_TARGET_BYTES
 from headrace.page.runs.comparison import Comparison, compare
 from headrace.page.runs.members import Finder, UnknownRunError
 from headrace.page.runs.orders import MAX_SHOWN
-from headrace.page.runs.pasted import Pasted, read_pasted, url_token
+from headrace.page.runs.pasted import PastedText, read_pasted, url_token
 from headrace.page.runs.run_options import RunOptions
 from headrace.page.runs.run_order import (
     Member,
@@ -111,14 +111,14 @@ def run(request: ViewRequest) -> Response:
         )
 
 
-def _pasted(request: ViewRequest, key: str) -> Pasted:
+def _pasted(request: ViewRequest, key: str) -> PastedText:
     """Return the fields of a run; typed options override those of a state."""
     found = read_pasted(request.query[key].strip())
     typed = RunOptions(*(request.query[f"{what}_{key}"].strip() for what in _OPTIONS))
-    return Pasted(found.raw, found.token, typed.or_else(found.options))
+    return PastedText(found.raw, found.token, typed.or_else(found.options))
 
 
-def _query(pasted: dict[str, Pasted]) -> str:
+def _query(pasted: dict[str, PastedText]) -> str:
     fields: dict[str, str | None] = {}
     for key, one in pasted.items():
         fields[key] = url_token(one.raw)
@@ -128,7 +128,7 @@ def _query(pasted: dict[str, Pasted]) -> str:
 
 
 def _placed(
-    request: ViewRequest, key: str, pasted: Pasted, finder: Finder
+    request: ViewRequest, key: str, pasted: PastedText, finder: Finder
 ) -> tuple[_Place, RunOrder | None]:
     def place(**known: object) -> _Place:
         return _Place(key, url_token(pasted.raw), pasted.token, pasted.options, **known)  # type: ignore[arg-type]
@@ -161,7 +161,7 @@ def _placed(
     ), made
 
 
-def _run_order(request: ViewRequest, pasted: Pasted, finder: Finder) -> RunOrder:
+def _run_order(request: ViewRequest, pasted: PastedText, finder: Finder) -> RunOrder:
     token = pasted.token
     if token.stage("buckets"):
         raise UnknownRunError(

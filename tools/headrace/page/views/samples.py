@@ -17,7 +17,7 @@ from headrace.page.data.partial_reads import matching
 from headrace.page.data.samples import Box, boxes_of, column_named, file_of, guess_column, rows_of
 from headrace.page.data.values import (
     Column,
-    Shown,
+    PageValue,
     array_of,
     columns_of,
     pixels_of,
@@ -46,7 +46,7 @@ class _Cell:
     """
 
     number: int
-    shown: Shown
+    shown: PageValue
     width: int = 0
     height: int = 0
     boxes: Sequence[Box] = ()
@@ -220,9 +220,9 @@ def _cell(look: _Look, column: Column, row: pa.RecordBatch, *, is_whole: bool) -
         return _Cell(number, shown, *(image_sides(scalar.as_py()) or (0, 0)))
     values = array_of(scalar, column.shape)
     if values is None:
-        return _Cell(number, Shown(column.name, "bytes", shown.text, "it contains nulls"))
+        return _Cell(number, PageValue(column.name, "bytes", shown.text, "it contains nulls"))
     if is_whole:
-        shown = Shown(column.name, "image", shown.text, pixels_of(values)[1])
+        shown = PageValue(column.name, "image", shown.text, pixels_of(values)[1])
     height, width = column.shape[:2]
     return _Cell(number, shown, width, height)
 

@@ -32,7 +32,7 @@ _NUMBER_BYTES = 96
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Followed:
+class Annotations:
     """The masks and boxes made so far for the images of a batch.
 
     Attributes:
@@ -110,10 +110,10 @@ class Followers:
         names = [name for boxes in self._boxes for name in (boxes.column, *boxes.labels)]
         return masks + _NUMBER_BYTES * sum(batch.columns[name].values.size for name in names)
 
-    def begin(self, batch: Batch) -> Followed:
+    def begin(self, batch: Batch) -> Annotations:
         """Return an empty result for a batch: masks of zeros, and no boxes."""
         nothing = np.empty((0, NUMBERS), np.float32), np.empty(0, np.bool_)
-        return Followed(
+        return Annotations(
             {name: np.zeros((batch.row_count, *self._size), np.uint8) for name in self._masks},
             {boxes.column: [nothing] * batch.row_count for boxes in self._boxes},
         )
@@ -137,7 +137,7 @@ class Followers:
         self,
         batch: Batch,
         row: int,
-        followed: Followed,
+        followed: Annotations,
         place: Callable[[], tuple[Frame, int, int]],
     ) -> None:
         """Make the masks and boxes of a row.
@@ -182,7 +182,7 @@ class Followers:
             )
             followed.boxes[boxes.column][row] = found
 
-    def values(self, batch: Batch, followed: Followed) -> dict[str, Values]:
+    def values(self, batch: Batch, followed: Annotations) -> dict[str, Values]:
         """Return the columns of a batch with masks, boxes and labels replaced."""
         made: dict[str, Values] = {}
         for name, pixels in followed.masks.items():
