@@ -39,7 +39,37 @@ class OneHot(Stage):
 
 
 @dataclass(frozen=True, slots=True)
-class MixUp(Stage):
+class _Mixing(Stage):
+    """What `MixUp` and `CutMix` have in common."""
+
+    column: str
+    labels: str
+    alpha: float = 1.0
+    num_classes: int | None = None
+
+    def __post_init__(self) -> None:
+        """Refuse values that no server accepts."""
+        name = type(self).__name__
+        text(f"{name}.column", self.column, wanted=COLUMN)
+        text(f"{name}.labels", self.labels, wanted=COLUMN)
+        alpha = number(f"{name}.alpha", self.alpha, least=_LEAST_ALPHA, most=_GREATEST_ALPHA)
+        object.__setattr__(self, "alpha", alpha)
+        _check_classes(name, self.num_classes)
+
+    def _fields(self) -> dict[str, Any]:
+        return {
+            "column": self.column,
+            "labels": self.labels,
+            "alpha": self.alpha,
+            "class_count": self.num_classes or 0,
+        }
+
+    def shared_title(self, stages: Sequence[Stage]) -> str:
+        """Return the digest of all stages of images."""
+        return title_of_images(stages)
+
+
+class MixUp(_Mixing):
     """Mix each image with the next one of the global batch, and their labels likewise.
 
     It must be the last stage, directly after the `DecodeImage` that makes the images, whose
@@ -55,26 +85,14 @@ class MixUp(Stage):
         num_classes: How many classes there are; None for as many as the dataset names.
     """
 
-    column: str
-    labels: str
-    alpha: float = 1.0
-    num_classes: int | None = None
-
-    def __post_init__(self) -> None:
-        """Refuse values that no server accepts."""
-        _check_mixing(self)
+    __slots__ = ()
 
     def to_message(self) -> pb.MixUp:
         """Write the stage down for the wire."""
-        return pb.MixUp(**_fields(self))
-
-    def shared_title(self, stages: Sequence[Stage]) -> str:
-        """Return the digest of all stages of images."""
-        return title_of_images(stages)
+        return pb.MixUp(**self._fields())
 
 
-@dataclass(frozen=True, slots=True)
-class CutMix(Stage):
+class CutMix(_Mixing):
     """Paste a box of the next image of the global batch into each one, and mix their labels.
 
     Its place is that of `MixUp`. One box is drawn per global batch; labels are mixed by its area.
@@ -86,22 +104,11 @@ class CutMix(Stage):
         num_classes: See `MixUp`.
     """
 
-    column: str
-    labels: str
-    alpha: float = 1.0
-    num_classes: int | None = None
-
-    def __post_init__(self) -> None:
-        """Refuse values that no server accepts."""
-        _check_mixing(self)
+    __slots__ = ()
 
     def to_message(self) -> pb.CutMix:
         """Write the stage down for the wire."""
-        return pb.CutMix(**_fields(self))
-
-    def shared_title(self, stages: Sequence[Stage]) -> str:
-        """Return the digest of all stages of images."""
-        return title_of_images(stages)
+        return pb.CutMix(**self._fields())
 
 
 def title_of_images(stages: Sequence[Stage]) -> str:
@@ -112,24 +119,6 @@ def title_of_images(stages: Sequence[Stage]) -> str:
         for place, stage in enumerate(stages)
         if (encoded := image_stage(stage.to_message()))
     )
-
-
-def _check_mixing(stage: MixUp | CutMix) -> None:
-    name = type(stage).__name__
-    text(f"{name}.column", stage.column, wanted=COLUMN)
-    text(f"{name}.labels", stage.labels, wanted=COLUMN)
-    alpha = number(f"{name}.alpha", stage.alpha, least=_LEAST_ALPHA, most=_GREATEST_ALPHA)
-    object.__setattr__(stage, "alpha", alpha)
-    _check_classes(name, stage.num_classes)
-
-
-def _fields(stage: MixUp | CutMix) -> dict[str, Any]:
-    return {
-        "column": stage.column,
-        "labels": stage.labels,
-        "alpha": stage.alpha,
-        "class_count": stage.num_classes or 0,
-    }
 
 
 def _check_classes(name: str, count: int | None) -> None:

@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import importlib
 import pkgutil
+import re
+from collections.abc import Iterable
 from dataclasses import dataclass
 from types import ModuleType
 from typing import Self
+
+from headrace.errors import ConfigurationError
 
 _FOLDERS = "headrace.server.stages"
 
@@ -23,6 +27,31 @@ class StageSettings:
         """Return the settings of one of several processes, which share what is limited."""
         del worker_count
         return self
+
+
+def by_name(
+    stated: Iterable[str], form: re.Pattern[str], *, what: str, wanted: str
+) -> dict[str, dict[str, str]]:
+    """Return the parts of settings such as ``NAME=FILE``, by their group ``name``.
+
+    Args:
+        stated: The settings.
+        form: Their form, with a group for each part.
+        what: What they state, for errors.
+        wanted: The form in words.
+
+    Raises:
+        ConfigurationError: A setting has another form, or two share a name.
+    """
+    found: dict[str, dict[str, str]] = {}
+    for text in stated:
+        match = form.fullmatch(text)
+        if match is None:
+            raise ConfigurationError(f"{text!r} is not a {what}; expected {wanted}")
+        if match["name"] in found:
+            raise ConfigurationError(f"two {what}s are named {match['name']!r}; rename one")
+        found[match["name"]] = match.groupdict()
+    return found
 
 
 def stage_folders() -> list[ModuleType]:

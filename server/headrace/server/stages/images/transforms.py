@@ -58,17 +58,23 @@ class Painting(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Resize:
-    """Scale to a height and width."""
+class _ToSize:
+    """A transform whose result has a fixed size."""
 
     height: int
     width: int
-    draw_count: int = 0
 
     def size(self, before: Size) -> Size:
-        """Return the size to which it scales or crops."""
+        """Return that size."""
         del before
         return self.height, self.width
+
+
+@dataclass(frozen=True, slots=True)
+class Resize(_ToSize):
+    """Scale to a height and width."""
+
+    draw_count: int = 0
 
     def apply(self, frame: Frame, draws: Sequence[float]) -> Frame:
         """Scale an image."""
@@ -105,17 +111,10 @@ class ResizeShorter:
 
 
 @dataclass(frozen=True, slots=True)
-class CenterCrop:
+class CenterCrop(_ToSize):
     """Keep the centre."""
 
-    height: int
-    width: int
     draw_count: int = 0
-
-    def size(self, before: Size) -> Size:
-        """Return the size to which it scales or crops."""
-        del before
-        return self.height, self.width
 
     def apply(self, frame: Frame, draws: Sequence[float]) -> Frame:
         """Crop an image."""
@@ -126,19 +125,12 @@ class CenterCrop:
 
 
 @dataclass(frozen=True, slots=True)
-class RandomResizedCrop:
+class RandomResizedCrop(_ToSize):
     """Keep a random part and scale it."""
 
-    height: int
-    width: int
     scale: Range
     ratio: Range
     draw_count: int = _DRAWS_OF_A_TRY * _TRIES + 2
-
-    def size(self, before: Size) -> Size:
-        """Return the size to which it scales or crops."""
-        del before
-        return self.height, self.width
 
     def apply(self, frame: Frame, draws: Sequence[float]) -> Frame:
         """Crop an image and scale the result."""

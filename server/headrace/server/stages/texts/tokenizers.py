@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterable, Mapping
 
 from headrace.errors import BadArgumentError, ConfigurationError
+from headrace.server.settings.stage_settings import by_name
 from headrace.storage import Tokenizer, load_tokenizer
 
 _STATED = re.compile(r"(?P<name>[A-Za-z0-9][A-Za-z0-9._-]{0,39})=(?P<path>.+)")
@@ -63,27 +64,6 @@ def load_tokenizers(stated: Iterable[str]) -> dict[str, Tokenizer]:
     Raises:
         ConfigurationError: A tokenizer cannot be loaded.
     """
-    return {name: load_tokenizer(path) for name, path in _paths(stated).items()}
-
-
-def _paths(stated: Iterable[str]) -> Mapping[str, str]:
-    """Return the files of tokenizers by name.
-
-    Args:
-        stated: The settings, each as ``NAME=FILE``.
-
-    Raises:
-        ConfigurationError: A setting is invalid, or two share a name.
-    """
-    found: dict[str, str] = {}
-    for text in stated:
-        match = _STATED.fullmatch(text)
-        if match is None:
-            raise ConfigurationError(
-                f"{text!r} is not a tokenizer; expected NAME=FILE, with a name of up to 40 "
-                "letters, digits, '.', '_' and '-'"
-            )
-        if match["name"] in found:
-            raise ConfigurationError(f"two tokenizers are named {match['name']!r}; rename one")
-        found[match["name"]] = match["path"]
-    return found
+    wanted = "NAME=FILE, with a name of up to 40 letters, digits, '.', '_' and '-'"
+    found = by_name(stated, _STATED, what="tokenizer", wanted=wanted)
+    return {name: load_tokenizer(parts["path"]) for name, parts in found.items()}

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from headrace.errors import ConfigurationError
 from headrace.order import IMAGES, TOKENIZER
+from headrace.server.settings.stage_settings import by_name
 
 _STATED = re.compile(
     r"(?P<name>[A-Za-z0-9][A-Za-z0-9._-]{0,39})="
@@ -47,20 +48,13 @@ def transform_configs(stated: Iterable[str]) -> dict[str, TransformConfig]:
     Raises:
         ConfigurationError: A setting is invalid, or two share a name.
     """
-    found: dict[str, TransformConfig] = {}
-    for text in stated:
-        match = _STATED.fullmatch(text)
-        if match is None:
-            raise ConfigurationError(
-                f"{text!r} is not a transform; expected NAME=module:function@version, with a name "
-                "of up to 40 and a version of up to 20 letters, digits, '.', '_' and '-'"
-            )
-        config = TransformConfig(**match.groupdict())
-        if config.name in {IMAGES, TOKENIZER}:
-            raise ConfigurationError(
-                f"a transform is named {config.name!r}, which is reserved for the server; rename it"
-            )
-        if config.name in found:
-            raise ConfigurationError(f"two transforms are named {config.name!r}; rename one")
-        found[config.name] = config
-    return found
+    wanted = (
+        "NAME=module:function@version, with a name of up to 40 and a version of up to 20 letters, "
+        "digits, '.', '_' and '-'"
+    )
+    found = by_name(stated, _STATED, what="transform", wanted=wanted)
+    for name in {IMAGES, TOKENIZER} & found.keys():
+        raise ConfigurationError(
+            f"a transform is named {name!r}, which is reserved for the server; rename it"
+        )
+    return {name: TransformConfig(**parts) for name, parts in found.items()}
