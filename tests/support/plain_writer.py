@@ -16,6 +16,8 @@ from headrace.server.cache.memory.arena import Memory
 from headrace.server.layout.block_layout import Field, Projection
 from headrace.server.layout.wire_columns import WireColumn
 
+_STRIP_BYTES = 256 << 10
+
 
 def measured_of(layouts: Sequence[PayloadLayout]) -> Measured:
     """Combine layouts, one for each batch."""
@@ -115,7 +117,7 @@ def _narrow(entry: Field, packed: NDArray[np.uint8], out: NDArray[np.uint8]) -> 
 def _wide(rows: Rows, entry: Field, own: slice, out: PayloadOut, at: int) -> None:
     """Gather the rows of a column with its own part."""
     size = entry.column.item_bytes
-    step = max(1, out.strip_bytes // size)
+    step = max(1, _STRIP_BYTES // size)
     out.take(at, 0)  # writes the padding before an empty buffer too
     for first in range(own.start, own.stop, step):
         count = min(step, own.stop - first)
@@ -138,7 +140,7 @@ def _ragged(
     out.take(at, 0)
     first = 0
     while first < starts.size:
-        end = int(np.searchsorted(edges, edges[first] + out.strip_bytes, side="right")) - 1
+        end = int(np.searchsorted(edges, edges[first] + _STRIP_BYTES, side="right")) - 1
         end = min(max(end, first + 1), starts.size)
         place = out.take(at + int(edges[first]), int(edges[end] - edges[first]))
         gather_spans(memory, starts[first:end], np.diff(edges[first : end + 1]), place)

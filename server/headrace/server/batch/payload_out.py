@@ -29,10 +29,6 @@ _STRIP_BYTES = 256 << 10
 class PayloadOut(Protocol):
     """The destination of one payload; the contract is above."""
 
-    @property
-    def strip_bytes(self) -> int:
-        """Bytes to take at a time, if they can be written in several pieces."""
-
     def take(self, start: int, size: int) -> NDArray[np.uint8]:
         """Return the memory for the next bytes ``[start, start + size)`` of the payload."""
 
@@ -60,7 +56,6 @@ class _WholeOut:
         if head:
             whole[: len(head)] = memoryview(head)
         self._payload = whole[len(head) :]
-        self.strip_bytes = size
         self._end = 0
 
     def take(self, start: int, size: int) -> NDArray[np.uint8]:
@@ -82,8 +77,6 @@ class _WholeOut:
 
 class PartsOut:
     """A payload in several places."""
-
-    strip_bytes = _STRIP_BYTES
 
     def __init__(self, target: Parts) -> None:
         self._target = target

@@ -40,7 +40,7 @@ from headrace.server.cache.memory.prefault import Prefault
 from headrace.server.cache.memory.shared_memory import Desk, SourceTables
 from headrace.server.cache.memory.slot_table import SlotTable
 from headrace.server.cache.needs import CacheNeeds
-from headrace.server.cache.readers import Readers, ReadObserver, Waiter
+from headrace.server.cache.readers import Readers, UseObserver, Waiter
 from headrace.server.cache.source import ABSENT, Growth, Source
 from headrace.server.layout.block_layout import BlockLayout
 from headrace.server.settings.dataset_config import DatasetConfig
@@ -54,7 +54,7 @@ _REMOVAL_TIMEOUT_S = 60.0
 _READS_SHARE = 4
 
 
-class CacheObserver(HeldObserver, ReadObserver, Protocol):
+class CacheObserver(HeldObserver, UseObserver, Protocol):
     """Receives what the cache reports."""
 
 

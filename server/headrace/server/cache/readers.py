@@ -224,7 +224,7 @@ class Waiter:
         return [each for plan in self._expected.values() for each in plan]
 
 
-class ReadObserver(Protocol):
+class UseObserver(Protocol):
     """Receives what streams find in the cache."""
 
     def used(self, *, hits: int, misses: int) -> None:
@@ -247,7 +247,7 @@ class Readers:
         observer: Receives reports.
     """
 
-    def __init__(self, lock: threading.Lock, slots: SlotTable, observer: ReadObserver) -> None:
+    def __init__(self, lock: threading.Lock, slots: SlotTable, observer: UseObserver) -> None:
         self.streams: set[Waiter] = set()
         self.filling = Flag()
         self.freed = threading.Condition(lock)
