@@ -9,7 +9,7 @@ import time
 import grpc
 
 from attacks.harness import DATASET, Attack, Begin, Counts, Target, main
-from headrace.server.plan.mixture_request import MAX_DATASETS
+from headrace.server.plan.list_limits import MAX_DATASETS
 from headrace.v1 import shard_service_pb2 as pb
 from headrace.v1 import shard_service_pb2_grpc as pb_grpc
 

@@ -41,7 +41,7 @@ from headrace.bench.children import Serving, serving
 from headrace.cli.stored.row_counter import row_counter
 from headrace.client import RemoteDataset
 from headrace.order.packing import PackedGroup, Packing, group_row_count, pack_group, packing_key
-from headrace.server.plan.packed_rows import fit
+from headrace.server.order_stages.packing.packed_rows import fit
 from headrace.storage import RowOptions, index_packing
 from headrace.v1 import shard_service_pb2 as pb
 from headrace.v1 import shard_service_pb2_grpc as pb_grpc

@@ -12,14 +12,14 @@ from numpy.typing import NDArray
 from headrace.order import Pieces
 from headrace.payload import SAMPLE_ID_COLUMN, layout_of
 from headrace.server.batch.batch_writer import Measured, Read
-from headrace.server.batch.payload_out import PayloadOut, payload_out
-from headrace.server.batch.row_checks import (
+from headrace.server.batch.packed_checks import (
     NO_PIECES,
     check_labels,
     check_lengths,
     has_labels,
     has_wide_tokens,
 )
+from headrace.server.batch.payload_out import PayloadOut, payload_out
 from headrace.server.batch.targets import Target
 from headrace.server.cache.gather import Rows, spans
 from headrace.server.cache.memory.arena import Memory

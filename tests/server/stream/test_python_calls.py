@@ -15,7 +15,7 @@ import pytest
 
 from headrace.order import MixtureDataset, MixtureSpec, OrderSpec
 from headrace.server.datasets.served_dataset import ServedDataset
-from headrace.server.datasets.served_mixture import ServedMixture
+from headrace.server.order_stages.mixtures.served_mixture import ServedMixture
 from headrace.storage import open_dataset
 from headrace.v1 import shard_service_pb2 as pb
 from support.datasets import small_table, write_dataset

@@ -24,21 +24,21 @@ from headrace.errors import InternalError
 from headrace.payload import OFFSET_BYTES, SAMPLE_ID_COLUMN
 from headrace.server.batch.batch_writer import Measured, Read
 from headrace.server.batch.compiled_writer import hash_short, placed
-from headrace.server.batch.payload_out import PartsOut
-from headrace.server.batch.row_checks import (
+from headrace.server.batch.packed_checks import (
     NO_PIECES,
     check_labels,
     check_lengths,
     has_labels,
     has_wide_tokens,
-    sample_title,
 )
+from headrace.server.batch.payload_out import PartsOut
 from headrace.server.batch.targets import Parts, Target
+from headrace.server.batch.titles import sample_title
 from headrace.server.cache.gather import BlockRows
 from headrace.server.kernels.loader import LOOPS
 
 if TYPE_CHECKING:
-    from headrace.server.batch.row_checks import Title
+    from headrace.server.batch.packed_checks import Title
     from headrace.server.layout.block_layout import BlockLayout, Projection
     from headrace.server.layout.packed_columns import PackedColumns
     from headrace.server.layout.wire_columns import WireColumn

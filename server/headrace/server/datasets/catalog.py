@@ -9,21 +9,14 @@ import difflib
 import itertools
 from collections.abc import Callable, Iterable, Mapping
 from types import MappingProxyType
+from typing import NamedTuple
 
-import numpy as np
-
-from headrace.errors import BadArgumentError, DatasetNotFoundError, TokenDatasetChangedError
-from headrace.order import check_within, combined_fingerprint, decode_token
+from headrace.errors import BadArgumentError, DatasetNotFoundError
+from headrace.order import decode_token
 from headrace.server.access.callers import Caller
-from headrace.server.datasets.open_mixtures import Mixtures
-from headrace.server.datasets.served import Served
+from headrace.server.datasets.served import Member, Served
 from headrace.server.datasets.served_dataset import ServedDataset
-from headrace.server.datasets.served_mixture import ServedMixture
-from headrace.server.datasets.served_row_mixture import ServedRowMixture, only_rows
-from headrace.server.datasets.served_rows import ServedRows, refuse_by_id, split_name
-from headrace.server.plan.mixture_request import MAX_DATASETS, check_mixture, mixture_spec
-from headrace.server.plan.skip_lists import mixture_skips
-from headrace.server.plan.stream_request import BatchesRequest, wanted_order
+from headrace.server.plan.stream_request import BatchesRequest
 from headrace.v1 import shard_service_pb2 as pb
 
 _DEFAULT_PAGE_SIZE = 100
@@ -31,9 +24,19 @@ _MAX_PAGE_SIZE = 1000
 
 
 class Catalog:
-    """All datasets of a server, or those that a caller may read, by name; thread-safe."""
+    """All datasets of a server, or those that a caller may read, by name; thread-safe.
 
-    def __init__(self, datasets: Mapping[str, ServedDataset] = MappingProxyType({})) -> None:
+    Attributes:
+        derive: Returns what a stage of the order makes of a dataset, for the rest of a name; None
+            for nothing.
+    """
+
+    def __init__(
+        self,
+        datasets: Mapping[str, ServedDataset] = MappingProxyType({}),
+        derive: Callable[[ServedDataset, str], Member | None] = lambda _, __: None,
+    ) -> None:
+        self.derive = derive
         # Replaced as a whole and never changed, so that readers need no lock.
         self._datasets = datasets
 
@@ -42,7 +45,8 @@ class Catalog:
         datasets, names = self._datasets, caller.datasets
         if names is None:
             return self
-        return Catalog({name: datasets[name] for name in sorted(datasets.keys() & names)})
+        seen = {name: datasets[name] for name in sorted(datasets.keys() & names)}
+        return Catalog(seen, self.derive)
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -81,23 +85,21 @@ class Catalog:
             )
         return served
 
-    def served(self, name: str) -> ServedDataset | ServedRows:
-        """Return the dataset of a name, or the rows of one that ``NAME:LENGTH`` names.
+    def served(self, name: str) -> Member:
+        """Return the dataset of a name, or what a stage of the order makes of one (``NAME:MORE``).
 
         Raises:
             BadArgumentError: The name is empty.
             DatasetNotFoundError: There is no dataset of that name.
         """
-        parts = None if name in self._datasets else split_name(name)
-        if parts is None or parts[0] not in self._datasets:
-            return self.get(name)
-        base, length = parts
-        return self.get(base).rows.get(length)
+        owner = self.owner_of(name)
+        made = None if owner == name else self.derive(self.get(owner), name[len(owner) + 1 :])
+        return self.get(name) if made is None else made
 
     def owner_of(self, name: str) -> str:
-        """Return the dataset that a name stands for: its own, or the one whose rows it names."""
-        parts = None if name in self._datasets else split_name(name)
-        return name if parts is None else parts[0]
+        """Return the dataset that a name stands for: its own, or the one before a colon."""
+        owner = name.rpartition(":")[0]
+        return owner if name not in self._datasets and owner in self._datasets else name
 
     def page(self, *, size: int, token: str) -> pb.ListDatasetsResponse:
         """Return one page of the list.
@@ -127,7 +129,7 @@ class Catalog:
         """Close the connections to the stores."""
         for served in self._datasets.values():
             for one in (served, *(served.versions.close() if served.versions else ())):
-                one.rows.close()
+                one.tables.close()
                 one.dataset.close()
 
 
@@ -149,21 +151,30 @@ def _decode_page_token(token: str) -> str:
     return name
 
 
-# A run usually started one or two appends ago; trying more is worth a few milliseconds.
-_MAX_TRIES = 4096
-_MAX_HASHED = 1 << 18
-
 Request = BatchesRequest | pb.GetSamplesRequest
 
 
-Member = ServedDataset | ServedRows
-"""What a mixture may have, all of one kind."""
-
-Filtering = Callable[[ServedDataset | ServedRows, str], ServedDataset]
+Filtering = Callable[[Member, str], ServedDataset]
 """Returns the part of a dataset that an expression keeps."""
 
 
-def find(request: Request, catalog: Catalog, mixtures: Mixtures, filtering: Filtering) -> Served:
+class Finding(NamedTuple):
+    """How the datasets of a request are found.
+
+    Attributes:
+        catalog: The datasets that the caller may read.
+        filtering: Applies filters of rows.
+    """
+
+    catalog: Catalog
+    filtering: Filtering
+
+
+Opened = Callable[[Request, Finding], Served | None]
+"""Returns what a stage of the order opens for a request, in place of a dataset; None for none."""
+
+
+def find(request: Request, finding: Finding, opened: Opened) -> Served:
     """Return the dataset or mixture that a request reads.
 
     A version that the request names, or its token, is opened if the store still has it: so a run
@@ -171,9 +182,8 @@ def find(request: Request, catalog: Catalog, mixtures: Mixtures, filtering: Filt
 
     Args:
         request: The request.
-        catalog: The datasets that the caller may read.
-        mixtures: The mixtures that are open.
-        filtering: Applies filters of rows.
+        finding: How its datasets are found.
+        opened: What stages of the order open.
 
     Raises:
         BadArgumentError: No dataset is named, or a field is outside its range.
@@ -183,17 +193,20 @@ def find(request: Request, catalog: Catalog, mixtures: Mixtures, filtering: Filt
         TokenSpecChangedError: The token belongs to another order than the requested one.
         HeadraceError: See `Filters.apply`.
     """
+    found = opened(request, finding)
+    if found is not None:
+        return found
+    served = finding.catalog.served(request.dataset)
     if isinstance(request, pb.GetSamplesRequest):
-        if request.datasets:
-            _refuse_both(request, other="datasets")
-            return _joined(request, catalog)
-        refuse_by_id(catalog.served(request.dataset))
-        return catalog.get(request.dataset).version(request.fingerprint)
-    if request.HasField("mixture"):
-        _refuse_both(request, other="mixture")
-        return _mixture(request, catalog, mixtures, filtering)
-    served = catalog.served(request.dataset).version(_fingerprint(request))
-    return filtering(served, request.where) if request.where else served
+        if served.has_pieces:
+            raise BadArgumentError(
+                f"the rows of {served.name!r} differ from epoch to epoch, so they have no ids; ask "
+                f"{served.base.name!r} for its documents",
+                field="dataset",
+            )
+        return served.version(request.fingerprint)
+    served = served.version(_fingerprint(request))
+    return finding.filtering(served, request.where) if request.where else served
 
 
 def names_of(request: Request) -> frozenset[str]:
@@ -202,86 +215,6 @@ def names_of(request: Request) -> frozenset[str]:
         request.datasets if isinstance(request, pb.GetSamplesRequest) else request.mixture.datasets
     )
     return frozenset([dataset.name for dataset in several] or [request.dataset])
-
-
-def _refuse_both(request: Request, *, other: str) -> None:
-    given = {field.name for field, _ in request.ListFields()}
-    for field in ("dataset", "fingerprint", "skips", "token_skips", "where"):
-        if field in given:
-            raise BadArgumentError(
-                f"the request has {field} and {other}; it must have only one of them", field=field
-            )
-
-
-def _joined(request: pb.GetSamplesRequest, catalog: Catalog) -> ServedMixture:
-    if len(request.datasets) > MAX_DATASETS:
-        raise BadArgumentError(
-            f"the request has {len(request.datasets)} datasets; it must have at most "
-            f"{MAX_DATASETS}",
-            field="datasets",
-        )
-    members = [
-        catalog.get(dataset.name).version(dataset.fingerprint) for dataset in request.datasets
-    ]
-    return ServedMixture(members, None)
-
-
-def _mixture(
-    request: BatchesRequest, catalog: Catalog, mixtures: Mixtures, filtering: Filtering
-) -> ServedMixture | ServedRowMixture:
-    wanted = wanted_order(request)
-    check_mixture(request.mixture)
-    members: list[Member] = [
-        catalog.served(dataset.name).version(dataset.fingerprint)
-        for dataset in request.mixture.datasets
-    ]
-    if wanted.token is not None:
-        members = _members_of(wanted.token.fingerprint, request.mixture, members)
-    only_rows(members)
-    fingerprints = [member.readable.fingerprint for member in members]
-    spec = mixture_spec(request.mixture, wanted.order, fingerprints)
-    if wanted.token is not None and wanted.token.fingerprint != spec.fingerprint:
-        raise TokenDatasetChangedError(
-            f"the token is for datasets with the combined fingerprint {wanted.token.fingerprint}, "
-            f"but those requested have {spec.fingerprint}; name the version of each dataset that "
-            "the run started with, or start over",
-            token_fingerprint=wanted.token.fingerprint,
-            dataset_fingerprint=spec.fingerprint,
-        )
-    members = [
-        filtering(member, dataset.where) if dataset.where else member
-        for member, dataset in zip(members, request.mixture.datasets, strict=True)
-    ]
-    firsts = np.cumsum([0, *(member.dataset.sample_count for member in members)])
-    lists = [member.skip_lists for member in members]
-    skips = mixture_skips(request, wanted.token, lists, firsts)
-    for member, each in zip(members, skips, strict=True):
-        check_within(each, member.dataset.sample_count, dataset=member.name)
-    mixture = mixtures.get(spec, members, skips)
-    mixture.check_global_batch_size(wanted.global_batch_size)
-    return mixture
-
-
-def _members_of(combined: str, mixture: pb.Mixture, members: list[Member]) -> list[Member]:
-    """Return the versions with a given combined fingerprint, or else the given ones.
-
-    A token contains only this about the versions of a mixture.
-    """
-    if combined_fingerprint([member.readable.fingerprint for member in members]) == combined:
-        return members
-    choices = [
-        (member.readable.fingerprint,) if dataset.fingerprint else member.candidates()
-        for dataset, member in zip(mixture.datasets, members, strict=True)
-    ]
-    # Each try hashes all fingerprints.
-    tries = min(_MAX_TRIES, _MAX_HASHED // len(members))
-    for fingerprints in itertools.islice(itertools.product(*choices), tries):
-        if combined_fingerprint(fingerprints) == combined:
-            return [
-                member.version(fingerprint)
-                for member, fingerprint in zip(members, fingerprints, strict=True)
-            ]
-    return members
 
 
 def _fingerprint(request: BatchesRequest) -> str:

@@ -43,8 +43,8 @@ from headrace.errors import (
 )
 from headrace.order import Kept
 from headrace.server.access.callers import Caller
+from headrace.server.datasets.served import Member
 from headrace.server.datasets.served_dataset import RowFilter, ServedDataset
-from headrace.server.datasets.served_rows import ServedRows
 from headrace.storage import Filter, make_filter
 from headrace.storage.where.evaluate import find_kept_bits
 
@@ -138,9 +138,7 @@ class Filters:
         # The filters by dataset and digest of the expression as it was written.
         self._spelled: OrderedDict[tuple[str, bytes], Filter] = OrderedDict()
 
-    def apply(
-        self, served: ServedDataset | ServedRows, where: str, caller: Caller, *, wait_s: float
-    ) -> ServedDataset:
+    def apply(self, served: Member, where: str, caller: Caller, *, wait_s: float) -> ServedDataset:
         """Return the part of a dataset that a filter keeps.
 
         Args:
@@ -162,10 +160,10 @@ class Filters:
                 field="where",
             )
         until = self._clock() + wait_s
-        served = served.base
-        filtered = self._checked(served, where, caller.name, until)
+        base = served.base
+        filtered = self._checked(base, where, caller.name, until)
         with self._changed:
-            search = self._search(served, filtered, caller.name)
+            search = self._search(base, filtered, caller.name)
             while not search.is_over and (left_s := until - self._clock()) > 0:
                 self._changed.wait(left_s)
             search.wanted = self._clock()
@@ -175,11 +173,11 @@ class Filters:
         if search.found is None:
             raise FilterPendingError(
                 f"the server is still finding which samples of {served.name!r} where= keeps, and "
-                f"has checked {search.done:,} of {served.dataset.sample_count:,}; ask again",
+                f"has checked {search.done:,} of {base.dataset.sample_count:,}; ask again",
                 done=search.done,
-                samples=served.dataset.sample_count,
+                samples=base.dataset.sample_count,
             )
-        return served.filtered(search.found)
+        return base.filtered(search.found)
 
     def close(self) -> None:
         """Stop the search in progress, and wait for the thread."""

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Protocol, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from headrace.order import OrderSpec, Skips
+from headrace.order import MixtureSpec, OrderSpec, Skips
 from headrace.server.batch.batch_writer import BatchWriter
 from headrace.server.cache.block_cache import BlockCache
 from headrace.server.cache.readers import WholeBlocks
@@ -185,3 +185,52 @@ class Served(Protocol):
 
     def tally(self, sample_ids: NDArray[np.int64]) -> NDArray[np.int64]:
         """Count samples by dataset of a mixture: ``(datasets,) int64``; empty for one dataset."""
+
+
+class Member(Served, Protocol):
+    """What a mixture may have, all of one kind, and a request may name."""
+
+    @property
+    def base(self) -> ServedDataset:
+        """The dataset of its samples."""
+
+    @property
+    def classes(self) -> list[pb.ColumnClasses]:
+        """The class names of its label columns, as far as they fit into a response."""
+
+    def version(self, fingerprint: str) -> Member:
+        """Return the version with a fingerprint; this one if it is empty.
+
+        Raises:
+            HeadraceError: There is none, or it cannot be opened.
+        """
+
+    def candidates(self) -> tuple[str, ...]:
+        """Return the fingerprints of all versions, this one first.
+
+        Raises:
+            HeadraceError: The store cannot be reached.
+        """
+
+    def mixed(
+        self, members: Sequence[Member], spec: MixtureSpec, skips: Sequence[Skips | None]
+    ) -> Mixed | None:
+        """Return the mixture of members of its kind; None for one of samples.
+
+        Raises:
+            BadArgumentError: Some are of another kind, or they differ in form.
+        """
+
+    def to_proto(self) -> pb.Dataset:
+        """Return the wire's description of it."""
+
+
+class Mixed(Served, Protocol):
+    """A mixture of several members."""
+
+    def check_global_batch_size(self, global_batch_size: int) -> None:
+        """Refuse a global batch that does not fit how units are composed.
+
+        Raises:
+            BadArgumentError: It does not fit.
+        """

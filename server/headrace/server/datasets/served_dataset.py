@@ -25,6 +25,7 @@ from headrace.errors import (
 from headrace.order import (
     Kept,
     KeptOrder,
+    MixtureSpec,
     Order,
     OrderSpec,
     ShardTable,
@@ -41,8 +42,8 @@ from headrace.server.cache.read_observer import ReadObserver, WatchedBlocks
 from headrace.server.cache.readers import DatasetBlocks
 from headrace.server.cache.windows import Pieces
 from headrace.server.datasets.class_messages import class_counts, class_messages
-from headrace.server.datasets.served import MOST_LOOKED_UP, Part
-from headrace.server.datasets.served_rows import RowsOf
+from headrace.server.datasets.served import MOST_LOOKED_UP, Member, Part
+from headrace.server.datasets.stored_lengths import LengthTables
 from headrace.server.layout.block_layout import BlockLayout, block_layout
 from headrace.server.layout.wire_columns import WireColumn, split_schema
 from headrace.server.plan.compiled import Located, walk
@@ -213,7 +214,7 @@ class ServedDataset:
         has_pieces: Always False.
         most_looked_up: See `Served`.
         config: The settings with which it was opened, if known.
-        rows: Its documents, packed.
+        tables: The lengths of its samples.
         retirement: Whether it is still served, under this name and in any version.
     """
 
@@ -271,7 +272,7 @@ class ServedDataset:
         self._finders: Recent[Finder] = Recent(_MAX_ORDERS)
         self._lock = threading.Lock()
         self.config = config
-        self.rows = RowsOf(self)
+        self.tables = LengthTables(name, dataset.fingerprint, config)
         self.versions: Versions[ServedDataset] | None = None
 
     @functools.cached_property
@@ -340,7 +341,7 @@ class ServedDataset:
         Raises:
             BadArgumentError: No lengths are stored.
         """
-        return self.rows.lengths(field=field)
+        return self.tables.lengths(field=field)
 
     def dealing(self, order: OrderSpec, ranks: Ranks, finder: Finder) -> None:
         """Return None: samples are dealt in order."""
@@ -361,10 +362,10 @@ class ServedDataset:
         """Return the dataset itself, whose samples these are."""
         return self
 
-    @property
-    def rows_alone(self) -> tuple[()]:
-        """Return nothing, because these are no packed rows."""
-        return ()
+    def mixed(
+        self, members: Sequence[Member], spec: MixtureSpec, skips: Sequence[Skips | None]
+    ) -> None:
+        """Return None: a mixture of datasets is one of samples."""
 
     def version(self, fingerprint: str) -> ServedDataset:
         """Return the version with a fingerprint; this one if it is empty.
@@ -384,7 +385,7 @@ class ServedDataset:
             if one.pieces is not None:
                 one.pieces.close()
             cache.remove_source(one.source)
-            one.rows.close()
+            one.tables.close()
             one.dataset.close()
 
     @property

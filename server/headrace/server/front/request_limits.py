@@ -10,8 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-from headrace.server.plan.list_limits import ListLimits
-from headrace.server.plan.mixture_request import MAX_DATASETS, MAX_PIECES
+from headrace.server.plan.list_limits import MAX_DATASETS, MAX_PIECES, ListLimits
 from headrace.server.plan.skip_lists import MAX_SENT_IDS
 from headrace.server.stream.get_batch_request import MAX_SAMPLE_IDS
 from headrace.server.stream.stage_plugs import MAX_STAGES

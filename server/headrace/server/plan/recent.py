@@ -22,6 +22,17 @@ class Recent(Generic[_Made]):
         self._lock = threading.Lock()
         self._made: OrderedDict[Hashable, _Made] = OrderedDict()
 
+    def known(self, key: Hashable) -> _Made | None:
+        """Return what a key stands for, if it was made and kept."""
+        with self._lock:
+            return self._made.get(key)
+
+    def drop(self, is_over: Callable[[_Made], bool]) -> None:
+        """Keep no more what is over."""
+        with self._lock:
+            for key in [key for key, each in self._made.items() if is_over(each)]:
+                del self._made[key]
+
     def get(self, key: Hashable, make: Callable[[], _Made]) -> _Made:
         """Return what a key stands for, made once."""
         with self._lock:

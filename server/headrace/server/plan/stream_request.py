@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from headrace.errors import (
     BadArgumentError,
@@ -241,10 +241,10 @@ class StageTitles(Protocol):
     """The stages of a server, as they are checked here."""
 
     @property
-    def order_names(self) -> Mapping[str, bool]:
-        """Return the names of the stages of the order in tokens.
+    def order_words(self) -> Mapping[str, Words | None]:
+        """Return how refusals name each stage of the order, by its name in tokens.
 
-        And whether each compares its part of a token with a request itself.
+        None for those that compare their part of a token with a request themselves.
         """
 
     def titles(self, request: BatchesRequest, token: Token | None) -> tuple[str, ...]:
@@ -279,7 +279,7 @@ def stream_spec(
     token = wanted.token
     if token is not None:
         check_version(request.dataset, token.fingerprint, readable)
-        _check_stages(token, readable.stages, stages.order_names)
+        _check_stages(token, readable.stages, stages.order_words)
     columns = choose_columns(request.columns, readable.columns, readable.refused)
     if request.with_ids:
         columns += (readable.id_column,)
@@ -316,8 +316,7 @@ def _batch_stages(
     return () if has_none else stages.titles(request, token)
 
 
-@dataclass(frozen=True, slots=True)
-class _Words:
+class Words(NamedTuple):
     """How the refusal of a token names one of its stages.
 
     Attributes:
@@ -334,13 +333,7 @@ class _Words:
 
 
 _WORDS = {
-    "mixture": _Words(
-        "the mixture",
-        "one dataset",
-        "request the token's datasets with the amounts, batching and schedule of its run",
-        "mixture",
-    ),
-    "filter": _Words(
+    "filter": Words(
         "the samples of the filter",
         "all samples",
         "use the where= of the token's run",
@@ -349,20 +342,19 @@ _WORDS = {
 }
 
 
-def _check_stages(token: Token, wanted: Stages, order_names: Mapping[str, bool]) -> None:
+def _check_stages(token: Token, wanted: Stages, order_words: Mapping[str, Words | None]) -> None:
     # What tokens say about stages of batches is compared with requests elsewhere.
-    unknown = {name for name, _ in token.stages} - {*_WORDS, *order_names, "transforms"}
+    order_words = {**_WORDS, **order_words}
+    unknown = {name for name, _ in token.stages} - {*order_words, "transforms"}
     if unknown:
         raise TokenSpecChangedError(
             f"the token is for the stages {sorted(unknown)}, which this server does not have; "
             "continue with the headrace that made it, or start over",
             field="resume_token",
         )
-    others = [name for name, checks_tokens in order_names.items() if not checks_tokens]
-    for name in (*_WORDS, *others):
-        words = _WORDS.get(name) or _Words(
-            f"the stage {name!r},", "a run without it", "ask for the token's stages", "stages"
-        )
+    for name, words in order_words.items():
+        if words is None:
+            continue
         texts = token.stage(name), dict(wanted).get(name, "")
         if len(set(texts)) == 1:
             continue

@@ -59,6 +59,7 @@ class ShardService:
         self._pools = pools
         self._rings = rings
         self._stages = open_stages(config, metrics)
+        self._catalog.derive = self._stages.derived
         self._rows = RowPool(config.stage_threads or allowed_processors())
         self._schedule = Schedule(config, cache=parts.cache, streams=parts.streams, rows=self._rows)
         self._calls = StreamCalls(parts, self._schedule, self._stages)

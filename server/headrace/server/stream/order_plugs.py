@@ -7,15 +7,16 @@ from __future__ import annotations
 
 import importlib
 import pkgutil
-from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from graphlib import TopologicalSorter
 from typing import ClassVar, NamedTuple
 
 from google.protobuf.message import Message
 
-from headrace.server.datasets.served import Served
-from headrace.server.plan.stream_request import BatchesRequest
+from headrace.server.datasets.catalog import Finding, Request
+from headrace.server.datasets.served import Member, Served
+from headrace.server.datasets.served_dataset import ServedDataset
+from headrace.server.plan.stream_request import BatchesRequest, Words
 from headrace.server.telemetry.metrics import Metrics
 
 _FOLDERS = "headrace.server.order_stages"
@@ -33,7 +34,7 @@ class AskedOrder(NamedTuple):
     options: Sequence[Message]
 
 
-class OrderPlug(ABC):
+class OrderPlug:
     """The stage of the order of one folder, on one server.
 
     Args:
@@ -43,8 +44,8 @@ class OrderPlug(ABC):
         name: The name of the stage in tokens; unique.
         after: The names of stages that come before it, if a request has both.
         options: The type of its options in a request's stages; None if it has fields of its own.
-        checks_tokens: Whether it compares its part of a token with a request itself, because
-            they may differ; others are compared for it.
+        words: How the refusal of a token names the stage; None if it compares its part of a token
+            with a request itself.
         limits: The greatest length of each list in its options, by its message and field.
         metrics: Where the folder adds its own.
     """
@@ -52,13 +53,14 @@ class OrderPlug(ABC):
     name: ClassVar[str]
     after: ClassVar[Sequence[str]] = ()
     options: ClassVar[type[Message] | None] = None
-    checks_tokens: ClassVar[bool] = False
+    words: ClassVar[Words | None] = Words(
+        "samples after the stage", "samples without it", "ask for the token's stages", "stages"
+    )
     limits: ClassVar[Mapping[str, int]] = {}
 
     def __init__(self, metrics: Metrics) -> None:
         self.metrics = metrics
 
-    @abstractmethod
     def reading(self, served: Served, asked: AskedOrder) -> Served:
         """Return what a request reads, behind the stage if the request or its token asks for it.
 
@@ -70,6 +72,26 @@ class OrderPlug(ABC):
             BadArgumentError: The stage is not possible.
             TokenSpecChangedError: The token is for another one.
         """
+        del asked
+        return served
+
+    def opened(self, request: Request, finding: Finding) -> Served | None:
+        """Return what a request reads in place of the dataset that it names; None for that.
+
+        Raises:
+            HeadraceError: It cannot be opened.
+        """
+        del request, finding
+        return None
+
+    def derived(self, dataset: ServedDataset, suffix: str) -> Member | None:
+        """Return what ``NAME:SUFFIX`` names; None if that is nothing of this stage.
+
+        Raises:
+            HeadraceError: It cannot be opened.
+        """
+        del dataset, suffix
+        return None
 
 
 def open_order_stages(metrics: Metrics) -> list[OrderPlug]:

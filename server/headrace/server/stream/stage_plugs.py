@@ -18,7 +18,9 @@ from headrace.errors import BadArgumentError, TokenSpecChangedError
 from headrace.order import TRANSFORMS_LIMIT_BYTES, Token
 from headrace.payload import SAMPLE_ID_COLUMN
 from headrace.server.batch.stage import Stage
-from headrace.server.datasets.served import Served
+from headrace.server.datasets.catalog import Finding, Request
+from headrace.server.datasets.served import Member, Served
+from headrace.server.datasets.served_dataset import ServedDataset
 from headrace.server.layout.wire_columns import WireColumn
 from headrace.server.plan.list_limits import ListLimits
 from headrace.server.plan.stream_request import BatchesRequest
@@ -161,14 +163,13 @@ class Stages:
         orders: Those of stages of the order, as samples pass them.
 
     Attributes:
-        order_names: The names of the stages of the order in tokens, and whether each compares its
-            part of a token with a request itself.
+        order_words: How refusals of tokens name each stage of the order.
         kinds: The kinds of stages, by the full name of the type of their options.
     """
 
     def __init__(self, plugs: Sequence[StagePlug] = (), orders: Sequence[OrderPlug] = ()) -> None:
         self._plugs, self._orders = plugs, orders
-        self.order_names = {plug.name: plug.checks_tokens for plug in orders}
+        self.order_words = {plug.name: plug.words for plug in orders}
         self._order_options = {
             plug.options.DESCRIPTOR.full_name: plug for plug in orders if plug.options is not None
         }
@@ -218,6 +219,16 @@ class Stages:
             raise BadArgumentError(f"{title}, cannot be parsed", field="stages") from error
         self._limits.check(options)
         return options
+
+    def opened(self, request: Request, finding: Finding) -> Served | None:
+        """Return what a stage of the order opens for a request; see `OrderPlug.opened`."""
+        found = (plug.opened(request, finding) for plug in self._orders)
+        return next((each for each in found if each is not None), None)
+
+    def derived(self, dataset: ServedDataset, suffix: str) -> Member | None:
+        """Return what a stage of the order makes of a dataset; see `OrderPlug.derived`."""
+        found = (plug.derived(dataset, suffix) for plug in self._orders)
+        return next((each for each in found if each is not None), None)
 
     def reading(self, request: BatchesRequest, served: Served) -> Served:
         """Return what a request reads, behind the stages of the order that it asks for.

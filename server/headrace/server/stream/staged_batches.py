@@ -25,9 +25,9 @@ from typing import Protocol, TypeAlias
 
 from headrace.errors import BadArgumentError, HeadraceError, StageFailedError
 from headrace.server.batch.batch_values import Claim
-from headrace.server.batch.row_checks import sample_title
 from headrace.server.batch.stage import Running
 from headrace.server.batch.targets import Outlet
+from headrace.server.batch.titles import sample_title
 from headrace.server.plan.planned_batches import PlannedBatch, PlannedEnd
 from headrace.server.shares import Share, ShortError
 from headrace.server.stream.batch_maker import Made

@@ -33,12 +33,10 @@ from headrace.errors import (
 from headrace.server.access.callers import Caller
 from headrace.server.batch.freed_memory import give_freed_memory_back
 from headrace.server.batch.targets import Outlet
-from headrace.server.datasets.catalog import Request, find, names_of
+from headrace.server.datasets.catalog import Finding, Request, find, names_of
 from headrace.server.datasets.filters import Filters
-from headrace.server.datasets.open_mixtures import Mixtures
-from headrace.server.datasets.served import Served
+from headrace.server.datasets.served import Member, Served
 from headrace.server.datasets.served_dataset import ServedDataset
-from headrace.server.datasets.served_rows import ServedRows
 from headrace.server.shares import Budget, Share
 from headrace.server.stream.batch_stream import BatchStream
 from headrace.server.stream.encode_thread import Messages, MessagesAhead
@@ -137,7 +135,6 @@ class StreamCalls:
         self._schedule = schedule
         self._stages = stages
         self._shortages = ShortageWarnings()
-        self._mixtures = Mixtures()
         self._filters = Filters(parse_turn=schedule.setup_turn, search_turn=schedule.question_turn)
         self.filtered = self._filters.apply
 
@@ -158,14 +155,15 @@ class StreamCalls:
         with ExitStack() as turn:
             take = partial(self._schedule.setup_turn, caller.name)
 
-            def filtering(served: ServedDataset | ServedRows, where: str) -> ServedDataset:
+            def filtering(served: Member, where: str) -> ServedDataset:
                 turn.close()
                 found = self.filtered(served, where, caller, wait_s=wait_s)
                 turn.enter_context(take())
                 return found
 
             turn.enter_context(take())
-            return find(request, self._parts.catalog.seen_by(caller), self._mixtures, filtering)
+            finding = Finding(self._parts.catalog.seen_by(caller), filtering)
+            return find(request, finding, self._stages.opened)
 
     def messages(
         self,

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 def row_counter() -> Callable[[NDArray[np.int64], RowOptions], int]:
     """Return the function that counts rows for `headrace.storage.index_packing`."""
     try:
-        from headrace.server.plan.packed_rows import fit  # noqa: PLC0415 - the [server] extra
+        from headrace.server.order_stages.packing.packed_rows import fit  # noqa: PLC0415 - the [server] extra
     except ModuleNotFoundError:
         fit = best_fit
 

@@ -109,8 +109,8 @@ class Plug(OrderPlug):
     """Sorts windows by length, if a request or its token asks for it."""
 
     name = "buckets"
+    words = None
     after = ("skips",)
-    checks_tokens = True
 
     def __init__(self, metrics: Metrics) -> None:
         super().__init__(metrics)

@@ -43,7 +43,7 @@ class Plug(OrderPlug):
     """Leaves out samples, if a request or its token asks for it."""
 
     name = "skips"
-    checks_tokens = True
+    words = None
 
     def reading(self, served: Served, asked: AskedOrder) -> Served:
         """Return what is left, if the request or its token asks for it.

@@ -8,11 +8,11 @@ from dataclasses import dataclass
 import numpy as np
 
 from headrace.order import TOKENIZER, tokenizer_version
-from headrace.server.batch.row_checks import sample_title
 from headrace.server.batch.stage import Stage
+from headrace.server.batch.titles import sample_title
 from headrace.server.datasets.served import Served
-from headrace.server.datasets.served_rows import PackedStage
 from headrace.server.layout.wire_columns import WireColumn
+from headrace.server.order_stages.packing.served_rows import PackedStage
 from headrace.server.settings.server_config import ServerConfig
 from headrace.server.settings.stage_settings import StageSettings
 from headrace.server.stages.texts.pack_texts import PackTexts

@@ -17,12 +17,6 @@ Title = Callable[[int], str]
 """Names the document of a piece in errors, such as ``sample 7``."""
 
 
-def sample_title(shown: NDArray[np.int64]) -> str:
-    """Return the name of a sample in errors, given its value in the column of sample ids."""
-    *dataset, sample = shown.ravel().tolist()
-    return f"sample {sample}" + (f" of the mixture's dataset {dataset[0]}" if dataset else "")
-
-
 NO_PIECES = Pieces(np.empty(0, np.int64), np.empty(0, np.int64), np.empty((0, 4), np.int64))
 
 _LABELS = np.iinfo(np.int32)

@@ -5,7 +5,7 @@ Contract:
 1. All have rows of the same length, packed with the same marks and filling from documents of the
    same type, so weights by rows are weights by tokens.
 2. Weights, repeats and choices count rows. Each pass over a dataset packs its documents again, and
-   holds each of them once (`plan.packed_rows`).
+   holds each of them once (`packed_rows`).
 3. A batch shows pairs of a dataset's index and a row's id; its rows show the ids that documents
    have in their own dataset.
 
@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,25 +24,23 @@ from numpy.typing import NDArray
 from headrace.errors import BadArgumentError
 from headrace.order import MixtureOrder, MixtureSpec, OrderSpec, Skips, join_skips, stages_of
 from headrace.order.packing import pass_packing_key, shared_groups
-from headrace.server.datasets.common_columns import SAMPLE_PAIRS
-from headrace.server.datasets.served_mixture import (
+from headrace.server.datasets.served import Member
+from headrace.server.layout.packed_columns import PackedColumns, packed_columns
+from headrace.server.order_stages.mixtures.common_columns import SAMPLE_PAIRS
+from headrace.server.order_stages.mixtures.served_mixture import (
     ServedMixture,
     add_datasets,
     dataset_counts,
     drawn_bytes,
     id_pairs,
 )
-from headrace.server.datasets.served_rows import PackedStage, ServedRows
-from headrace.server.layout.packed_columns import PackedColumns, packed_columns
+from headrace.server.order_stages.packing.packed_rows import PackedFinder
+from headrace.server.order_stages.packing.served_rows import PackedStage, ServedRows
 from headrace.server.plan.find_samples import Finder
-from headrace.server.plan.packed_rows import PackedFinder
 from headrace.server.plan.plain_finder import table_bytes
 from headrace.server.plan.skip_lists import digest_of, list_message
 from headrace.server.plan.stream_request import Readable
 from headrace.v1 import shard_service_pb2 as pb
-
-if TYPE_CHECKING:
-    from headrace.server.datasets.served_dataset import ServedDataset
 
 
 class ServedRowMixture(PackedStage):
@@ -139,15 +137,17 @@ class ServedRowMixture(PackedStage):
         return dataset_counts(self._order.first_ids, sample_ids)
 
 
-def only_rows(members: Sequence[ServedDataset | ServedRows]) -> list[ServedRows]:
-    """Return the members of a mixture of rows; empty for a mixture of samples.
+def mix_rows(
+    members: Sequence[Member], spec: MixtureSpec, skips: Sequence[Skips | None]
+) -> ServedRowMixture:
+    """Return the mixture of the rows of several datasets.
 
     Raises:
-        BadArgumentError: Some are rows, and others are not.
+        BadArgumentError: Some are samples, or the rows differ in form.
     """
-    rows = [each for member in members for each in member.rows_alone]
-    if rows and len(rows) < len(members):
-        other = next(member for member in members if not member.rows_alone)
+    rows = [each for member in members if (each := member.stage(ServedRows)) is not None]
+    if len(rows) < len(members):
+        other = next(member for member in members if not member.has_pieces)
         length = rows[0].packed.length
         raise BadArgumentError(
             f"the mixture has packed rows, {rows[0].name!r}, and samples, {other.name!r}; name "
@@ -155,7 +155,7 @@ def only_rows(members: Sequence[ServedDataset | ServedRows]) -> list[ServedRows]
             "none",
             field="mixture.datasets",
         )
-    return rows
+    return ServedRowMixture(rows, spec, skips)
 
 
 def _packed_alike(members: Sequence[ServedRows], documents: Readable) -> PackedColumns:

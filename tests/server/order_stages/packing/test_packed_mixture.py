@@ -37,8 +37,8 @@ from headrace.order.packing import (
     pass_packing_key,
     shared_groups,
 )
+from headrace.server.order_stages.packing.packed_rows import PackedFinder
 from headrace.server.plan.find_samples import Found
-from headrace.server.plan.packed_rows import PackedFinder
 from headrace.server.plan.planned_batches import ranges_of
 
 _Row = tuple[int, list[tuple[int, ...]]]

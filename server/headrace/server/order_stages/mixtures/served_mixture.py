@@ -29,13 +29,17 @@ from headrace.server.cache.block_cache import BlockCache
 from headrace.server.cache.joined_sources import split_by
 from headrace.server.cache.readers import WholeBlocks
 from headrace.server.datasets.class_messages import class_counts
-from headrace.server.datasets.common_columns import SAMPLE_PAIRS, DatasetColumns, agreed_columns
-from headrace.server.datasets.joined_datasets import JoinedDatasets
-from headrace.server.datasets.mixture_blocks import JoinedBlocks
 from headrace.server.datasets.served import MOST_LOOKED_UP, Part
 from headrace.server.datasets.served_dataset import Retirement, ServedDataset
 from headrace.server.layout.block_layout import BlockLayout, block_layout
 from headrace.server.layout.wire_columns import WireColumn
+from headrace.server.order_stages.mixtures.common_columns import (
+    SAMPLE_PAIRS,
+    DatasetColumns,
+    agreed_columns,
+)
+from headrace.server.order_stages.mixtures.joined_datasets import JoinedDatasets
+from headrace.server.order_stages.mixtures.mixture_blocks import JoinedBlocks
 from headrace.server.plan.find_samples import Finder
 from headrace.server.plan.job_windows import JobWindows, joined_windows
 from headrace.server.plan.plain_finder import PlainFinder, table_bytes

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headrace.server.datasets.joined_datasets import JoinedDatasets
+from headrace.server.order_stages.mixtures.joined_datasets import JoinedDatasets
 from headrace.storage import OpenDataset, open_dataset
 from support.datasets import small_table, write_dataset
 

@@ -10,13 +10,8 @@ import numpy as np
 from headrace.errors import BadArgumentError
 from headrace.order import Batching, Choice, MixtureDataset, MixtureSpec, OrderSpec, Schedule
 from headrace.order.mixture.schedule import PIECE_SAMPLES
+from headrace.server.plan.list_limits import MAX_DATASETS
 from headrace.v1 import shard_service_pb2 as pb
-
-# The first message of a stream names all of them, with about 100 bytes each.
-MAX_DATASETS = 10_000
-
-MAX_PIECES = 4096
-"""The most pieces of a schedule: 16 linear stretches."""
 
 # What a piece costs when a batch comes to it, some milliseconds, is spread over its samples: 1,000
 # pieces of one sample each took a server three seconds for 20 batches. Linear schedules are within

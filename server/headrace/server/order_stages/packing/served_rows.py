@@ -13,26 +13,25 @@ If the code differs, the code is wrong.
 
 from __future__ import annotations
 
-import functools
 import hashlib
-import threading
 from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING, Final, NoReturn
+from typing import Final, NoReturn
 
 import numpy as np
 
 from headrace.errors import BadArgumentError, DatasetNotFoundError, TokenDatasetChangedError
-from headrace.order import Order, OrderSpec, Skips
+from headrace.order import MixtureSpec, Order, OrderSpec, Skips
 from headrace.order.packing import PackedRows, Packing, packing_key
 from headrace.server.batch.batch_writer import BatchWriter
 from headrace.server.batch.compiled_rows import rows_writer
 from headrace.server.datasets.order_stage import OrderStage
-from headrace.server.datasets.served import Served
+from headrace.server.datasets.served import Member, Mixed, Served
+from headrace.server.datasets.served_dataset import ServedDataset
 from headrace.server.layout.block_layout import BlockLayout
 from headrace.server.layout.packed_columns import PackedColumns, packed_columns
 from headrace.server.layout.wire_columns import WireColumn
+from headrace.server.order_stages.packing.packed_rows import LoneRows, PackedFinder, fit, take
 from headrace.server.plan.compiled import walk
-from headrace.server.plan.packed_rows import LoneRows, PackedFinder, fit, take
 from headrace.server.plan.plain_finder import table_bytes
 from headrace.server.plan.recent import Recent
 from headrace.server.plan.stream_request import Readable
@@ -41,18 +40,18 @@ from headrace.storage import (
     RowTable,
     Store,
     StoredLengths,
-    open_store,
-    read_packing,
     read_row_counts,
 )
 from headrace.v1 import shard_service_pb2 as pb
 
-if TYPE_CHECKING:
-    from headrace.server.datasets.served_dataset import ServedDataset
-
 _DIGEST_BYTES = 16
 # The most open orders for a length; jobs with equal seeds share one.
 _MAX_ORDERS = 16
+# The most open rows of all datasets and lengths.
+_MAX_ROWS = 256
+
+
+MakeMixture = Callable[[Sequence[Member], MixtureSpec, Sequence[Skips | None]], Mixed]
 
 
 class PackedStage(OrderStage):
@@ -84,6 +83,7 @@ class ServedRows(PackedStage):
         pointer: The pointer to its tables for packing.
         table: The row counts for the length.
         store: The store of both.
+        opened: Opens the rows of other versions.
 
     Attributes:
         name: The name under which they are served.
@@ -97,8 +97,15 @@ class ServedRows(PackedStage):
     """
 
     def __init__(
-        self, base: ServedDataset, pointer: PackingPointer, table: RowTable, store: Store
+        self,
+        base: ServedDataset,
+        pointer: PackingPointer,
+        table: RowTable,
+        store: Store,
+        *,
+        opened: OpenRows,
     ) -> None:
+        self._opened = opened
         options = table.options
         self._base = base
         lengths = StoredLengths(store, pointer)
@@ -134,10 +141,15 @@ class ServedRows(PackedStage):
         )
         self._finders: Recent[PackedFinder] = Recent(_MAX_ORDERS)
 
-    @property
-    def rows_alone(self) -> tuple[ServedRows]:
-        """Return these."""
-        return (self,)
+    def mixed(
+        self, members: Sequence[Member], spec: MixtureSpec, skips: Sequence[Skips | None]
+    ) -> Mixed:
+        """Return the mixture of the rows of several datasets.
+
+        Raises:
+            BadArgumentError: Some are samples, or the rows differ in form.
+        """
+        return self._opened.mixed(members, spec, skips)
 
     @property
     def base(self) -> ServedDataset:
@@ -206,9 +218,9 @@ class ServedRows(PackedStage):
         own = self._base.dataset.fingerprint
         if fingerprint in {"", self.readable.fingerprint, own}:
             return self
-        for version, candidate in self._base.rows.versions(self.packed.length):
+        for version, candidate in versions_of(self._base, self.packed.length):
             if fingerprint in {candidate, version} and version != own:
-                return self._base.version(version).rows.get(self.packed.length)
+                return self._opened.get(self._base.version(version), self.packed.length)
         raise TokenDatasetChangedError(
             f"rows with the fingerprint {fingerprint[:100]} are requested, but {self.name!r} has "
             f"{self.readable.fingerprint}; the dataset, its lengths or the packing options have "
@@ -224,7 +236,7 @@ class ServedRows(PackedStage):
             HeadraceError: The store cannot be reached.
         """
         own = self.readable.fingerprint
-        found = [candidate for _, candidate in self._base.rows.versions(self.packed.length)]
+        found = [candidate for _, candidate in versions_of(self._base, self.packed.length)]
         return (own, *(each for each in found if each != own))
 
     def to_proto(self) -> pb.Dataset:
@@ -239,25 +251,18 @@ class ServedRows(PackedStage):
         return described
 
 
-class RowsOf:
-    """The rows of a dataset by their length, each opened once. Safe for several threads.
+class OpenRows:
+    """The rows of datasets by their length, each opened once. Safe for several threads.
 
     Args:
-        base: The dataset.
+        mixed: Makes mixtures of rows; see `Member.mixed`.
     """
 
-    def __init__(self, base: ServedDataset) -> None:
-        self._base = base
-        self._lock = threading.Lock()
-        self._lengths: StoredLengths | None = None
-        self._open: dict[int, ServedRows] = {}
+    def __init__(self, mixed: MakeMixture) -> None:
+        self.mixed = mixed
+        self._open: Recent[ServedRows] = Recent(_MAX_ROWS)
 
-    @functools.cached_property
-    def _store(self) -> Store | None:
-        config = self._base.config
-        return None if config is None else open_store(config.place[0], options=config.store)
-
-    def get(self, length: int) -> ServedRows:
+    def get(self, base: ServedDataset, length: int) -> ServedRows:
         """Return the rows of a length.
 
         Raises:
@@ -265,83 +270,39 @@ class RowsOf:
                 the lengths that have them.
             HeadraceError: The tables cannot be read.
         """
-        found = self.find(length)
-        if found is None:
-            pointer = self._pointer()
-            lengths = [] if pointer is None else [each.options.length for each in pointer.rows]
+        found = self._open.known((base, length))
+        if found is not None:
+            return found
+        pointer, store = base.tables.pointer(), base.tables.store
+        tables = () if pointer is None else pointer.rows
+        table = next((each for each in tables if each.options.length == length), None)
+        if pointer is None or table is None or store is None:
+            lengths = [each.options.length for each in tables]
             known = f"lengths {', '.join(map(str, lengths))} are" if lengths else "no length is"
             raise DatasetNotFoundError(
-                f"{known} stored for packing {self._base.name!r}; store {length} with `headrace "
+                f"{known} stored for packing {base.name!r}; store {length} with `headrace "
                 f"index URL --pack-length {length}`",
-                dataset=f"{self._base.name}:{length}",
+                dataset=f"{base.name}:{length}",
             )
-        return found
+        self._open.drop(lambda rows: rows.base.retirement.why is not None)
+        # Without the lock, because the store may be slow, and other datasets have other stores.
+        made = ServedRows(base, pointer, table, store, opened=self)
+        return self._open.get((base, length), lambda: made)
 
-    def find(self, length: int) -> ServedRows | None:
-        """Return the rows of a length; None if the tables for packing are not stored for it.
 
-        Raises:
-            HeadraceError: The tables cannot be read.
-        """
-        with self._lock:
-            found = self._open.get(length)
-            if found is None:
-                pointer = self._pointer()
-                tables = () if pointer is None else pointer.rows
-                for table in tables:
-                    if table.options.length == length:
-                        assert pointer is not None
-                        assert self._store is not None
-                        found = ServedRows(self._base, pointer, table, self._store)
-                        self._open[length] = found
-        return found
+def versions_of(base: ServedDataset, length: int) -> Iterator[tuple[str, str]]:
+    """Yield the versions that have rows of a length, and the fingerprints of these rows.
 
-    def versions(self, length: int) -> Iterator[tuple[str, str]]:
-        """Yield the versions that have rows of a length, and the fingerprints of these rows.
-
-        Raises:
-            HeadraceError: The store cannot be reached.
-        """
-        versions = self._base.versions
-        if versions is None or self._store is None:
-            return
-        for version in versions.candidates():
-            pointer = read_packing(self._store, version)
-            for table in () if pointer is None else pointer.rows:
-                if pointer is not None and table.options.length == length:
-                    yield version, rows_fingerprint(pointer, table)
-
-    def lengths(self, *, field: str) -> StoredLengths:
-        """Return the lengths of the dataset's samples.
-
-        Args:
-            field: What needs them, for the error.
-
-        Raises:
-            BadArgumentError: No lengths are stored.
-            HeadraceError: The lengths cannot be read.
-        """
-        with self._lock:
-            if self._lengths is None:
-                pointer = self._pointer()
-                if pointer is None or self._store is None:
-                    raise BadArgumentError(
-                        f"no lengths are stored for {self._base.name!r}, which {field} needs; "
-                        "store them with `headrace index URL --pack-length L`, with any L",
-                        field=field,
-                    )
-                self._lengths = StoredLengths(self._store, pointer)
-            return self._lengths
-
-    def close(self) -> None:
-        """Close the connections to the store."""
-        if "_store" in self.__dict__ and self._store is not None:
-            self._store.close()
-
-    def _pointer(self) -> PackingPointer | None:
-        if self._store is None:
-            return None
-        return read_packing(self._store, self._base.dataset.fingerprint)
+    Raises:
+        HeadraceError: The store cannot be reached.
+    """
+    if base.versions is None:
+        return
+    for version in base.versions.candidates():
+        pointer = base.tables.pointer(version)
+        for table in () if pointer is None else pointer.rows:
+            if pointer is not None and table.options.length == length:
+                yield version, rows_fingerprint(pointer, table)
 
 
 def rows_fingerprint(pointer: PackingPointer, table: RowTable) -> str:
@@ -362,26 +323,10 @@ def rows_fingerprint(pointer: PackingPointer, table: RowTable) -> str:
     return hashed.hexdigest()
 
 
-def split_name(name: str) -> tuple[str, int] | None:
-    """Return the dataset's name and the length of rows, if a name has both."""
-    base, _, length = name.rpartition(":")
-    if not base or not length.isascii() or not length.isdecimal() or len(length) > _MOST_DIGITS:
-        return None
-    return base, int(length)
+def length_of(text: str) -> int | None:
+    """Return the length of rows that the end of a name states, if it does."""
+    is_length = text.isascii() and text.isdecimal() and len(text) <= _MOST_DIGITS
+    return int(text) if is_length else None
 
 
 _MOST_DIGITS = 7
-
-
-def refuse_by_id(served: ServedDataset | ServedRows) -> None:
-    """Refuse to read rows by id, because they differ from epoch to epoch.
-
-    Raises:
-        BadArgumentError: Rows are requested.
-    """
-    if served.has_pieces:
-        raise BadArgumentError(
-            f"the rows of {served.name!r} differ from epoch to epoch, so they have no ids; ask "
-            f"{served.base.name!r} for its documents",
-            field="dataset",
-        )
