@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
+import numpy as np
 
 from headrace.cli.options.shared import fingerprint_option, missing_as_null_option
 from headrace.cli.show.picture_files import write_grid, write_page
@@ -18,11 +19,12 @@ from headrace.cli.show.pictures import Sample, has_pillow, picture, picture_colu
 from headrace.cli.show.python_values import python_value
 from headrace.cli.show.terminal_images import image_protocol, sequence
 from headrace.cli.show.texts import column_forms, printable, value_text
+from headrace.errors import ColumnNotFoundError
+from headrace.storage import OpenDataset, SourceOptions, open_dataset
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from headrace.storage import OpenDataset
 
 _FILE = click.Path(dir_okay=False, path_type=Path)
 _SIDE = 160
@@ -86,11 +88,6 @@ def command(
     headrace cat s3://bucket/flights --ids 0,100-104
     headrace cat s3://bucket/photos --limit 100 --html photos.html --png photos.png
     """
-    from headrace.storage import (  # noqa: PLC0415 - needs the [storage] extra
-        SourceOptions,
-        open_dataset,
-    )
-
     options = SourceOptions(missing_as_null=missing_as_null)
     with open_dataset(url, fingerprint=fingerprint, source_options=options) as dataset:
         chosen = (
@@ -140,9 +137,6 @@ def parse_ids(text: str, *, count: int) -> list[int]:
 
 
 def _sample(dataset: OpenDataset, sample: int, names: list[str]) -> dict[str, object]:
-    import numpy as np  # noqa: PLC0415
-
-    from headrace.errors import ColumnNotFoundError  # noqa: PLC0415
 
     blocks, offsets = dataset.locate(np.array([sample], np.int64))
     row = dataset.read_block(int(blocks[0])).slice(int(offsets[0]), 1)

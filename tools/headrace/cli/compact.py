@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import json
 from dataclasses import asdict
-from typing import TYPE_CHECKING, cast
+from typing import cast
 
 import click
 
 from headrace.cli.options.types import SIZE
 from headrace.cli.show.progress import compact_progress
 from headrace.cli.show.texts import counted, size
-
-if TYPE_CHECKING:
-    from headrace.storage import CompactReport, Compression
+from headrace.storage import CompactOptions, CompactReport, Compression, compact, open_store
 
 
 @click.command(name="compact")
@@ -67,12 +65,6 @@ def command(
     headrace compact s3://bucket/flights
     headrace compact s3://bucket/flights --shard-bytes 256MiB --compression zstd
     """
-    from headrace.storage import (  # noqa: PLC0415 - needs the [storage] extra
-        CompactOptions,
-        compact,
-        open_store,
-    )
-
     options = CompactOptions(
         shard_bytes=shard_bytes,
         block_bytes=block_bytes,

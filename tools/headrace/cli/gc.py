@@ -4,16 +4,13 @@ from __future__ import annotations
 
 import json
 import time
-from typing import TYPE_CHECKING
 
 import click
 
 from headrace.cli.options.types import DURATION
 from headrace.cli.show.progress import count_progress
 from headrace.cli.show.texts import counted, size
-
-if TYPE_CHECKING:
-    from headrace.storage import GarbagePlan
+from headrace.storage import GarbagePlan, collect_garbage, open_store, plan_gc
 
 
 @click.command(name="gc")
@@ -48,12 +45,6 @@ def command(*, url: str, keep: int, older_than: float, dry_run: bool, as_json: b
     headrace gc s3://bucket/flights --dry-run
     headrace gc s3://bucket/flights --keep 3 --older-than 7d
     """
-    from headrace.storage import (  # noqa: PLC0415 - needs the [storage] extra
-        collect_garbage,
-        open_store,
-        plan_gc,
-    )
-
     store = open_store(url)
     try:
         plan = plan_gc(store, keep=keep, older_than_s=older_than, now_s=time.time())

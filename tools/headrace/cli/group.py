@@ -5,11 +5,15 @@ Exit codes: 0 success; 1 failure; 2 wrong command line; 130 interrupted.
 
 from __future__ import annotations
 
+import ast
 import difflib
 import os
 import sys
 from collections.abc import Sequence
 from importlib.metadata import EntryPoint, entry_points, version
+from importlib.util import find_spec
+from pathlib import Path
+from typing import cast
 
 import click
 
@@ -39,35 +43,23 @@ _EXTRA_OF_PACKAGE = {
 }
 
 
-class _AbsentCommand(click.Command):
-    """A command whose packages are missing: help lists it, and a call raises the error."""
-
-    def __init__(self, name: str, error: ModuleNotFoundError) -> None:
-        super().__init__(name, short_help=f"(pip install 'headrace[{_extra(error)}]')")
-        self._error = error
-
-    def make_context(self, *_: object, **__: object) -> click.Context:
-        raise self._error
-
-
 class _LazyGroup(click.Group):
     """A group whose commands are entry points: listed from metadata, imported one at a time."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         del ctx
-        return sorted(_commands())
+        return list(_commands())
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         del ctx
         found = _commands().get(cmd_name)
-        if found is None:
-            return None
-        try:
-            command = found.load()
-        except ModuleNotFoundError as error:
-            return _AbsentCommand(cmd_name, error)
-        assert isinstance(command, click.Command)
-        return command
+        return None if found is None else cast("click.Command", found.load())
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write what each command does, which its docstring says, without importing any."""
+        del ctx
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, _summary(found)) for name, found in _commands().items()])
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
@@ -99,6 +91,16 @@ def group(ctx: click.Context, *, debug: bool) -> None:
     headrace read localhost:50051 flights --batch-size 256
     """
     ctx.obj = debug
+
+
+def _summary(command: EntryPoint) -> str:
+    """Return the first sentence of a command's docstring; empty if it is no function."""
+    spec = find_spec(command.module)
+    source = "" if spec is None or spec.origin is None else Path(spec.origin).read_text()
+    for node in ast.parse(source).body:
+        if isinstance(node, ast.FunctionDef) and node.name == command.attr:
+            return " ".join((ast.get_docstring(node) or "").partition(".")[0].split()) + "."
+    return ""
 
 
 def _one_line(text: str) -> str:
@@ -153,7 +155,8 @@ def _message_and_code(error: Exception, arguments: Sequence[str]) -> tuple[str, 
 
 
 def _commands() -> dict[str, EntryPoint]:
-    return {found.name: found for found in entry_points(group="headrace.commands")}
+    found = sorted(entry_points(group="headrace.commands"), key=lambda each: each.name)
+    return {each.name: each for each in found}
 
 
 def _usage_message(error: click.ClickException) -> str:

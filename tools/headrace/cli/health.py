@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import click
+import grpc
+from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from headrace.cli.options.access import access_options
 from headrace.cli.options.shared import timeout_option
 from headrace.cli.options.types import TARGET
+from headrace.client import Access
+from headrace.client.servers.endpoints import Endpoint
+from headrace.client.servers.status import error_from_call
+from headrace.client.servers.wrong_protocol import explained
 from headrace.errors import DatasetNotFoundError
-
-if TYPE_CHECKING:
-    from headrace.client import Access
 
 
 @click.command(name="health")
@@ -43,13 +44,6 @@ def command(
     headrace health localhost:50052 --service /live
     headrace health unix:/run/headrace/health.sock
     """
-    import grpc  # noqa: PLC0415 - a command loads what it needs when it is called
-    from grpc_health.v1 import health_pb2, health_pb2_grpc  # noqa: PLC0415
-
-    from headrace.client.servers.endpoints import Endpoint  # noqa: PLC0415
-    from headrace.client.servers.status import error_from_call  # noqa: PLC0415
-    from headrace.client.servers.wrong_protocol import explained  # noqa: PLC0415
-
     with access.open_channel(target) as channel:
         try:
             answer = health_pb2_grpc.HealthStub(channel).Check(

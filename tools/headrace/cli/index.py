@@ -14,6 +14,7 @@ from headrace.cli.options.shared import missing_as_null_option
 from headrace.cli.show.progress import shard_progress
 from headrace.cli.show.texts import size
 from headrace.cli.stored.row_counter import row_counter
+from headrace.storage import RowOptions, SourceOptions, index_packing, load_tokenizer, store_index
 
 
 @click.command(name="index", cls=ObjectCommand)
@@ -105,10 +106,6 @@ def command(
 
 
 def _store_index(source: str, url: str, options: dict[str, Any], *, as_json: bool) -> None:
-    from headrace.storage import (  # noqa: PLC0415 - needs the [storage] extra
-        SourceOptions,
-        store_index,
-    )
 
     with shard_progress("reading files") as progress:
         pointer = store_index(
@@ -136,12 +133,6 @@ def _store_packing(
     *,
     as_json: bool,
 ) -> None:
-    from headrace.storage import (  # noqa: PLC0415 - needs the [storage] extra
-        RowOptions,
-        SourceOptions,
-        index_packing,
-        load_tokenizer,
-    )
 
     if packing["alike"] and not packing["column"]:
         raise click.UsageError("--alike needs --column, the column of documents")

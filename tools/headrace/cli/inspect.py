@@ -5,17 +5,23 @@ from __future__ import annotations
 import json
 from contextlib import closing
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
 from headrace.arguments import split_source
 from headrace.cli.options.shared import fingerprint_option, missing_as_null_option, where_option
 from headrace.cli.show.texts import column_forms, counted, size
-
-if TYPE_CHECKING:
-    from headrace.storage import OpenDataset
-
+from headrace.cli.stored.shard_tables import kept_of
+from headrace.storage import (
+    OpenDataset,
+    SourceOptions,
+    classes_of,
+    list_versions,
+    open_dataset,
+    open_store,
+    read_packing,
+)
 
 _MOST_SHOWN = 20  # classes; two lines of a terminal
 
@@ -35,13 +41,6 @@ def command(
     headrace inspect s3://bucket/flights
     headrace inspect s3://bucket/flights --where "origin = 'JFK'"
     """
-    from headrace.cli.stored.shard_tables import kept_of  # noqa: PLC0415
-    from headrace.storage import (  # noqa: PLC0415 - needs the [storage] extra
-        SourceOptions,
-        list_versions,
-        open_dataset,
-    )
-
     versions = [asdict(version) for version in list_versions(url)]
     options = SourceOptions(missing_as_null=missing_as_null)
     with open_dataset(url, fingerprint=fingerprint, source_options=options) as dataset:
@@ -74,7 +73,6 @@ def _facts(url: str, dataset: OpenDataset) -> dict[str, object]:
 
 
 def _columns(dataset: OpenDataset) -> list[dict[str, object]]:
-    from headrace.storage import classes_of  # noqa: PLC0415 - needs the [storage] extra
 
     forms = column_forms(dataset.schema)
     return [
@@ -91,8 +89,6 @@ def _columns(dataset: OpenDataset) -> list[dict[str, object]]:
 
 def _packed(url: str, dataset: OpenDataset) -> list[dict[str, Any]]:
     """Return the packed rows of a dataset, by length."""
-    from headrace.storage import open_store, read_packing  # noqa: PLC0415 - as above
-
     with closing(open_store(split_source(url)[0])) as store:
         pointer = read_packing(store, dataset.fingerprint)
     if pointer is None:

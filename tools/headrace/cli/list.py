@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
 
 import click
+import grpc
 
 from headrace.cli.options.access import access_options
 from headrace.cli.options.shared import timeout_option
 from headrace.cli.options.types import TARGET
 from headrace.cli.show.texts import counted, size
-
-if TYPE_CHECKING:
-    from headrace.client import Access
-    from headrace.v1.shard_service_pb2 import Dataset
+from headrace.client import Access
+from headrace.client.servers.endpoints import Endpoint
+from headrace.client.servers.status import error_from_call
+from headrace.client.servers.wrong_protocol import explained
+from headrace.v1 import shard_service_pb2 as pb
+from headrace.v1 import shard_service_pb2_grpc as rpc
+from headrace.v1.shard_service_pb2 import Dataset
 
 
 @click.command(name="list")
@@ -45,13 +48,6 @@ def command(
 
 
 def _datasets(target: str, access: Access, timeout_s: float) -> Iterator[Dataset]:
-    import grpc  # noqa: PLC0415 - a command loads what it needs when it is called
-
-    from headrace.client.servers.endpoints import Endpoint  # noqa: PLC0415
-    from headrace.client.servers.status import error_from_call  # noqa: PLC0415
-    from headrace.client.servers.wrong_protocol import explained  # noqa: PLC0415
-    from headrace.v1 import shard_service_pb2 as pb  # noqa: PLC0415
-    from headrace.v1 import shard_service_pb2_grpc as rpc  # noqa: PLC0415
 
     request = pb.ListDatasetsRequest()
     with access.open_channel(target) as channel:

@@ -6,9 +6,10 @@ import json
 import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
+import numpy as np
+from numpy.typing import NDArray
 
 from headrace.cli.options.objects import ObjectCommand
 from headrace.cli.options.shared import (
@@ -19,14 +20,25 @@ from headrace.cli.options.shared import (
 )
 from headrace.cli.options.types import WEIGHTED_URL
 from headrace.cli.stored.shard_tables import Tables, read_tables
+from headrace.client import Order, Sharding
 from headrace.errors import TokenDatasetChangedError
-
-if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
-
-    from headrace.client import Order, Sharding
-    from headrace.order import AnyOrder, EpochPlan, MixtureSpec, OrderSpec, RankBatch
+from headrace.order import (
+    AnyOrder,
+    Batching,
+    EndMode,
+    EpochPlan,
+    KeptMixtureOrder,
+    KeptOrder,
+    MixtureDataset,
+    MixtureOrder,
+    MixtureSpec,
+    OrderSpec,
+    RankBatch,
+    batch_sample_ids,
+    dump_mixture,
+    find_rows,
+    load_mixture,
+)
 
 _WeightedUrl = tuple[str, float | None]
 _Ids = list[int] | list[str]
@@ -135,14 +147,6 @@ def command(
     headrace order s3://bucket/web=0.7 s3://bucket/books=0.3 --global-batch-size 256
     headrace order s3://bucket/flights --global-batch-size 256 --world-size 8 --find 17,90210
     """
-    from headrace.order import (  # noqa: PLC0415 - a command loads its layers when it is called
-        EndMode,
-        EpochPlan,
-        KeptMixtureOrder,
-        MixtureOrder,
-        dump_mixture,
-    )
-
     spec = order.spec(seed=seed, shuffle=shuffle, unit=global_batch_size)
     replication = sharding.replication
     text = None
@@ -201,8 +205,6 @@ def _found_lines(
     as_json: bool,
 ) -> Iterator[str]:
     """Yield a line for each position of the samples, and for each sample without a position."""
-    from headrace.order import find_rows  # noqa: PLC0415
-
     names = wanted.split(",")
     world_size, replication = ranks
     found = order.find_each(epoch, _sample_ids(order, names))
@@ -225,10 +227,6 @@ def _found_lines(
 
 def _sample_ids(order: AnyOrder, names: Sequence[str]) -> NDArray[np.int64]:
     """Return the ids in the order of sample ids in the printed form."""
-    import numpy as np  # noqa: PLC0415
-
-    from headrace.order import KeptMixtureOrder, KeptOrder, MixtureOrder  # noqa: PLC0415
-
     is_mixture = isinstance(order, MixtureOrder | KeptMixtureOrder)
     pattern = r"(\d+):(\d+)" if is_mixture else r"()(\d+)"
     matches = [re.fullmatch(pattern, name.strip()) for name in names]
@@ -270,12 +268,6 @@ def _open_order(
     batching: str,
     mixture: str | None,
 ) -> AnyOrder:
-    from headrace.order import (  # noqa: PLC0415
-        Batching,
-        MixtureDataset,
-        MixtureSpec,
-        load_mixture,
-    )
 
     if mixture is not None:
         loaded = load_mixture(mixture)
@@ -306,11 +298,6 @@ def _check_fingerprints(mixture: MixtureSpec, found: Sequence[str]) -> None:
 
 
 def _ids(order: AnyOrder, epoch: int, batch: RankBatch) -> _Ids:
-    from headrace.order import (  # noqa: PLC0415
-        KeptMixtureOrder,
-        MixtureOrder,
-        batch_sample_ids,
-    )
 
     ids = batch_sample_ids(order, epoch, batch)
     if not isinstance(order, MixtureOrder | KeptMixtureOrder):

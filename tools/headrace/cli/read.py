@@ -6,9 +6,10 @@ import base64
 import json
 from dataclasses import dataclass, replace
 from itertools import islice
-from typing import TYPE_CHECKING, TextIO, cast
+from typing import TextIO, cast
 
 import click
+import numpy as np
 
 from headrace.cli.options.access import access_options
 from headrace.cli.options.objects import ObjectCommand
@@ -20,19 +21,21 @@ from headrace.cli.options.shared import (
     where_option,
 )
 from headrace.cli.options.types import NOT_NEGATIVE, TARGET
+from headrace.client import (
+    Access,
+    BatchEvent,
+    BatchReader,
+    Deadlines,
+    Mixture,
+    Order,
+    Place,
+    ReadOptions,
+    Sharding,
+    read_mixture,
+)
+from headrace.client.options.deal import deal_of
 from headrace.errors import TokenMalformedError
-
-if TYPE_CHECKING:
-    from headrace.client import (
-        Access,
-        BatchEvent,
-        Mixture,
-        Order,
-        Place,
-        ReadOptions,
-        Sharding,
-    )
-    from headrace.order import OrderSpec
+from headrace.order import EndMode, OrderSpec, decode_token
 
 
 @click.command(name="read", cls=ObjectCommand)
@@ -115,10 +118,6 @@ def command(
     headrace read localhost:50051 flights --where "origin = 'JFK' and month <= 6"
     headrace read localhost:50051 --mixture mixture.json --ids
     """
-    import numpy as np  # noqa: PLC0415 - a command loads its layers when it is called
-
-    from headrace.client import BatchEvent, BatchReader, Deadlines, read_mixture  # noqa: PLC0415
-
     size = sharding.global_batch_size or batch_size * max(1, world_size // sharding.replication)
     start = _Start(epoch, position, order.spec(seed=seed, shuffle=shuffle, unit=size), size)
     if token is not None:
@@ -164,13 +163,11 @@ class _Start:
     token: bytes | None = None
 
     def place(self) -> Place:
-        from headrace.client import Place  # noqa: PLC0415
 
         return Place(self.epoch, self.position, self.token)
 
 
 def _start_after(text: str, global_batch_size: int | None) -> _Start:
-    from headrace.order import decode_token  # noqa: PLC0415
 
     token = _token_bytes(text)
     content = decode_token(token)
@@ -189,9 +186,6 @@ def _read_options(
     columns: str | None,
     ids: bool,
 ) -> ReadOptions:
-    from headrace.client import ReadOptions  # noqa: PLC0415
-    from headrace.client.options.deal import deal_of  # noqa: PLC0415
-    from headrace.order import EndMode  # noqa: PLC0415
 
     rank, world_size = ranks
     return ReadOptions(

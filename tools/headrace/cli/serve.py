@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 
@@ -14,9 +13,15 @@ from headrace.cli.options.objects import ObjectCommand
 from headrace.cli.options.server_settings import server_options
 from headrace.cli.options.types import NAMED_URL
 from headrace.errors import ConfigurationError
-
-if TYPE_CHECKING:
-    from headrace.server import ServerConfig
+from headrace.server import (
+    ConfigSource,
+    ServerConfig,
+    check_config,
+    config_text,
+    ignored_variables,
+    serve,
+    start_logging,
+)
 
 
 def _named_urls(
@@ -64,12 +69,6 @@ def command(
     headrace serve flights=s3://bucket/flights digits=/data/digits --listen 0.0.0.0:50051
     headrace serve --config headrace.yaml --check-config
     """
-    from headrace.server import (  # noqa: PLC0415 - needs the [server] extra
-        ConfigSource,
-        serve,
-        start_logging,
-    )
-
     flags = {name: value for name, value in settings.items() if value is not None}
     source = ConfigSource(
         file=config_file,
@@ -97,8 +96,6 @@ def command(
 
 def _check(config: ServerConfig) -> int:
     """Print the settings, open everything that they name, and report errors."""
-    from headrace.server import check_config, config_text, ignored_variables  # noqa: PLC0415
-
     found = check_config(config)
     click.echo(config_text(config), nl=False)
     for name in ignored_variables(os.environ):

@@ -7,21 +7,18 @@ import json
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
+import numpy as np
+from numpy.typing import NDArray
 
 from headrace.cli.options.shared import missing_as_null_option, ramp_option, seed_option
 from headrace.cli.options.types import NOT_NEGATIVE, PICTURE, SIZE
 from headrace.cli.show.texts import size
-
-if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
-
-    from headrace.cli.stored.order_cost import OrderCost
-    from headrace.order import Order, OrderSpec
-    from headrace.storage import OpenDataset
+from headrace.cli.stored.labels import read_labels
+from headrace.cli.stored.order_cost import OrderCost, order_cost
+from headrace.order import Order, OrderSpec, table_of
+from headrace.storage import OpenDataset, SourceOptions, open_dataset
 
 # Longer epochs are not measured label by label; this many samples take 3 s.
 _MAX_MEASURED = 1 << 25
@@ -117,10 +114,6 @@ def command(
     headrace shuffle s3://bucket/imagenet --label label
     headrace shuffle s3://bucket/imagenet --run-bytes 4MiB --shuffle-bytes 8GiB --picture o.png
     """
-    from headrace.cli.stored.order_cost import order_cost  # noqa: PLC0415 - needs NumPy
-    from headrace.order import OrderSpec  # noqa: PLC0415
-    from headrace.storage import SourceOptions, open_dataset  # noqa: PLC0415
-
     options = SourceOptions(missing_as_null=missing_as_null)
     with open_dataset(url, source_options=options) as dataset:
         if not dataset.sample_count:
@@ -165,7 +158,6 @@ def command(
 
 
 def _labels(dataset: OpenDataset, column: str, *, max_bytes: int) -> NDArray[np.int64] | None:
-    from headrace.cli.stored.labels import read_labels  # noqa: PLC0415 - needs the [storage] extra
 
     if dataset.sample_count > _MAX_MEASURED:
         click.echo(
@@ -185,7 +177,6 @@ def _labels(dataset: OpenDataset, column: str, *, max_bytes: int) -> NDArray[np.
 
 
 def _order(dataset: OpenDataset, spec: OrderSpec) -> Order:
-    from headrace.order import Order, table_of  # noqa: PLC0415
 
     return Order(spec, table_of(dataset.stretches()))
 
@@ -235,7 +226,6 @@ def _draw(orders: Sequence[Order], path: Path) -> None:
     import matplotlib as mpl  # noqa: PLC0415 - only where a picture is wanted
 
     mpl.use("Agg")
-    import numpy as np  # noqa: PLC0415
     from matplotlib import pyplot as plt  # noqa: PLC0415
 
     figure, axes = plt.subplots(

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING
 
 import click
 
@@ -13,11 +13,20 @@ from headrace.arguments import split_source
 from headrace.cli.options.shared import fingerprint_option, missing_as_null_option
 from headrace.cli.show.progress import count_progress, shard_progress
 from headrace.cli.show.texts import counted
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from headrace.storage import Fault, OpenDataset, PackingFault, RepairReport, ShardCheck
+from headrace.storage import (
+    Fault,
+    OpenDataset,
+    PackingFault,
+    RepairReport,
+    ShardCheck,
+    SourceOptions,
+    open_dataset,
+    open_store,
+    repair_manifest,
+    verify_blocks,
+    verify_packing,
+    verify_shards,
+)
 
 
 @click.command(name="verify")
@@ -80,7 +89,6 @@ def command(
         raise click.UsageError("--shards needs --repair-manifest.")
     if repair_manifest:
         ctx.exit(_repair(url, patterns, as_json=as_json))
-    from headrace.storage import SourceOptions, open_dataset  # noqa: PLC0415 - [storage] extra
 
     options = SourceOptions(missing_as_null=missing_as_null)
     with open_dataset(url, fingerprint=fingerprint, source_options=options) as dataset:
@@ -105,7 +113,6 @@ class _Findings:
 
 
 def _verify(url: str, dataset: OpenDataset, *, threads: int, as_json: bool) -> int:
-    from headrace.storage import verify_blocks, verify_shards  # noqa: PLC0415 - [storage] extra
 
     found = _Findings(blocks=dataset.block_count)
 
@@ -161,7 +168,6 @@ def _summary(found: _Findings, total: int) -> Iterator[str]:
 
 
 def _packing_faults(url: str, dataset: OpenDataset) -> Iterator[PackingFault]:
-    from headrace.storage import open_store, verify_packing  # noqa: PLC0415 - as above
 
     with closing(open_store(split_source(url)[0])) as store:
         yield from verify_packing(store, dataset)
@@ -173,7 +179,6 @@ def _uneven_count(dataset: OpenDataset) -> int:
 
 
 def _repair(url: str, patterns: tuple[str, ...], *, as_json: bool) -> int:
-    from headrace.storage import open_store, repair_manifest  # noqa: PLC0415 - [storage] extra
 
     store = open_store(url)
     try:

@@ -5,14 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial, reduce, wraps
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 import click
 
+from headrace.client import Access, TlsConfig
 from headrace.errors import ConfigurationError
-
-if TYPE_CHECKING:
-    from headrace.client import Access
 
 _Result = TypeVar("_Result")
 
@@ -76,7 +74,6 @@ def _access(
     tls_key: Path | None,
     token_file: Path | None,
 ) -> Access:
-    from headrace.client import Access, TlsConfig  # noqa: PLC0415 - a command loads its layers
 
     config = None
     if tls or tls_ca or tls_cert or tls_key:

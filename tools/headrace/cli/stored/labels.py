@@ -6,16 +6,16 @@ import sys
 from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 import click
 import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from headrace.errors import BadArgumentError
-
-if TYPE_CHECKING:
-    from headrace.storage import OpenDataset
+from headrace.storage import OpenDataset
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -58,9 +58,6 @@ def read_labels(
         UsageError: There is no such column.
         BadArgumentError: Its values cannot be counted, such as lists.
     """
-    import pyarrow as pa  # noqa: PLC0415 - comes with [storage]
-    import pyarrow.compute as pc  # noqa: PLC0415
-
     if column not in dataset.schema.names:
         raise click.UsageError(
             f"--label: there is no column {column!r}; there are {', '.join(dataset.schema.names)}."

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from headrace.cli.stored.evenness import Evenness, measure
-
-if TYPE_CHECKING:
-    from headrace.order import Order
-    from headrace.storage import OpenDataset
+from headrace.order import Order
+from headrace.storage import OpenDataset
 
 _GIB: Final = 1 << 30
 

@@ -4,22 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import click
 
-if TYPE_CHECKING:
-    from headrace.order import (
-        Kept,
-        KeptMixtureOrder,
-        KeptOrder,
-        MixtureOrder,
-        MixtureSpec,
-        Order,
-        OrderSpec,
-        ShardTable,
-    )
-    from headrace.storage import OpenDataset
+from headrace.cli.show.progress import count_progress
+from headrace.order import (
+    Kept,
+    KeptMixtureOrder,
+    KeptOrder,
+    MixtureOrder,
+    MixtureSpec,
+    Order,
+    OrderSpec,
+    ShardTable,
+    mixture_order_of,
+    order_of,
+    table_of,
+)
+from headrace.storage import OpenDataset, SourceOptions, kept_bits, make_filter, open_dataset
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -38,14 +40,10 @@ class Tables:
 
     def order(self, spec: OrderSpec) -> Order | KeptOrder:
         """Return the order of the single dataset."""
-        from headrace.order import order_of  # noqa: PLC0415
-
         return order_of(spec, self.tables[0], self.kept[0])
 
     def mixture(self, spec: MixtureSpec) -> MixtureOrder | KeptMixtureOrder:
         """Return the order of a mixture of all datasets."""
-        from headrace.order import mixture_order_of  # noqa: PLC0415
-
         return mixture_order_of(spec, self.tables, self.kept)
 
 
@@ -59,9 +57,6 @@ def read_tables(
         wheres: A filter for each dataset, empty for none; or an empty list for no filters.
         missing_as_null: Whether files may lack columns, as `SourceOptions` has it.
     """
-    from headrace.order import table_of  # noqa: PLC0415
-    from headrace.storage import SourceOptions, open_dataset  # noqa: PLC0415 - needs the [storage] extra
-
     options = SourceOptions(missing_as_null=missing_as_null)
     found = Tables([], [], [])
     for url, where in zip(urls, wheres or [""] * len(urls), strict=True):
@@ -81,10 +76,6 @@ def kept_of(dataset: OpenDataset, where: str) -> Kept:
         BadArgumentError: The filter cannot be parsed.
         UsageError: The filter keeps nothing.
     """
-    from headrace.cli.show.progress import count_progress  # noqa: PLC0415
-    from headrace.order import Kept  # noqa: PLC0415
-    from headrace.storage import kept_bits, make_filter  # noqa: PLC0415
-
     filtered = make_filter(where, dataset.schema)
     with count_progress("filtering", total=dataset.sample_count, unit="samples") as progress:
         kept = Kept(kept_bits(dataset, filtered, progress=progress), dataset.sample_count)
