@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
@@ -25,16 +25,21 @@ from headrace.cli.show.progress import swarm_progress
 from headrace.cli.swarm.faults import CutType, PauseType, RescaleType, ShareType
 from headrace.cli.swarm.plan import Options, expected_orders, fetch_datasets, swarm_spec
 from headrace.cli.swarm.report import LoadReport
-
-if TYPE_CHECKING:
-    from headrace.loadtest import (
-        Cut,
-        FaultyProxy,
-        Kill,
-        Progress,
-        Summary,
-        SwarmSpec,
-    )
+from headrace.loadtest import (
+    Cut,
+    FaultyProxy,
+    Kill,
+    Mark,
+    Progress,
+    Summary,
+    SwarmSpec,
+    check_tokens,
+    draw,
+    prove,
+    run_faults,
+    run_swarm,
+    summarise,
+)
 
 
 @click.command(name="loadtest", cls=ObjectCommand)
@@ -190,17 +195,6 @@ def command(**given: Any) -> int:
         --manifest s3://bucket/books
     headrace loadtest localhost:50051 flights --kill 4711 --restart 'headrace serve …' --every 5
     """
-    from headrace.loadtest import (  # noqa: PLC0415 - a command loads its layers when it is called
-        Kill,
-        Mark,
-        check_tokens,
-        draw,
-        prove,
-        run_faults,
-        run_swarm,
-        summarise,
-    )
-
     options = Options(**given)
     datasets = fetch_datasets(options)
     spec = swarm_spec(options, datasets)
@@ -253,7 +247,6 @@ class _Progress:
 
 @contextmanager
 def _proxied(spec: SwarmSpec, cuts: Sequence[Cut]) -> Iterator[tuple[SwarmSpec, list[FaultyProxy]]]:
-    from headrace.loadtest import FaultyProxy  # noqa: PLC0415
 
     if not cuts:
         yield spec, []

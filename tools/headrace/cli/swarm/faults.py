@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
-if TYPE_CHECKING:
-    from headrace.loadtest import Cut, CutKind, Pause, Rescale
+from headrace.loadtest import Cut, CutKind, Pause, Rescale
 
 _SHARE = r"@(?P<share>\d+(?:\.\d+)?)%"
 _PERCENT = re.compile(r"(?P<share>\d+(?:\.\d+)?)%")
@@ -29,7 +28,6 @@ class RescaleType(click.ParamType[Any]):
         self, value: object, param: click.Parameter | None, ctx: click.Context | None
     ) -> tuple[int, Rescale]:
         del param, ctx
-        from headrace.loadtest import Rescale  # noqa: PLC0415 - a command loads its layers late
 
         match = _match(self, _RESCALE, value, "8:6@50%, from 8 ranks to 6 after half of the steps")
         return int(match["old"]), Rescale(int(match["new"]), float(match["share"]) / 100)
@@ -44,7 +42,6 @@ class PauseType(click.ParamType[Any]):
         self, value: object, param: click.Parameter | None, ctx: click.Context | None
     ) -> Pause:
         del param, ctx
-        from headrace.loadtest import Pause  # noqa: PLC0415
 
         match = _match(
             self, _PAUSE, value, "3:10@25%, rank 3 pauses 10 s after a quarter of the steps"
@@ -79,7 +76,6 @@ class CutType(click.ParamType[Any]):
         self, value: object, param: click.Parameter | None, ctx: click.Context | None
     ) -> Cut:
         del param, ctx
-        from headrace.loadtest import Cut  # noqa: PLC0415
 
         match = _match(
             self,

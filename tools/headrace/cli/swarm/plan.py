@@ -8,18 +8,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 import click
 
 from headrace.cli.options.shared import utf8_text
+from headrace.client import Access, Deadlines, Mixture, Order, fetch_dataset, read_mixture
 from headrace.errors import TokenDatasetChangedError
-
-if TYPE_CHECKING:
-    from headrace.client import Access, Mixture, Order
-    from headrace.loadtest import Cut, Pause, Rescale, SwarmSpec
-    from headrace.order import AnyOrder
-    from headrace.v1 import shard_service_pb2 as pb
+from headrace.loadtest import Cut, Pause, Rescale, SwarmSpec
+from headrace.order import AnyOrder, EndMode, epoch_positions
+from headrace.v1 import shard_service_pb2 as pb
 
 _PREFETCH_BYTES = 16 << 20  # per rank: a few batches
 _MAX_PREFETCH_BYTES = 1 << 30  # for all ranks: a small part of a test machine's memory
@@ -127,8 +125,6 @@ class ServedDatasets:
 
 def fetch_datasets(options: Options) -> ServedDatasets:
     """Ask the first server about the datasets to read."""
-    from headrace.client import Deadlines, fetch_dataset, read_mixture  # noqa: PLC0415
-
     mixture = None
     if options.mixture is not None:
         path = options.mixture
@@ -153,10 +149,6 @@ def fetch_datasets(options: Options) -> ServedDatasets:
 
 def swarm_spec(options: Options, served: ServedDatasets) -> SwarmSpec:
     """Return the swarm that the options describe."""
-    from headrace.client import Deadlines  # noqa: PLC0415
-    from headrace.loadtest import SwarmSpec  # noqa: PLC0415
-    from headrace.order import EndMode, epoch_positions  # noqa: PLC0415
-
     size = options.global_batch_size or options.batch_size * options.ranks
     trainers = options.ranks * options.jobs
     order = options.order.spec(seed=options.seed, shuffle=options.shuffle, unit=size)
@@ -198,7 +190,8 @@ def expected_orders(
     served: ServedDatasets, spec: SwarmSpec, urls: Sequence[str], *, missing_as_null: bool
 ) -> Sequence[AnyOrder]:
     """Return the order of each job, from the manifests and the columns that filters need."""
-    from headrace.cli.stored.shard_tables import read_tables  # noqa: PLC0415 - needs the [storage] extra
+    # Only this needs the [storage] extra.
+    from headrace.cli.stored.shard_tables import read_tables  # noqa: PLC0415
 
     if len(urls) != len(served.datasets):
         raise click.UsageError(

@@ -8,10 +8,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from headrace.loadtest import Proof, Summary, TokenCheck
+
 if TYPE_CHECKING:
     from rich.table import Table
-
-    from headrace.loadtest import Proof, Summary, TokenCheck
 
 
 @dataclass(frozen=True, slots=True)
