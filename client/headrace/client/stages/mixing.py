@@ -10,7 +10,7 @@ from headrace.arguments import number, text, whole_or_none
 from headrace.client.options.stage import COLUMN, Stage
 from headrace.order import images_title
 from headrace.v1 import images_pb2 as pb
-from headrace.v1.stages import image_stage
+from headrace.v1.image_stages import image_stage
 
 _CLASS_LIMIT = (1 << 16) + 1
 _LEAST_ALPHA, _GREATEST_ALPHA = 0.01, 100.0

@@ -23,7 +23,7 @@ from headrace.server.stages.images.recipe import MOST_TRANSFORMS
 from headrace.server.stream.stage_plugs import Asked, Facts, Mark, StageKind, StagePlug
 from headrace.server.telemetry.metrics import Metrics
 from headrace.v1 import images_pb2 as pb
-from headrace.v1.stages import image_stage
+from headrace.v1.image_stages import image_stage
 
 _MOST_CHANNELS = 64  # more than an image has
 _LIMITS = {
