@@ -18,18 +18,18 @@ AUGMENTATION_VERSION: Final = 1
 _DECODER_BYTES: Final = 4
 
 
-def images_title(steps: Iterable[tuple[int, bytes]], decoder: str = "") -> str:
+def images_title(stages: Iterable[tuple[int, bytes]], decoder: str = "") -> str:
     """Return what a token says about images; empty without image stages.
 
     Args:
-        steps: The stages that transform or mix images: the place of each in the request, and the
+        stages: Those that transform or mix images: the place of each in the request, and the
             bytes that stand for it in docs/order.md.
         decoder: The decoder's version; empty if nothing has been decoded yet.
     """
     hashed = hashlib.blake2b(digest_size=16, person=b"headrace-images")
     hashed.update(bytes([AUGMENTATION_VERSION]))
     count = 0
-    for place, content in steps:
+    for place, content in stages:
         hashed.update(place.to_bytes(4, "little") + len(content).to_bytes(4, "little") + content)
         count += 1
     if not count:
@@ -45,7 +45,7 @@ def split_images(transforms: str) -> tuple[str, str, str]:
     """Split what a token says about transforms.
 
     Returns:
-        The transforms without images; the digest of the image steps; the digest of the decoder.
+        The transforms without images; the digest of the stages of images; that of the decoder.
         Each is empty if there is none.
     """
     names = transforms.split(",") if transforms else []

@@ -1,4 +1,4 @@
-"""Tests of texts that a server tokenizes: packed into rows, or as a step.
+"""Tests of texts that a server tokenizes: packed into rows, or as a stage.
 
 How it could give wrong samples, hang or let somebody in, and what holds against each:
 

@@ -111,12 +111,12 @@ class Recipe:
             row: The row of the image in the batch.
         """
         frame = frame_of_size(height, width)
-        for place, step in (*self.geometry, *self.painting, *self.finish):
+        for place, transform in (*self.geometry, *self.painting, *self.finish):
             if isinstance(
-                step, RandomFlip | Resize | ResizeShorter | CenterCrop | RandomResizedCrop
+                transform, RandomFlip | Resize | ResizeShorter | CenterCrop | RandomResizedCrop
             ):
                 found = draws[place][row].tolist() if place in draws else []
-                frame = step.apply(frame, found)
+                frame = transform.apply(frame, found)
         return frame
 
     def make(
@@ -137,8 +137,8 @@ class Recipe:
             return found
 
         frame: Frame = frame_of(pixels)
-        for place, step in self.geometry:
-            frame = step.apply(frame, drawn(place))
+        for place, transform in self.geometry:
+            frame = transform.apply(frame, drawn(place))
         is_direct = self.table is None and not self.is_chw and not self.painting
         size = (self.height, self.width, self.channels)
         painted = out.view(np.uint8) if is_direct else np.empty(size, np.uint8)
