@@ -332,19 +332,8 @@ class Words(NamedTuple):
     field: str
 
 
-_WORDS = {
-    "filter": Words(
-        "the samples of the filter",
-        "all samples",
-        "use the where= of the token's run",
-        "where",
-    ),
-}
-
-
 def _check_stages(token: Token, wanted: Stages, order_words: Mapping[str, Words | None]) -> None:
     # What tokens say about stages of batches is compared with requests elsewhere.
-    order_words = {**_WORDS, **order_words}
     unknown = {name for name, _ in token.stages} - {*order_words, "transforms"}
     if unknown:
         raise TokenSpecChangedError(

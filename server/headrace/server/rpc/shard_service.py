@@ -19,6 +19,7 @@ from headrace.server.ring.rings import Rings, RingWish
 from headrace.server.shares import Share
 from headrace.server.stream.explain import explain
 from headrace.server.stream.find_samples import find_samples
+from headrace.server.stream.order_plugs import Asker
 from headrace.server.stream.parts import Parts
 from headrace.server.stream.schedule import Schedule
 from headrace.server.stream.stage_plugs import open_stages
@@ -58,15 +59,14 @@ class ShardService:
         self._streams = parts.streams
         self._pools = pools
         self._rings = rings
-        self._stages = open_stages(config, metrics)
-        self._catalog.derive = self._stages.derived
         self._rows = RowPool(config.stage_threads or allowed_processors())
         self._schedule = Schedule(config, cache=parts.cache, streams=parts.streams, rows=self._rows)
+        self._stages = open_stages(config, metrics, self._schedule)
+        self._catalog.derive = self._stages.derived
         self._calls = StreamCalls(parts, self._schedule, self._stages)
 
     def close(self) -> None:
         """Stop the threads that work for calls; all calls must have ended."""
-        self._calls.close()
         self._stages.close()
         self._rows.close()
 
@@ -100,7 +100,7 @@ class ShardService:
     def _get_dataset(self, request: pb.GetDatasetRequest, caller: Caller) -> pb.GetDatasetResponse:
         served = self._catalog.seen_by(caller).served(request.name).version(request.fingerprint)
         if request.where:
-            served = self._calls.filtered(served, request.where, caller, wait_s=_UNARY_WAIT_S)
+            served = self._stages.filtered(served, request.where, Asker(caller, _UNARY_WAIT_S))
         return pb.GetDatasetResponse(dataset=served.to_proto(), classes=served.classes)
 
     def _explain_batch(

@@ -8,11 +8,13 @@ from __future__ import annotations
 import importlib
 import pkgutil
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from graphlib import TopologicalSorter
-from typing import ClassVar, NamedTuple
+from typing import ClassVar, NamedTuple, Protocol
 
 from google.protobuf.message import Message
 
+from headrace.server.access.callers import Caller
 from headrace.server.datasets.catalog import Finding, Request
 from headrace.server.datasets.served import Member, Served
 from headrace.server.datasets.served_dataset import ServedDataset
@@ -34,11 +36,45 @@ class AskedOrder(NamedTuple):
     options: Sequence[Message]
 
 
+class Turns(Protocol):
+    """The turns of callers; each is held while something works."""
+
+    def setup_turn(self, caller: str) -> AbstractContextManager[object]:
+        """Wait for a turn to find and check what a caller asks for."""
+
+    def question_turn(self, caller: str) -> AbstractContextManager[object]:
+        """Wait for a turn to work longer for a caller."""
+
+
+class NoTurns:
+    """Turns of a server that one caller has to itself."""
+
+    def setup_turn(self, caller: str) -> AbstractContextManager[object]:
+        """Return at once."""
+        del caller
+        return nullcontext()
+
+    question_turn = setup_turn
+
+
+class Asker(NamedTuple):
+    """Who asks, and how long an answer may take.
+
+    Attributes:
+        caller: The caller.
+        wait_s: The most seconds to wait.
+    """
+
+    caller: Caller
+    wait_s: float
+
+
 class OrderPlug:
     """The stage of the order of one folder, on one server.
 
     Args:
         metrics: Where the folder adds its own.
+        turns: The turns of callers.
 
     Attributes:
         name: The name of the stage in tokens; unique.
@@ -48,6 +84,7 @@ class OrderPlug:
             with a request itself.
         limits: The greatest length of each list in its options, by its message and field.
         metrics: Where the folder adds its own.
+        turns: The turns of callers.
     """
 
     name: ClassVar[str]
@@ -58,8 +95,11 @@ class OrderPlug:
     )
     limits: ClassVar[Mapping[str, int]] = {}
 
-    def __init__(self, metrics: Metrics) -> None:
-        self.metrics = metrics
+    def __init__(self, metrics: Metrics, turns: Turns) -> None:
+        self.metrics, self.turns = metrics, turns
+
+    def close(self) -> None:
+        """Free what the stage uses; all calls have ended."""
 
     def reading(self, served: Served, asked: AskedOrder) -> Served:
         """Return what a request reads, behind the stage if the request or its token asks for it.
@@ -84,6 +124,17 @@ class OrderPlug:
         del request, finding
         return None
 
+    def filtered(self, member: Member, where: str, asker: Asker) -> ServedDataset | None:
+        """Return the part of a dataset that an expression keeps; None if this stage knows none.
+
+        It is called without a turn, because it may wait.
+
+        Raises:
+            HeadraceError: It cannot be applied, or not yet.
+        """
+        del member, where, asker
+        return None
+
     def derived(self, dataset: ServedDataset, suffix: str) -> Member | None:
         """Return what ``NAME:SUFFIX`` names; None if that is nothing of this stage.
 
@@ -94,11 +145,11 @@ class OrderPlug:
         return None
 
 
-def open_order_stages(metrics: Metrics) -> list[OrderPlug]:
+def open_order_stages(metrics: Metrics, turns: Turns) -> list[OrderPlug]:
     """Open all installed stages of the order; return them as samples pass them."""
     package = importlib.import_module(_FOLDERS)
     names = sorted(each.name for each in pkgutil.iter_modules(package.__path__) if each.ispkg)
     folders = [importlib.import_module(f"{_FOLDERS}.{name}") for name in names]
-    plugs = {folder.Plug.name: folder.Plug(metrics) for folder in folders}
+    plugs = {folder.Plug.name: folder.Plug(metrics, turns) for folder in folders}
     order = TopologicalSorter({name: plug.after for name, plug in plugs.items()}).static_order()
     return [plugs[name] for name in order if name in plugs]

@@ -26,7 +26,14 @@ from headrace.server.plan.list_limits import ListLimits
 from headrace.server.plan.stream_request import BatchesRequest
 from headrace.server.settings.server_config import ServerConfig
 from headrace.server.settings.stage_settings import StageSettings, stage_folders
-from headrace.server.stream.order_plugs import AskedOrder, OrderPlug, open_order_stages
+from headrace.server.stream.order_plugs import (
+    AskedOrder,
+    Asker,
+    NoTurns,
+    OrderPlug,
+    Turns,
+    open_order_stages,
+)
 from headrace.server.telemetry.metrics import Metrics
 
 MAX_STAGES = 64
@@ -180,8 +187,9 @@ class Stages:
 
     def close(self) -> None:
         """Close the plugs; all streams have ended."""
-        for plug in self._plugs:
-            plug.close()
+        closing = [*(plug.close for plug in self._orders), *(plug.close for plug in self._plugs)]
+        for close in closing:
+            close()
 
     def asked(self, messages: Sequence[AnyMessage]) -> tuple[Asked, ...]:
         """Return the stages that a request asks for.
@@ -224,6 +232,14 @@ class Stages:
         """Return what a stage of the order opens for a request; see `OrderPlug.opened`."""
         found = (plug.opened(request, finding) for plug in self._orders)
         return next((each for each in found if each is not None), None)
+
+    def filtered(self, member: Member, where: str, asker: Asker) -> ServedDataset:
+        """Return the part of a dataset that an expression keeps; see `OrderPlug.filtered`."""
+        found = (plug.filtered(member, where, asker) for plug in self._orders)
+        kept = next((each for each in found if each is not None), None)
+        if kept is None:
+            raise BadArgumentError("this server has no filters; leave where out", field="where")
+        return kept
 
     def derived(self, dataset: ServedDataset, suffix: str) -> Member | None:
         """Return what a stage of the order makes of a dataset; see `OrderPlug.derived`."""
@@ -306,8 +322,13 @@ def _check(found: str, own: Sequence[str], marks: Mapping[str, Mark]) -> None:
         mark.check(shared.get(name, ""))
 
 
-def open_stages(config: ServerConfig, metrics: Metrics) -> Stages:
+def open_stages(config: ServerConfig, metrics: Metrics, turns: Turns | None = None) -> Stages:
     """Open all installed stages.
+
+    Args:
+        config: The settings of the server.
+        metrics: Its metrics.
+        turns: The turns of its callers; None if nobody has to wait for others.
 
     Raises:
         ConfigurationError: A setting cannot be used.
@@ -318,7 +339,7 @@ def open_stages(config: ServerConfig, metrics: Metrics) -> Stages:
             plugs.append(folder.Plug(config, metrics))
             stack.callback(plugs[-1].close)
         stack.pop_all()
-    return Stages(plugs, open_order_stages(metrics))
+    return Stages(plugs, open_order_stages(metrics, turns or NoTurns()))
 
 
 def check_stages(config: ServerConfig) -> Iterator[str]:

@@ -34,13 +34,13 @@ from headrace.server.access.callers import Caller
 from headrace.server.batch.freed_memory import give_freed_memory_back
 from headrace.server.batch.targets import Outlet
 from headrace.server.datasets.catalog import Finding, Request, find, names_of
-from headrace.server.datasets.filters import Filters
 from headrace.server.datasets.served import Member, Served
 from headrace.server.datasets.served_dataset import ServedDataset
 from headrace.server.shares import Budget, Share
 from headrace.server.stream.batch_stream import BatchStream
 from headrace.server.stream.encode_thread import Messages, MessagesAhead
 from headrace.server.stream.open_streams import OpenStream
+from headrace.server.stream.order_plugs import Asker
 from headrace.server.stream.parts import Parts
 from headrace.server.stream.schedule import Schedule
 from headrace.server.stream.stage_plugs import Stages
@@ -135,12 +135,6 @@ class StreamCalls:
         self._schedule = schedule
         self._stages = stages
         self._shortages = ShortageWarnings()
-        self._filters = Filters(parse_turn=schedule.setup_turn, search_turn=schedule.question_turn)
-        self.filtered = self._filters.apply
-
-    def close(self) -> None:
-        """Stop the evaluation of filters; all calls must have ended."""
-        self._filters.close()
 
     def find(self, request: Request, caller: Caller, *, wait_s: float) -> Served:
         """Return the dataset or mixture that a request reads; see `catalog.find`.
@@ -157,7 +151,7 @@ class StreamCalls:
 
             def filtering(served: Member, where: str) -> ServedDataset:
                 turn.close()
-                found = self.filtered(served, where, caller, wait_s=wait_s)
+                found = self._stages.filtered(served, where, Asker(caller, wait_s))
                 turn.enter_context(take())
                 return found
 

@@ -33,7 +33,7 @@ from headrace.server.plan.stream_request import (
     start_of,
     wanted_order,
 )
-from headrace.server.stream.order_plugs import AskedOrder, OrderPlug
+from headrace.server.stream.order_plugs import AskedOrder, OrderPlug, Turns
 from headrace.server.telemetry.metrics import Metrics
 from headrace.v1 import shard_service_pb2 as pb
 
@@ -112,8 +112,8 @@ class Plug(OrderPlug):
     words = None
     after = ("skips",)
 
-    def __init__(self, metrics: Metrics) -> None:
-        super().__init__(metrics)
+    def __init__(self, metrics: Metrics, turns: Turns) -> None:
+        super().__init__(metrics, turns)
         self._finders: Recent[BucketFinder] = Recent(_MAX_FINDERS)
 
     def reading(self, served: Served, asked: AskedOrder) -> Served:

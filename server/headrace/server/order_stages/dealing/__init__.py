@@ -17,7 +17,7 @@ from headrace.server.plan.find_samples import Finder, Found
 from headrace.server.plan.ranks import Ranks
 from headrace.server.plan.recent import Recent
 from headrace.server.plan.stream_request import wanted_order
-from headrace.server.stream.order_plugs import AskedOrder, OrderPlug
+from headrace.server.stream.order_plugs import AskedOrder, OrderPlug, Turns
 from headrace.server.telemetry.metrics import Metrics
 from headrace.v1 import shard_service_pb2 as pb
 
@@ -83,8 +83,8 @@ class Plug(OrderPlug):
     name = "deal"
     after = ("skips", "buckets")
 
-    def __init__(self, metrics: Metrics) -> None:
-        super().__init__(metrics)
+    def __init__(self, metrics: Metrics, turns: Turns) -> None:
+        super().__init__(metrics, turns)
         self._dealers: Recent[Dealer] = Recent(_MAX_DEALERS)
 
     def reading(self, served: Served, asked: AskedOrder) -> Served:

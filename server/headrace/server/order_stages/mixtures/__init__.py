@@ -21,7 +21,7 @@ from headrace.server.plan.list_limits import MAX_DATASETS
 from headrace.server.plan.recent import Recent
 from headrace.server.plan.skip_lists import digest_of, mixture_skips
 from headrace.server.plan.stream_request import BatchesRequest, Words, wanted_order
-from headrace.server.stream.order_plugs import OrderPlug
+from headrace.server.stream.order_plugs import OrderPlug, Turns
 from headrace.server.telemetry.metrics import Metrics
 from headrace.v1 import shard_service_pb2 as pb
 
@@ -43,8 +43,8 @@ class Plug(OrderPlug):
         "mixture",
     )
 
-    def __init__(self, metrics: Metrics) -> None:
-        super().__init__(metrics)
+    def __init__(self, metrics: Metrics, turns: Turns) -> None:
+        super().__init__(metrics, turns)
         self._mixtures: Recent[Mixed] = Recent(_MAX_MIXTURES)
 
     def opened(self, request: Request, finding: Finding) -> Served | None:

@@ -6,7 +6,7 @@ from headrace.server.datasets.served import Member
 from headrace.server.datasets.served_dataset import ServedDataset
 from headrace.server.order_stages.packing.row_mixture import mix_rows
 from headrace.server.order_stages.packing.served_rows import OpenRows, length_of
-from headrace.server.stream.order_plugs import OrderPlug
+from headrace.server.stream.order_plugs import OrderPlug, Turns
 from headrace.server.telemetry.metrics import Metrics
 
 
@@ -15,8 +15,8 @@ class Plug(OrderPlug):
 
     name = "packing"
 
-    def __init__(self, metrics: Metrics) -> None:
-        super().__init__(metrics)
+    def __init__(self, metrics: Metrics, turns: Turns) -> None:
+        super().__init__(metrics, turns)
         self._rows = OpenRows(mix_rows)
 
     def derived(self, dataset: ServedDataset, suffix: str) -> Member | None:

@@ -20,7 +20,7 @@ from headrace.server.datasets.served import Served
 from headrace.server.plan.find_samples import Finder, Found, Range
 from headrace.server.plan.planned_batches import ascending_runs
 from headrace.server.plan.stream_request import Readable
-from headrace.server.stream.order_plugs import AskedOrder, OrderPlug
+from headrace.server.stream.order_plugs import AskedOrder, OrderPlug, Turns
 from headrace.server.telemetry.metrics import Metrics
 
 # What protoc would make of: message Even {}
@@ -104,8 +104,8 @@ class Plug(OrderPlug):
     after = ("skips",)
     options = EvenOptions
 
-    def __init__(self, metrics: Metrics) -> None:
-        super().__init__(metrics)
+    def __init__(self, metrics: Metrics, turns: Turns) -> None:
+        super().__init__(metrics, turns)
         self._halved = Counter("halved_total", "Requests.", registry=metrics.registry)
 
     def reading(self, served: Served, asked: AskedOrder) -> Served:

@@ -26,8 +26,8 @@ from headrace.order import Kept, KeptOrder, OrderSpec, decode_token, table_of
 from headrace.server import ServerConfig, start_server
 from headrace.server.access.callers import ANYBODY, Caller
 from headrace.server.cache.block_cache import BlockCache
-from headrace.server.datasets.filters import Filters
 from headrace.server.datasets.served_dataset import ServedDataset
+from headrace.server.order_stages.filters.filters import Filters
 from headrace.server.telemetry.metrics import Metrics
 from headrace.storage import Filter, kept_bits, make_filter, open_dataset
 from headrace.v1 import shard_service_pb2 as pb
@@ -321,7 +321,7 @@ def test_what_is_refused_or_repeated_is_not_parsed(
         parsed.append(where)
         return make_filter(where, schema)
 
-    monkeypatch.setattr("headrace.server.datasets.filters.make_filter", counting)
+    monkeypatch.setattr("headrace.server.order_stages.filters.filters.make_filter", counting)
     filters = Filters()
     with _slow(url, filters) as (slow, served):
         for number in (0, 1, 2, 3, 3, 3):
