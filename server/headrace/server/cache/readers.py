@@ -164,8 +164,9 @@ class Waiter:
         ahead.change(streams=1)
 
     def leave(self) -> None:
-        """Withdraw all prefetches; any thread may call this, once."""
+        """Withdraw all prefetches and announcements; any thread may call this, once."""
         self.gone = True
+        self._batches, self._foreseen, self._expected = deque([[]]), deque(), {}
         self.ahead.change(streams=-1, asked_bytes=-self.asked_bytes)
 
     def plan_batch(self, count: int = 1) -> None:

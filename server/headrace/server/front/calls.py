@@ -24,6 +24,7 @@ import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
+from traceback import clear_frames
 from typing import Protocol, TypeVar
 
 import grpc
@@ -184,6 +185,8 @@ class Call:
             work()
         except HeadraceError as error:
             self.fail(error)
+            # What ended the call may be kept, as by the stream that it ended; not what frames hold.
+            clear_frames(error.__traceback__)
         except Exception:  # noqa: BLE001 - the servicer's boundary
             _log.exception("%s failed; this is a bug of headrace", self.name)
             self._shared.failures.call_failed(InternalError.reason)

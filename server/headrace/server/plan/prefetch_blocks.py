@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from typing import TypeAlias
 
 import numpy as np
@@ -133,6 +133,14 @@ class Lookahead:
         if self._make_steps is not None and self._taken > 1:
             self._advance_steps(self._make_steps, followers[-1] if followers else planned)
         return [planned, *followers]
+
+    def close(self) -> None:
+        """Drop all plans, whose windows would be kept as long as this object."""
+        for held in (self._entries, self._foreseen, self._unasked):
+            held.clear()
+        if isinstance(self._plans, Generator):
+            self._plans.close()
+        self._plans, self._steps, self._make_steps = iter(()), None, None
 
     def _advance_steps(self, make: Callable[[], Ahead], last: PlannedBatch) -> None:
         if self._steps is None:

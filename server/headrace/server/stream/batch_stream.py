@@ -31,6 +31,7 @@ from collections import deque
 from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass
 from functools import partial
+from traceback import clear_frames
 from typing import Protocol
 
 import numpy as np
@@ -212,8 +213,8 @@ class BatchStream:
             yield self._framed(pb.ReadBatchesResponse(start=self._contents.start))
             yield from self._stood()
             yield from self._epochs()
-        except (_CancelledError, ClientGoneError):
-            return
+        except (_CancelledError, ClientGoneError) as error:
+            clear_frames(error.__traceback__)
         finally:
             self.close()
 
@@ -224,6 +225,7 @@ class BatchStream:
         self._is_closed = True
         if self._staged is not None:
             self._staged.close()
+        self._lookahead.close()
         self._blocks.leave(self._waiter)
 
     def _make_steps(self) -> Callable[[], Ahead] | None:
