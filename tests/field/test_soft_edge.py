@@ -5,6 +5,7 @@ Scaled down: blocks are of 8 KiB, and four hundred of them are shuffled together
 
 from __future__ import annotations
 
+import gc
 import logging
 import threading
 from collections.abc import Callable, Generator
@@ -27,12 +28,15 @@ from support.served import TIMEOUT_S, messages_of, read, read_until_failure
 
 _BLOCK_BYTES = 8192
 _SHUFFLE_BYTES = 400 * _BLOCK_BYTES
-# The promise: bytes read over bytes stored, by the part of what is needed that the cache has.
 _RANKS = 4
 # With gRPC's own amount, all batches of these small epochs would be on the way to each rank, and
 # the server would be windows apart in what ranks read in step.
-_LITTLE_ON_THE_WAY = (("grpc.http2.bdp_probe", 0), ("grpc.http2.lookahead_bytes", 1 << 14))
-_EDGE = {0.9: 2.2, 0.75: 4.0, 0.5: 6.5}
+_LITTLE_ON_THE_WAY = (
+    ("grpc.http2.bdp_probe", 0),
+    ("grpc.http2.lookahead_bytes", 1 << 14),
+)
+EDGE = {0.9: 2.2, 0.75: 4.0, 0.5: 6.5}
+"""The promise: bytes read over bytes stored, by the part of what is needed that the cache has."""
 
 
 def _rows(count: int) -> pa.Table:
@@ -143,7 +147,7 @@ def expected() -> Callable[[Path], list[int]]:
     return get
 
 
-@pytest.mark.parametrize("part", _EDGE)
+@pytest.mark.parametrize("part", EDGE)
 @pytest.mark.parametrize("kind", ["rows", "images", "texts"])
 @pytest.mark.parametrize(
     "times", [pytest.param(1.0, id="fits the shuffle"), pytest.param(2.0, id="is larger")]
@@ -161,7 +165,7 @@ def test_the_edge_is_soft(
         small = _served(stack, {"data": url}, int(part * _needed(url)))
 
         assert expected(url) == _read(small, _request("data"))
-        assert _fetched(small, url, "data") <= _EDGE[part]
+        assert _fetched(small, url, "data") <= EDGE[part]
 
 
 @pytest.fixture(scope="module")
@@ -202,7 +206,7 @@ def test_the_edge_is_soft_for_chosen_samples(documents: Path, more: dict[str, ob
         large = _served(stack, {"data": documents}, 1 << 27)
 
         assert _read(large, request) == _read(small, request)
-        assert _fetched(small, documents, "data") <= _EDGE[0.5]
+        assert _fetched(small, documents, "data") <= EDGE[0.5]
 
 
 def _mixture(*datasets: pb.MixtureDataset) -> dict[str, object]:
@@ -245,7 +249,7 @@ def test_the_edge_is_soft_for_mixtures(
         small = _served(stack, urls, int(part * needed))
 
         assert expected == _read(small, request)
-        assert _fetched_blocks(small) <= _EDGE[part] * _fetched_blocks(large)
+        assert _fetched_blocks(small) <= EDGE[part] * _fetched_blocks(large)
 
 
 @pytest.mark.parametrize(
@@ -260,7 +264,7 @@ def test_the_edge_is_soft_for_packed_rows(documents: Path, part: float) -> None:
         small = _served(stack, {"data": documents}, int(part * _needed(documents)))
 
         assert expected == _read(small, request)
-        assert _fetched_blocks(small) <= _EDGE[part] * _fetched_blocks(large)
+        assert _fetched_blocks(small) <= EDGE[part] * _fetched_blocks(large)
 
 
 def test_the_edge_is_soft_for_mixed_rows(documents: Path, tmp_path: Path) -> None:
@@ -278,7 +282,7 @@ def test_the_edge_is_soft_for_mixed_rows(documents: Path, tmp_path: Path) -> Non
         small = _served(stack, urls, needed // 2)
 
         assert expected == _read(small, request)
-        assert _fetched_blocks(small) <= _EDGE[0.5] * _fetched_blocks(large)
+        assert _fetched_blocks(small) <= EDGE[0.5] * _fetched_blocks(large)
 
 
 def _needed_of(server: Server, request: pb.ReadBatchesRequest, channel: grpc.Channel) -> int:
@@ -308,7 +312,7 @@ def test_ranks_share_windows(datasets: Callable[[str, float], Path]) -> None:
             _in_step(name, server, found)
 
         assert all(found["large", rank] == found["small", rank] for rank in range(_RANKS))
-        assert _fetched(small, url, "data") / 2 <= _EDGE[0.5]
+        assert _fetched(small, url, "data") / 2 <= EDGE[0.5]
 
 
 def _in_step(name: str, server: Server, found: dict[tuple[str, int], list[int]]) -> None:
@@ -445,3 +449,33 @@ def test_three_jobs_on_one_server(
 
     assert dict.fromkeys(urls, True) == {kind: amount <= 7 for kind, amount in amounts.items()}
     assert -(-needed // (1 << 20)) in {each["needed_mib"] for each in said}
+
+
+@pytest.mark.parametrize("how", ["ended", "cancelled"])
+def test_a_stream_that_is_over_keeps_no_window(
+    datasets: Callable[[str, float], Path], how: str
+) -> None:
+    """Even before garbage is collected: windows of streams that are over hold back the next."""
+    url = datasets("rows", 1.0)
+    with ExitStack() as stack:
+        gc.disable()
+        stack.callback(gc.enable)
+        server = _served(stack, {"data": url}, _needed(url) // 2)
+        with grpc.insecure_channel(server.address) as channel:
+            messages = messages_of(channel, _request("data", epoch_count=3))
+            for _ in range(20):
+                next(messages)
+            if how == "ended":
+                server.end_some(1)
+                read_until_failure(messages)
+            else:
+                messages.cancel()  # type: ignore[attr-defined]  # it is a call
+        (finder,) = server._catalog.get("data").windows._finders.values()
+        pause = threading.Event()
+        for _ in range(int(TIMEOUT_S / 0.05)):
+            another = finder.stretch(9, 0)
+            if not finder.has_before(another):
+                break
+            pause.wait(0.05)
+
+        assert [(9, 0)] == [(each.epoch, each.start) for each in finder._alive.values()]

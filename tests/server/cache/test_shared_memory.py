@@ -14,6 +14,7 @@ import pytest
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
 from headrace.server.cache.block_cache import BlockCache
+from headrace.server.cache.memory import arena as arenas
 from headrace.server.cache.memory import eviction
 from headrace.server.cache.memory.arena import Arena, ArenaHeader
 from headrace.server.cache.memory.shared_memory import Desk, Shared, SourceTables
@@ -58,18 +59,11 @@ def _shared_cache(store: CountingStore, size: int) -> Iterator[_SharedCache]:
         store,
         layout,
         block_count=1000,
-        tables=SourceTables(tables, block_count=1000, part_count=1),
+        tables=SourceTables.lie_in(tables, block_count=1000, part_count=1),
     )
     yield cache, source, arena
     cache.close()
     arena.close()
-
-
-@pytest.fixture
-def shared_cache() -> Iterator[_SharedCache]:
-    """A cache of a megabyte whose tables workers could map."""
-    with _shared_cache(CountingStore(), 1_000_000) as opened:
-        yield opened
 
 
 def test_a_block_on_a_desk_stays() -> None:
@@ -110,17 +104,18 @@ def test_a_block_that_a_worker_reads_late_stays(monkeypatch: pytest.MonkeyPatch)
         assert source.is_cached(np.array([1])).all()
 
 
-def test_more_blocks_than_slots_evict(shared_cache: _SharedCache) -> None:
+def test_more_blocks_than_slots_evict(monkeypatch: pytest.MonkeyPatch) -> None:
     """An arena with room for 1,200 blocks and slots for 256 keeps fewer, each of them right."""
-    cache, source, arena = shared_cache
-    cache.add_desk(Desk(np.zeros(Desk.size(arena.capacity), np.uint8)))
-    waiter = cache.readers.waiter()
+    monkeypatch.setattr(arenas, "_SLOT_BYTES", 4096)
+    with _shared_cache(CountingStore(), 1_000_000) as (cache, source, arena):
+        cache.add_desk(Desk(np.zeros(Desk.size(arena.capacity), np.uint8)))
+        waiter = cache.readers.waiter()
 
-    for start in range(0, 900, 50):
-        wanted = list(range(start, start + 50))
-        assert wanted == demand(cache, source, wanted, waiter)
+        for start in range(0, 900, 50):
+            wanted = list(range(start, start + 50))
+            assert wanted == demand(cache, source, wanted, waiter)
 
-    assert 200 < cache._slots.count < 256 == arena.capacity
+        assert 200 < cache._slots.count < 256 == arena.capacity
 
 
 def test_the_start_of_a_server_is_that_of_its_oldest_process() -> None:

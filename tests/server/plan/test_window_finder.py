@@ -60,7 +60,6 @@ def _opened(folder: Path, *, together: int = _SAMPLES) -> Iterator[_Job]:
         served = ServedDataset("one", dataset, cache=cache, max_batch_bytes=1 << 20)
         plain = served.finder(OrderSpec(seed=5))
         assert isinstance(plain, StepFinder)
-        assert served.windows is not None
         finder = WindowFinder(
             plain,
             served.windows.windows,

@@ -18,7 +18,7 @@ from headrace.server.layout.block_layout import block_layout
 from headrace.server.layout.wire_columns import wire_column
 from headrace.server.settings.dataset_config import DatasetConfig
 from headrace.server.telemetry.metrics import Metrics
-from headrace.server.workers.messages import OpenSource, SourceOpened
+from headrace.server.workers.messages import Opened, OpenSource
 from headrace.server.workers.worker_cache import WorkerCache
 from support.blocks import CountingStore
 
@@ -50,7 +50,7 @@ def test_a_descriptor_that_does_not_arrive_ends_all_waits() -> None:
             asked = supervisor.recv()
             assert isinstance(asked, OpenSource)
             # A descriptor would have come with the first byte of what follows.
-            supervisor.send(SourceOpened(asked.request, 0, 4096, None))
+            supervisor.send(Opened(asked.request, (0,), 4096))
             supervisor.send("no descriptor")
 
             with pytest.raises(RuntimeError):

@@ -20,6 +20,7 @@ If the code differs, the code is wrong.
 from __future__ import annotations
 
 import threading
+from collections import deque
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Protocol
@@ -40,6 +41,7 @@ from headrace.server.cache.memory.prefault import Prefault
 from headrace.server.cache.memory.shared_memory import Desk, SourceTables
 from headrace.server.cache.memory.slot_table import SlotTable
 from headrace.server.cache.needs import CacheNeeds
+from headrace.server.cache.pieces import PieceReader, Pieces
 from headrace.server.cache.readers import Readers, UseObserver, Waiter
 from headrace.server.cache.source import ABSENT, Growth, Source
 from headrace.server.layout.block_layout import BlockLayout
@@ -100,6 +102,9 @@ class BlockCache:
         self._growth = Growth()
         self._sources: dict[int, Source] = {}
         self._source_count = 0
+        self._windows: dict[int, list[Source]] = {}
+        self._window_count = 0
+        self._ended_windows: deque[int] = deque()
         self._flights = Flights()
         self._room = Room(
             self._lock,
@@ -170,16 +175,7 @@ class BlockCache:
         """
         del origin
         with self._lock:
-            source = Source(
-                self._source_count,
-                reader,
-                layout,
-                block_count,
-                tables=tables,
-                run_blocks=run_blocks(reader, self._read_budget.run_bytes),
-                store=store,
-            )
-            source.growth = self._growth
+            source = self._added(reader, layout, block_count, tables=tables, store=store)
             source.memory_bytes = memory_bytes
             if store not in self._fetchers:
                 self._fetchers[store] = Fetchers(
@@ -194,33 +190,80 @@ class BlockCache:
             # Last, because only `remove_source` undoes it.
             if self.disk is not None and fingerprint:
                 source.on_removed = self.disk.open(fingerprint, block_count=block_count)
-            self._source_count += 1
             self._sources[source.index] = source
             self._prefault.start()
         return source
 
+    def open_window(
+        self,
+        members: Sequence[tuple[Source, Pieces]],
+        slots_of: Sequence[NDArray[np.int32]] | None = None,
+    ) -> tuple[int, list[Source]]:
+        """Add the pieces of a window.
+
+        Args:
+            members: Datasets in the cache, and the pieces of each.
+            slots_of: Tables for the slots of the pieces of each, which workers share; None for new
+                ones.
+
+        Returns:
+            The number of the window for `end_window`, and the pieces of each dataset in the cache.
+        """
+        with self._lock:
+            self._window_count += 1
+            opened = [
+                self._added(
+                    PieceReader(whole.reader, pieces),
+                    whole.layout,
+                    whole.slot_of.size,
+                    # A slot has one block or piece at a time, so they share the bases.
+                    tables=None if slots_of is None else SourceTables(slots_of[at], whole.bases),
+                    store=whole.store,
+                    whole=whole,
+                )
+                for at, (whole, pieces) in enumerate(members)
+            ]
+            for source in opened:
+                assert source.whole is not None
+                source.removed = source.whole.removed
+                self._sources[source.index] = source
+            self._windows[self._window_count] = opened
+            return self._window_count, opened
+
+    def end_window(self, number: int) -> None:
+        """Let `free_windows` free the pieces of a window; takes no lock."""
+        self._ended_windows.append(number)
+
+    def is_window_used(self, number: int) -> bool:
+        """Return whether a window has not ended."""
+        return number in self._windows and number not in self._ended_windows
+
+    def free_windows(self) -> None:
+        """Free the pieces of windows that have ended; blocks that are being read go later."""
+        while self._ended_windows:
+            try:
+                number = self._ended_windows.popleft()
+            except IndexError:
+                return
+            with self._lock:
+                self._retire(self._windows.pop(number))
+
     def remove_source(self, source: Source) -> None:
-        """Remove a dataset and free its blocks.
+        """Remove a dataset and free its blocks and all pieces of them.
 
         Its streams need not have ended. This waits for running reads, so that the reader may be
         closed, but no longer than a minute. Any thread may call it, even twice.
         """
-        self.retire_source(source)
         with self._lock:
+            gone = [source, *(each for each in self._sources.values() if each.whole is source)]
+            self._retire(gone)
             self.readers.freed.wait_for(
-                lambda: self._room.closed or not self._is_reading(source), _REMOVAL_TIMEOUT_S
+                lambda: self._room.closed or not any(map(self._is_reading, gone)),
+                _REMOVAL_TIMEOUT_S,
             )
             on_removed, source.on_removed = source.on_removed, None
         if on_removed is not None:
             on_removed()
-
-    def retire_source(self, source: Source) -> None:
-        """Remove a dataset without a wait: blocks that are being read are discarded later."""
-        with self._lock:
-            source.removed = True
-            self._flights.call_off(source, _removed_error())
-            self._free_removed()
-            self.readers.freed.notify_all()
 
     @contextmanager
     def demand(self, source: Source, blocks: NDArray[np.int64], waiter: Waiter) -> Iterator[None]:
@@ -347,6 +390,38 @@ class BlockCache:
             each.join()
         if self.disk is not None:
             self.disk.close()
+
+    def _added(
+        self,
+        reader: BlockReader,
+        layout: BlockLayout,
+        block_count: int,
+        *,
+        tables: SourceTables | None,
+        store: str,
+        whole: Source | None = None,
+    ) -> Source:
+        source = Source(
+            self._source_count,
+            reader,
+            layout,
+            block_count,
+            tables=tables,
+            run_blocks=run_blocks(reader, self._read_budget.run_bytes),
+            store=store,
+            whole=whole,
+        )
+        source.growth = self._growth
+        self._source_count += 1
+        return source
+
+    def _retire(self, sources: Sequence[Source]) -> None:
+        """Remove datasets or pieces without a wait: what is being read is discarded later."""
+        for source in sources:
+            source.removed = True
+        self._flights.call_off(set(sources), _removed_error())
+        self._free_removed()
+        self.readers.freed.notify_all()
 
     def _is_reading(self, source: Source) -> bool:
         return self._flights.has_any(source) or self._fetchers[source.store].is_reading(source)

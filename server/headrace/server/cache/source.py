@@ -42,6 +42,7 @@ class Source:
         removed: Whether the dataset was removed; its blocks are not fetched any more.
         memory_bytes: Bytes of all its blocks in memory, approximately; 0 if unknown.
         growth: Counts replacements of `bases`; all datasets of a cache share it.
+        whole: The dataset whose pieces these are; None for a dataset.
     """
 
     def __init__(
@@ -54,8 +55,10 @@ class Source:
         tables: SourceTables | None = None,
         run_blocks: int = 1,
         store: str = "",
+        whole: Source | None = None,
     ) -> None:
         self.index = index
+        self.whole = whole
         self.memory_bytes = 0
         self.growth = Growth()
         self.run_blocks = run_blocks

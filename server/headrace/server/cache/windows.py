@@ -13,7 +13,7 @@ Contract:
    window are never given to another.
 3. A window lives as long as something that was found with it; then its pieces are freed. Its number
    is unknown from then on, as if the pieces were not cached.
-4. `Pieces.close` waits for running reads, so that the dataset may be closed.
+4. Pieces leave the cache with their dataset, which waits for running reads of them.
 
 If the code differs, the code is wrong.
 """
@@ -22,98 +22,47 @@ from __future__ import annotations
 
 import threading
 import weakref
-from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import Protocol
 from weakref import WeakValueDictionary
 
 import numpy as np
-import pyarrow as pa
 from numpy.typing import NDArray
 
-from headrace.server.cache.fetch.block_runs import BlockReader, read_run, run_blocks
 from headrace.server.cache.joined_sources import split_by
+from headrace.server.cache.pieces import Pieces
 from headrace.server.cache.source import ABSENT, IN_FLIGHT, Source
-from headrace.storage import ReadBlock
-
-if TYPE_CHECKING:
-    from headrace.server.cache.block_cache import BlockCache
 
 
-class Pieces:
-    """The pieces of one dataset in the windows of all jobs; thread-safe.
+class WindowCache(Protocol):
+    """A cache as windows need it; see `headrace.server.cache.block_cache.BlockCache`."""
 
-    Attributes:
-        cache: See below.
-        whole: See below.
+    def open_window(self, members: Sequence[tuple[Source, Pieces]]) -> tuple[int, list[Source]]:
+        """Add the pieces of a window."""
 
-    Args:
-        cache: The cache.
-        whole: The dataset in the cache.
-        reader: Reads its blocks.
-    """
+    def end_window(self, number: int) -> None:
+        """Let the pieces of a window be freed."""
 
-    def __init__(self, cache: BlockCache, whole: Source, reader: BlockReader) -> None:
-        self.cache = cache
-        self.whole = whole
-        self._reader = reader
-        self._lock = threading.Lock()
-        self._sources: set[Source] = set()
-        # Pieces that nothing refers to any more, to be freed at the next occasion: garbage is
-        # collected while any lock may be held.
-        self._over: deque[Source] = deque()
+    def is_window_used(self, number: int) -> bool:
+        """Return whether a window has not ended, in any process."""
 
-    def add(self, blocks: NDArray[np.int64], places: Sequence[NDArray[np.int64]]) -> Source:
-        """Add pieces of blocks; see `Windows.add`."""
-        self.free()
-        source = self.cache.add_source(
-            _PieceReader(self._reader, dict(zip(blocks.tolist(), places, strict=True))),
-            self.whole.layout,
-            block_count=self.whole.slot_of.size,
-            store=self.whole.store,
-        )
-        with self._lock:
-            self._sources.add(source)
-        return source
-
-    def free_after(self, window: Window, source: Source) -> None:
-        """Free pieces some time after their window."""
-        weakref.finalize(window, self._over.append, source).atexit = False
-
-    def free(self) -> None:
-        """Free the pieces of windows that are over."""
-        while self._over:
-            try:
-                source = self._over.popleft()
-            except IndexError:
-                return
-            with self._lock:
-                is_open = source in self._sources
-                self._sources.discard(source)
-            if is_open:
-                self.cache.retire_source(source)
-
-    def close(self) -> None:
-        """Free all pieces, and wait for reads of them."""
-        with self._lock:
-            sources = list(self._sources)
-            self._sources.clear()
-        for source in sources:
-            self.cache.remove_source(source)
+    def free_windows(self) -> None:
+        """Free the pieces of windows that have ended."""
 
 
 class Window:
     """The pieces that a stretch of an epoch needs; `Windows.add` makes one.
 
     Attributes:
+        number: Its number in the cache.
         first: The number of the piece of block 0.
         sources: Its pieces in the cache, by the index of their dataset.
     """
 
-    __slots__ = ("__weakref__", "first", "sources")
+    __slots__ = ("__weakref__", "first", "number", "sources")
 
-    def __init__(self, first: int, sources: Mapping[int, Source]) -> None:
+    def __init__(self, number: int, first: int, sources: Mapping[int, Source]) -> None:
+        self.number = number
         self.first = first
         self.sources = sources
 
@@ -125,7 +74,8 @@ class Windows:
         stride: Block b of the datasets has number b, and a piece of it b plus a multiple of this.
 
     Args:
-        members: The pieces of each dataset.
+        cache: The cache.
+        wholes: The datasets in the cache.
         first_blocks: ``(datasets + 1,) int64``: the number of each dataset's first block, and the
             end.
     """
@@ -133,38 +83,46 @@ class Windows:
     slot_of: None = None
     """None, because each window has its own tables."""
 
-    def __init__(self, members: Sequence[Pieces], first_blocks: NDArray[np.int64]) -> None:
+    def __init__(
+        self, cache: WindowCache, wholes: Sequence[Source], first_blocks: NDArray[np.int64]
+    ) -> None:
         # A number lies between two windows, so that no read brings blocks of both.
         self.stride = int(first_blocks[-1]) + 1
-        self._members = tuple(members)
+        self._cache = cache
+        self._wholes = tuple(wholes)
         self._firsts = first_blocks
         self._lock = threading.Lock()
         self._count = 0
         self._alive: WeakValueDictionary[int, Window] = WeakValueDictionary()
 
-    def add(self, blocks: NDArray[np.int64], places: Sequence[NDArray[np.int64]]) -> Window:
-        """Add a window.
+    def add(self, pieces: Pieces) -> Window:
+        """Add a window of pieces.
 
-        Args:
-            blocks: ``(pieces,) int64``: its blocks, ascending.
-            places: The places in each block of the samples that its piece holds, in their order.
+        Raises:
+            HeadraceError: The cache does not take them.
         """
-        sources = {
-            index: self._members[index].add(own, [places[at] for at in where.tolist()])
-            for index, where, own in split_by(self._firsts, blocks)
-        }
+        self.free()
+        owners, members = [], []
+        for index, where, own in split_by(self._firsts, pieces.blocks):
+            owners.append(index)
+            members.append((self._wholes[index], pieces.of(where, own)))
+        number, sources = self._cache.open_window(members)
         with self._lock:
             self._count += 1
-            window = Window(self._count * self.stride, sources)
+            first = self._count * self.stride
+            window = Window(number, first, dict(zip(owners, sources, strict=True)))
             self._alive[self._count] = window
-        for index, source in sources.items():
-            self._members[index].free_after(window, source)
+        # Garbage is collected while any lock may be held, so pieces are freed at the next occasion.
+        weakref.finalize(window, self._cache.end_window, number).atexit = False
         return window
+
+    def is_used(self, number: int) -> bool:
+        """Return whether a stream, of any process, still uses the window with this number."""
+        return self._cache.is_window_used(number)
 
     def free(self) -> None:
         """Free the pieces of windows that are over."""
-        for member in self._members:
-            member.free()
+        self._cache.free_windows()
 
     def split(
         self, numbers: NDArray[np.int64]
@@ -181,7 +139,7 @@ class Windows:
             window = self._alive.get(owner) if owner else None
             first = owner * self.stride
             for index, where, own in split_by(self._firsts, numbers[places] - first):
-                source = self._members[index].whole if not owner else None
+                source = self._wholes[index] if not owner else None
                 if window is not None:
                     source = window.sources.get(index)
                 yield source, first + int(self._firsts[index]), places[where], own
@@ -199,35 +157,3 @@ class Windows:
         slots = self.slots(numbers)
         known: NDArray[np.bool_] = (slots > ABSENT) | (slots == IN_FLIGHT)
         return known
-
-
-class _PieceReader:
-    """Reads blocks, and keeps the samples of a window.
-
-    Args:
-        reader: Reads blocks.
-        places: The samples to keep of each block.
-    """
-
-    def __init__(self, reader: BlockReader, places: dict[int, NDArray[np.int64]]) -> None:
-        self._reader = reader
-        self._places = places
-
-    def read_block(self, block: int) -> pa.RecordBatch:
-        """Fetch, verify and decode one piece."""
-        return self._kept(block, self._reader.read_block(block))
-
-    def run_blocks(self, max_bytes: int) -> int:
-        """Return how many neighbouring blocks to read together."""
-        return run_blocks(self._reader, max_bytes)
-
-    def read_run(self, blocks: Sequence[int]) -> Iterator[ReadBlock]:
-        """Read blocks together, and keep a piece of each; errors are values."""
-        for read in read_run(self._reader, blocks):
-            if isinstance(read.content, pa.RecordBatch):
-                yield replace(read, content=self._kept(read.block, read.content))
-            else:
-                yield read
-
-    def _kept(self, block: int, content: pa.RecordBatch) -> pa.RecordBatch:
-        return content.take(self._places[block])

@@ -106,8 +106,8 @@ class Served(Protocol):
         """Raw bytes of what an epoch reads, each sample as often as it is drawn."""
 
     @property
-    def windows(self) -> JobWindows | None:
-        """The windows of its jobs; None if it is always read in whole blocks."""
+    def windows(self) -> JobWindows:
+        """The windows of its jobs."""
 
     @property
     def samples_an_item(self) -> int:

@@ -35,12 +35,9 @@ from headrace.order import (
 from headrace.server.batch.batch_writer import BatchWriter
 from headrace.server.batch.compiled_writer import sample_writer
 from headrace.server.cache.block_cache import BlockCache
-from headrace.server.cache.disk.disk_blocks import DiskBlocks
-from headrace.server.cache.fetch.block_runs import store_of
-from headrace.server.cache.flat_blocks import FlatBlocks
-from headrace.server.cache.read_observer import ReadObserver, WatchedBlocks
+from headrace.server.cache.read_observer import ReadObserver
 from headrace.server.cache.readers import DatasetBlocks
-from headrace.server.cache.windows import Pieces
+from headrace.server.datasets.cached_blocks import add_blocks, memory_bytes_of
 from headrace.server.datasets.class_messages import class_counts, class_messages
 from headrace.server.datasets.served import MOST_LOOKED_UP, Member, Part
 from headrace.server.datasets.stored_lengths import LengthTables
@@ -48,7 +45,7 @@ from headrace.server.layout.block_layout import BlockLayout, block_layout
 from headrace.server.layout.wire_columns import WireColumn, split_schema
 from headrace.server.plan.compiled import Located, walk
 from headrace.server.plan.find_samples import Finder
-from headrace.server.plan.job_windows import joined_windows
+from headrace.server.plan.job_windows import JobWindows
 from headrace.server.plan.plain_finder import PlainFinder, step_finder, table_bytes
 from headrace.server.plan.ranks import Ranks
 from headrace.server.plan.recent import Recent
@@ -203,9 +200,9 @@ class ServedDataset:
         dataset: The dataset.
         readable: What requests are checked against.
         memory_bytes: Bytes in memory of all its blocks with kept samples, approximately.
+        cache: The cache of its blocks.
         source: Its blocks in the cache.
-        pieces: The pieces of its blocks; None in workers.
-        windows: Its windows of pieces; None in workers.
+        windows: Its windows of pieces.
         table: The shard table of all its samples.
         filter: The filter of rows; None for all samples.
         skip_lists: The lists of samples to leave out that are stored for it, by digest.
@@ -249,23 +246,10 @@ class ServedDataset:
             class_counts=class_counts([class_messages(dataset.schema)]),
         )
         layout = block_layout(columns)
-        self.memory_bytes = layout.memory_bytes(
-            dataset.sample_count, dataset.raw_bytes, block_count=dataset.block_count
-        )
-        stored = dataset if cache.disk is None else DiskBlocks(dataset, cache.disk)
-        reader = WatchedBlocks(name, FlatBlocks(stored, item_nulls=item_nulls), observers)
-        self.source = cache.add_source(
-            reader,
-            layout,
-            block_count=dataset.block_count,
-            memory_bytes=self.memory_bytes,
-            fingerprint=dataset.fingerprint,
-            origin=None if config is None else (name, config, dataset.fingerprint),
-            store=store_of(dataset.url),
-        )
-        # The supervisor of workers reads whole blocks alone.
-        self.pieces = Pieces(cache, self.source, reader) if isinstance(cache, BlockCache) else None
-        self.windows = joined_windows([self.pieces], np.array([0, dataset.block_count]))
+        self.memory_bytes = memory_bytes_of(dataset, layout)
+        self.cache = cache
+        self.source = add_blocks(cache, name, dataset, layout, config=config, observers=observers)
+        self.windows = JobWindows(cache, [self.source], np.array([0, dataset.block_count]))
         self.table = table_of(dataset.stretches())
         self.filter: RowFilter | None = None
         self._filtered: OrderedDict[str, ServedDataset] = OrderedDict()
@@ -382,8 +366,6 @@ class ServedDataset:
     def dispose(self, cache: BlockCache) -> None:
         """Release its blocks and close its stores, for all versions, after the last stream."""
         for one in (self, *(self.versions.close() if self.versions else ())):
-            if one.pieces is not None:
-                one.pieces.close()
             cache.remove_source(one.source)
             one.tables.close()
             one.dataset.close()

@@ -9,10 +9,12 @@ from collections.abc import Hashable, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from headrace.server.cache.block_cache import BlockCache
 from headrace.server.cache.needs import CacheNeed
 from headrace.server.cache.readers import Blocks, WholeBlocks
+from headrace.server.cache.source import Source
 from headrace.server.cache.windowed_blocks import WindowedBlocks
-from headrace.server.cache.windows import Pieces, Windows
+from headrace.server.cache.windows import Windows
 from headrace.server.plan.find_samples import Finder
 from headrace.server.plan.window_finder import WindowFinder
 
@@ -27,14 +29,17 @@ class JobWindows:
         windows: All of them.
 
     Args:
-        members: The pieces of each dataset.
+        cache: The cache.
+        wholes: The datasets in the cache.
         first_blocks: ``(datasets + 1,) int64``: the number of each dataset's first block, and the
             end.
     """
 
-    def __init__(self, members: Sequence[Pieces], first_blocks: NDArray[np.int64]) -> None:
-        self.windows = Windows(members, first_blocks)
-        self._needs = members[0].cache.needs
+    def __init__(
+        self, cache: BlockCache, wholes: Sequence[Source], first_blocks: NDArray[np.int64]
+    ) -> None:
+        self.windows = Windows(cache, wholes, first_blocks)
+        self._needs = cache.needs
         self._lock = threading.Lock()
         self._finders: OrderedDict[Hashable, WindowFinder] = OrderedDict()
 
@@ -71,13 +76,3 @@ class JobWindows:
     def blocks(self, whole: WholeBlocks) -> Blocks:
         """Return blocks and the pieces of windows, for a stream that `finder` finds samples for."""
         return WindowedBlocks(whole, self.windows)
-
-
-def joined_windows(
-    members: Sequence[Pieces | None], first_blocks: NDArray[np.int64]
-) -> JobWindows | None:
-    """Return the windows of datasets end to end; None if one of them has no pieces."""
-    pieces = [each for each in members if each is not None]
-    if not pieces or len(pieces) < len(members):
-        return None
-    return JobWindows(pieces, first_blocks)

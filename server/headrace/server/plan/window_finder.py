@@ -28,6 +28,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from headrace.server.cache.needs import CacheNeed
+from headrace.server.cache.pieces import Pieces
 from headrace.server.cache.windows import Window, Windows
 from headrace.server.plan.compiled import distinct_each
 from headrace.server.plan.find_samples import Finder, Found, Range
@@ -204,6 +205,8 @@ class WindowFinder:
         self._lock = threading.Lock()
         self._alive: WeakValueDictionary[tuple[int, int], Stretch] = WeakValueDictionary()
         self._last: Stretch | None = None
+        # The places of windows that a stream, of any process, may still use.
+        self._used: dict[int, tuple[int, int]] = {}
         self._whole = 1.0
 
     @property
@@ -263,13 +266,13 @@ class WindowFinder:
 
     def has_before(self, stretch: Stretch) -> bool:
         """Return whether a stream of the job still needs pieces of an earlier window."""
-        place = stretch.epoch, stretch.start
-        alive = (ref() for ref in self._alive.valuerefs())
-        return any(
-            (each.epoch, each.start) < place
-            for each in alive
-            if each is not None and each.window is not None
-        )
+        with self._lock:
+            self._used = {
+                number: place
+                for number, place in self._used.items()
+                if self._windows.is_used(number)
+            }
+            return any(place < (stretch.epoch, stretch.start) for place in self._used.values())
 
     def _stretches(self, epoch: int, ranges: Sequence[Range]) -> Iterator[tuple[Stretch, int, int]]:
         """Cut ranges of positions by the stretches that they lie in."""
@@ -313,10 +316,11 @@ class WindowFinder:
         keys = numbers[of_pieces] << _OFFSET_BITS | offsets[of_pieces]
         distinct, owners = np.unique(keys, return_inverse=True)
         blocks, firsts = np.unique(distinct >> _OFFSET_BITS, return_index=True)
-        window = self._windows.add(
-            blocks, np.split(distinct & (1 << _OFFSET_BITS) - 1, firsts[1:])[: blocks.size]
-        )
-        ranks = np.arange(distinct.size) - np.repeat(firsts, np.diff(firsts, append=distinct.size))
+        firsts = np.append(firsts, distinct.size)
+        places = (distinct & (1 << _OFFSET_BITS) - 1).astype(np.int32)
+        window = self._windows.add(Pieces(blocks, firsts, places))
+        ranks = np.arange(distinct.size) - np.repeat(firsts[:-1], np.diff(firsts))
+        self._used[window.number] = epoch, start
         offsets[of_pieces] = ranks[owners]
         numbers[of_pieces] += window.first
         return Stretch(

@@ -222,8 +222,7 @@ class Schedule:
         )
 
     def _spare_bytes(self) -> int:
-        # Only of a worker's part of the cache: what others need is unknown here.
-        spare_bytes = self._cache.needs.spare_bytes(self._config.cache_bytes)
+        spare_bytes = self._cache.needs.spare_bytes(self._cache.budget_bytes)
         return min(spare_bytes, self._config.prefetch_bytes)
 
     def _prefetch_bytes(self, served: Served) -> int:

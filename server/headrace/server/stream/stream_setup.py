@@ -267,9 +267,9 @@ def _cut(
     spec: StreamSpec, served: Served, finder: Finder, need: CacheNeed | None
 ) -> tuple[WindowFinder | None, Callable[[BlockCache], Blocks], bool]:
     """Return what reads windows, how to read blocks, and whether windows can be read later."""
-    windows = served.windows
-    if windows is None or need is None:
+    if need is None:
         return None, served.blocks, False
+    windows = served.windows
     # With all lanes, since the ranks that read the others may not be there yet.
     whole = replace(need, lanes=range(spec.order.lanes))
     together = _together(spec, served, finder)

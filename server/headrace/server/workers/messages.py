@@ -16,6 +16,8 @@ from numpy.typing import NDArray
 from prometheus_client import Metric
 
 from headrace.errors import HeadraceError
+from headrace.server.cache.needs import CacheNeed
+from headrace.server.cache.pieces import Pieces
 from headrace.server.settings.config_layers import ConfigSource
 from headrace.server.settings.dataset_config import DatasetConfig
 from headrace.server.settings.server_config import ServerConfig
@@ -40,7 +42,7 @@ class Start:
 
 @dataclass(frozen=True, slots=True)
 class OpenSource:
-    """To the supervisor: open a dataset in the cache; answered by `SourceOpened`."""
+    """To the supervisor: open a dataset in the cache; answered by `Opened`."""
 
     request: int
     name: str
@@ -49,13 +51,63 @@ class OpenSource:
 
 
 @dataclass(frozen=True, slots=True)
-class SourceOpened:
-    """To a worker. A descriptor of the dataset's tables follows, unless there is an error."""
+class OpenWindow:
+    """To the supervisor: add pieces of datasets to the cache; answered by `Opened`.
+
+    Attributes:
+        request: The number of the request, which `CloseWindow` repeats.
+        members: The number of each dataset, and its pieces.
+    """
 
     request: int
-    index: int
-    size: int
-    error: HeadraceError | None
+    members: tuple[tuple[int, Pieces], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Opened:
+    """To a worker. A descriptor of tables follows, unless there is an error.
+
+    Attributes:
+        request: The number of the request.
+        indices: The numbers of what is in the cache now: a dataset, or the pieces of several.
+        size: The size of the tables in bytes.
+        error: Why it could not be opened.
+    """
+
+    request: int
+    indices: tuple[int, ...] = ()
+    size: int = 0
+    error: HeadraceError | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class CloseWindow:
+    """To the supervisor: this worker no longer needs a window."""
+
+    request: int
+
+
+@dataclass(frozen=True, slots=True)
+class NeedOpened:
+    """To the supervisor: what a stream needs of the cache, until `NeedOver`."""
+
+    number: int
+    need: CacheNeed
+
+
+@dataclass(frozen=True, slots=True)
+class NeedOver:
+    """To the supervisor: the stream needs nothing any more."""
+
+    number: int
+
+
+@dataclass(frozen=True, slots=True)
+class NeedOfOther:
+    """To a worker: what a stream of another worker needs; None when it has ended."""
+
+    stream: tuple[int, int]
+    need: CacheNeed | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,6 +246,10 @@ class Drain:
 ToSupervisor = (
     OpenSource
     | CloseSource
+    | OpenWindow
+    | CloseWindow
+    | NeedOpened
+    | NeedOver
     | StreamOpened
     | StreamClosed
     | Prefetch
@@ -204,4 +260,4 @@ ToSupervisor = (
     | CannotStart
     | Report
 )
-ToWorker = Start | SourceOpened | JobNamed | Arrived | Failed | EndStreams | Reload | Drain
+ToWorker = Start | Opened | JobNamed | NeedOfOther | Arrived | Failed | EndStreams | Reload | Drain

@@ -9,12 +9,10 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 
 from headrace.server.cache.block_cache import BlockCache
-from headrace.server.cache.disk.disk_blocks import DiskBlocks
-from headrace.server.cache.fetch.block_runs import store_of
-from headrace.server.cache.flat_blocks import FlatBlocks
 from headrace.server.cache.memory.shared_memory import Shared, SourceTables
-from headrace.server.cache.read_observer import ReadObserver, WatchedBlocks
+from headrace.server.cache.read_observer import ReadObserver
 from headrace.server.cache.source import Source
+from headrace.server.datasets.cached_blocks import add_blocks
 from headrace.server.datasets.open_served import open_one
 from headrace.server.layout.block_layout import block_layout
 from headrace.server.layout.wire_columns import split_schema
@@ -96,34 +94,23 @@ class SharedSources:
         with ExitStack() as opened:
             dataset = open_one(config, fingerprint)
             opened.callback(dataset.close)
-            item_nulls = bool(config.item_nulls)
-            columns, _ = split_schema(dataset.schema, item_nulls=item_nulls)
+            columns, _ = split_schema(dataset.schema, item_nulls=bool(config.item_nulls))
             layout = block_layout(columns)
             counts = {"block_count": dataset.block_count, "part_count": len(layout.parts)}
             tables = Shared.create(
                 "headrace-tables", SourceTables.size(**counts, capacity=self._capacity)
             )
             opened.callback(tables.close)
-            places = SourceTables(tables.map(), **counts)
+            places = SourceTables.lie_in(tables.map(), **counts)
             tables.seal()
-            disk = self._cache.disk
-            source = self._cache.add_source(
-                WatchedBlocks(
-                    name,
-                    FlatBlocks(
-                        dataset if disk is None else DiskBlocks(dataset, disk),
-                        item_nulls=item_nulls,
-                    ),
-                    self._observers,
-                ),
+            source = add_blocks(
+                self._cache,
+                name,
+                dataset,
                 layout,
-                block_count=dataset.block_count,
-                memory_bytes=layout.memory_bytes(
-                    dataset.sample_count, dataset.raw_bytes, block_count=dataset.block_count
-                ),
-                fingerprint=dataset.fingerprint,
+                config=config,
+                observers=self._observers,
                 tables=places,
-                store=store_of(dataset.url),
             )
             opened.pop_all()
         return SharedSource(key, dataset, source, tables)

@@ -55,7 +55,9 @@ from headrace.server.workers.messages import (
     ToSupervisor,
 )
 from headrace.server.workers.rebalance import Rebalance
+from headrace.server.workers.shared_needs import SharedNeeds
 from headrace.server.workers.shared_sources import SharedSources
+from headrace.server.workers.shared_windows import SharedWindows
 from headrace.server.workers.worker_handle import Session
 
 # How long workers may take to open all datasets.
@@ -133,6 +135,8 @@ class Supervisor:
         self._sources = SharedSources(
             self._cache, capacity=self._arena.capacity, observers=[self._metrics]
         )
+        self._windows = SharedWindows(self._cache)
+        self._needs = SharedNeeds()
         self._changed = threading.Condition()
         self._ending = threading.Event()
         self._ended = False
@@ -323,6 +327,8 @@ class Supervisor:
             connection,
             cache=self._cache,
             sources=self._sources,
+            windows=self._windows,
+            needs=self._needs,
             desk=Desk(desk.map()),
             on_message=lambda message: self._note(member, message),
         )

@@ -18,7 +18,8 @@ from __future__ import annotations
 import itertools
 import threading
 import time
-from collections.abc import Callable, Hashable, Iterator
+from collections import deque
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager
 from multiprocessing.connection import Connection
@@ -35,8 +36,14 @@ from headrace.server.cache.fetch.block_runs import BlockReader
 from headrace.server.cache.joined_sources import JoinedSources
 from headrace.server.cache.memory.arena import ArenaHeader, Memory
 from headrace.server.cache.memory.eviction import next_uses
-from headrace.server.cache.memory.shared_memory import Desk, Shared, SourceTables, barrier
-from headrace.server.cache.needs import CacheNeeds
+from headrace.server.cache.memory.shared_memory import (
+    Desk,
+    Shared,
+    SourceTables,
+    WindowTables,
+    barrier,
+)
+from headrace.server.cache.pieces import Pieces
 from headrace.server.cache.readers import Filling, JobPrefetches, Waiter
 from headrace.server.cache.source import ABSENT, Growth, Slots, Source
 from headrace.server.layout.block_layout import BlockLayout
@@ -44,19 +51,23 @@ from headrace.server.settings.dataset_config import DatasetConfig
 from headrace.server.workers.messages import (
     Arrived,
     CloseSource,
+    CloseWindow,
     Demand,
     EndDemand,
     Failed,
     JobNamed,
+    NeedOfOther,
+    Opened,
     OpenSource,
+    OpenWindow,
     Prefetch,
     Release,
-    SourceOpened,
     StreamClosed,
     StreamOpened,
     ToSupervisor,
     ToWorker,
 )
+from headrace.server.workers.shared_needs import WorkerNeeds
 
 # How often the future reads of streams are written (arbitrary: a few batches).
 _DESK_PERIOD_S = 0.05
@@ -83,7 +94,7 @@ class WorkerCache:
 
     Attributes:
         memory: The arena of all blocks.
-        needs: What the jobs of this worker's streams need.
+        needs: What the jobs of all workers' streams need.
 
     Args:
         connection: A connection to the supervisor, read only by `listen`.
@@ -107,7 +118,7 @@ class WorkerCache:
         self._connection = connection
         self.memory = arena
         self.budget_bytes = arena.array.size
-        self.needs = CacheNeeds(self.budget_bytes)
+        self.needs = WorkerNeeds(self.budget_bytes, send=self.send)
         self._header = header
         self._desk = desk
         self._observer = observer
@@ -118,7 +129,9 @@ class WorkerCache:
         self._ahead: WeakValueDictionary[Hashable, JobPrefetches] = WeakValueDictionary()
         # The tables of workers have all the slots that there may be, and never grow.
         self._growth = Growth()
-        self._opening: dict[int, Future[tuple[int, Shared]]] = {}
+        self._opening: dict[int, Future[tuple[tuple[int, ...], Shared]]] = {}
+        self._windows: dict[int, WindowTables] = {}
+        self._ended_windows: deque[int] = deque()
         self._is_lost = False
         self._closed = threading.Event()
         self._seen_evictions = 0
@@ -152,6 +165,7 @@ class WorkerCache:
         block_count: int,
         memory_bytes: int = 0,
         fingerprint: str = "",
+        tables: SourceTables | None = None,
         origin: tuple[str, DatasetConfig, str] | None = None,
         store: str = "",
     ) -> Source:
@@ -161,22 +175,66 @@ class WorkerCache:
             DrainingError: The supervisor has ended.
             HeadraceError: The supervisor cannot open it.
         """
-        del memory_bytes, fingerprint, store
+        del memory_bytes, fingerprint, tables, store
         assert origin is not None, "a worker opens its datasets from their settings"
-        opened: Future[tuple[int, Shared]] = Future()
         request = next(self._numbers)
-        with self._lock:
-            self._check_lost()
-            self._opening[request] = opened
-        self.send(OpenSource(request, *origin))
-        index, shared = opened.result()
-        tables = SourceTables(
-            shared.map_read_only(), block_count=block_count, part_count=len(layout.parts)
-        )
-        shared.close()
-        source = Source(index, reader, layout, block_count, tables=tables)
+        (index,), memory = self._opened(OpenSource(request, *origin))
+        places = SourceTables.lie_in(memory, block_count=block_count, part_count=len(layout.parts))
+        source = Source(index, reader, layout, block_count, tables=places)
         source.growth = self._growth
         return source
+
+    def open_window(self, members: Sequence[tuple[Source, Pieces]]) -> tuple[int, list[Source]]:
+        """Let the supervisor add the pieces of a window, as `BlockCache.open_window`.
+
+        Raises:
+            DrainingError: The supervisor has ended.
+            HeadraceError: The supervisor cannot add them.
+        """
+        request = next(self._numbers)
+        asked = tuple((whole.index, pieces) for whole, pieces in members)
+        indices, memory = self._opened(OpenWindow(request, asked))
+        wholes = [whole for whole, _ in members]
+        tables = WindowTables(memory, [whole.slot_of.size for whole in wholes])
+        with self._lock:
+            self._windows[request] = tables
+        sources = [
+            Source(
+                index,
+                whole.reader,
+                whole.layout,
+                slot_of.size,
+                tables=SourceTables(slot_of, whole.bases),
+                whole=whole,
+            )
+            for index, whole, slot_of in zip(indices, wholes, tables.slots_of, strict=True)
+        ]
+        for source in sources:
+            source.growth = self._growth
+        return request, sources
+
+    def end_window(self, number: int) -> None:
+        """Let `free_windows` end a window, as `BlockCache.end_window`."""
+        self._ended_windows.append(number)
+
+    def is_window_used(self, number: int) -> bool:
+        """Return whether any worker uses a window, as `BlockCache.is_window_used`."""
+        tables = self._windows.get(number)
+        return tables is not None and not tables.is_over[0]
+
+    def free_windows(self) -> None:
+        """Tell the supervisor which windows this worker no longer needs."""
+        while self._ended_windows:
+            try:
+                number = self._ended_windows.popleft()
+            except IndexError:
+                return
+            self.send(CloseWindow(number))
+        # Each has a file open.
+        with self._lock:
+            over = [number for number, tables in self._windows.items() if tables.is_over[0]]
+            for number in over:
+                del self._windows[number]
 
     def remove_source(self, source: Source) -> None:
         """Tell the supervisor that this worker no longer needs a dataset."""
@@ -284,6 +342,21 @@ class WorkerCache:
         except OSError:
             self.lose()
 
+    def _opened(
+        self, message: OpenSource | OpenWindow
+    ) -> tuple[tuple[int, ...], NDArray[np.uint8]]:
+        """Ask the supervisor to open something; return its numbers, and its tables for reading."""
+        opened: Future[tuple[tuple[int, ...], Shared]] = Future()
+        with self._lock:
+            self._check_lost()
+            self._opening[message.request] = opened
+        self.send(message)
+        indices, shared = opened.result()
+        try:
+            return indices, shared.map_read_only()
+        finally:
+            shared.close()
+
     def listen(self, other: Callable[[ToWorker], None]) -> None:
         """Handle the supervisor's messages until it ends.
 
@@ -317,7 +390,9 @@ class WorkerCache:
                 waiter = self._streams.get(stream)
                 if waiter is not None:
                     waiter.job = job
-            case SourceOpened():
+            case NeedOfOther():
+                self.needs.hear(message)
+            case Opened():
                 # The descriptor follows the message, so it must be received here.
                 fd = recv_handle(self._connection) if message.error is None else -1
                 with self._lock:
@@ -325,7 +400,7 @@ class WorkerCache:
                 if message.error is not None:
                     opened.set_exception(message.error)
                 else:
-                    opened.set_result((message.index, Shared(fd, message.size)))
+                    opened.set_result((message.indices, Shared(fd, message.size)))
             case _:
                 other(message)
 
@@ -355,6 +430,8 @@ class WorkerCache:
 
     def _write_desk(self) -> None:
         while not self._closed.wait(_DESK_PERIOD_S):
+            # Also of jobs that are over, which look for nothing any more.
+            self.free_windows()
             evictions = self._header.evictions
             if evictions == self._seen_evictions:
                 continue

@@ -16,7 +16,7 @@ import contextlib
 import logging
 import queue
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from multiprocessing.connection import Connection
 from multiprocessing.reduction import send_handle
 
@@ -26,25 +26,32 @@ from numpy.typing import NDArray
 from headrace.errors import HeadraceError, InternalError, RebalanceError
 from headrace.server.cache.block_cache import BlockCache
 from headrace.server.cache.memory.shared_memory import Desk, Shared
+from headrace.server.cache.pieces import Pieces
 from headrace.server.cache.readers import Waiter
 from headrace.server.cache.source import Source
 from headrace.server.workers.messages import (
     Arrived,
     CloseSource,
+    CloseWindow,
     Demand,
     EndDemand,
     Failed,
     JobNamed,
+    NeedOpened,
+    NeedOver,
+    Opened,
     OpenSource,
+    OpenWindow,
     Prefetch,
     Release,
-    SourceOpened,
     StreamClosed,
     StreamOpened,
     ToSupervisor,
     ToWorker,
 )
+from headrace.server.workers.shared_needs import SharedNeeds
 from headrace.server.workers.shared_sources import SharedSource, SharedSources
+from headrace.server.workers.shared_windows import SharedWindow, SharedWindows
 
 _log = logging.getLogger(__name__)
 
@@ -81,6 +88,8 @@ class Session:
         connection: A connection to the worker.
         cache: The supervisor's cache.
         sources: The datasets that workers have open.
+        windows: The windows that workers have open.
+        needs: What the streams of workers need of the cache.
         desk: The worker's desk.
         on_message: Receives messages that do not concern the cache.
     """
@@ -91,17 +100,23 @@ class Session:
         *,
         cache: BlockCache,
         sources: SharedSources,
+        windows: SharedWindows,
+        needs: SharedNeeds,
         desk: Desk,
         on_message: Callable[[ToSupervisor], None],
     ) -> None:
         self._connection = connection
         self._cache = cache
         self._sources = sources
+        self._windows = windows
+        self._needs = needs
         self._desk = desk
         self._on_message = on_message
         self._lock = threading.Lock()
         self._streams: dict[int, _RemoteWaiter] = {}
         self._open: dict[int, SharedSource] = {}
+        self._open_windows: dict[int, SharedWindow] = {}
+        self._pieces: dict[int, Source] = {}
         self._is_over = False
         # The queue is bounded by what the worker's streams have demanded.
         self._outbox: queue.SimpleQueue[tuple[ToWorker, tuple[Shared, ...]] | None] = (
@@ -120,15 +135,17 @@ class Session:
 
     def serve(self) -> None:
         """Handle the worker's requests until it ends."""
+        number = self._needs.join(self.post)
         try:
             while True:
-                self._take(self._connection.recv())
+                self._take(number, self._connection.recv())
         except (EOFError, OSError):
             pass
         finally:
+            self._needs.leave(number)
             self._end()
 
-    def _take(self, message: ToSupervisor) -> None:
+    def _take(self, number: int, message: ToSupervisor) -> None:
         match message:
             case OpenSource():
                 threading.Thread(
@@ -139,18 +156,21 @@ class Session:
                 ).start()
             case CloseSource(index):
                 self._close_source(index)
+            case OpenWindow() | CloseWindow():
+                self._open_or_close_window(message)
+            case NeedOpened() | NeedOver():
+                need = message.need if isinstance(message, NeedOpened) else None
+                self._needs.change(number, message.number, need)
             case StreamOpened(stream, job):
                 self._join(stream, job)
             case StreamClosed(stream):
-                if (waiter := self._streams.pop(stream, None)) is not None:
-                    self._leave(waiter)
+                self._close_stream(stream)
             case Prefetch() | Release():
                 self._prefetch_or_release(message)
             case Demand():
                 self._demand(message)
             case EndDemand(stream):
-                if (waiter := self._streams.get(stream)) is not None:
-                    self._end_demand(waiter)
+                self._end_demand(self._streams.get(stream))
             case _:
                 self._on_message(message)
 
@@ -165,6 +185,10 @@ class Session:
         self._cache.readers.join(waiter, job)
         self._streams[stream] = waiter
         self.post(JobNamed(stream, waiter.job))
+
+    def _close_stream(self, stream: int) -> None:
+        if (waiter := self._streams.pop(stream, None)) is not None:
+            self._leave(waiter)
 
     def _prefetch_or_release(self, message: Prefetch | Release) -> None:
         source, waiter = self._source(message.index), self._streams.get(message.stream)
@@ -183,9 +207,7 @@ class Session:
         source = self._source(message.index)
         waiter.serial = message.serial
         if source is None:
-            waiter.fail(
-                RebalanceError("the dataset is no longer served here; reconnect to continue")
-            )
+            waiter.fail(_not_served_error())
             return
         waiter.demanded = (source, message.blocks)
         try:
@@ -195,13 +217,13 @@ class Session:
             waiter.fail(error)
 
     def _source(self, index: int) -> Source | None:
-        """Return a dataset, or None if the worker has closed it in the meantime."""
+        """Return a dataset or pieces; None if the worker has closed it in the meantime."""
         with self._lock:
             shared = self._open.get(index)
-        return None if shared is None else shared.source
+        return self._pieces.get(index) if shared is None else shared.source
 
-    def _end_demand(self, waiter: _RemoteWaiter) -> None:
-        if waiter.demanded is not None:
+    def _end_demand(self, waiter: _RemoteWaiter | None) -> None:
+        if waiter is not None and waiter.demanded is not None:
             self._cache.end_demand(*waiter.demanded, waiter)
             waiter.demanded = None
 
@@ -213,12 +235,12 @@ class Session:
         try:
             shared = self._sources.take(message.name, message.config, message.fingerprint)
         except HeadraceError as error:
-            self.post(SourceOpened(message.request, -1, 0, error))
+            self.post(Opened(message.request, error=error))
             return
         except Exception:  # noqa: BLE001 - a bug must reach the worker that waits, as a value
             _log.exception("a worker's dataset could not be opened")
             bug = InternalError("the server failed; its log says how")
-            self.post(SourceOpened(message.request, -1, 0, bug))
+            self.post(Opened(message.request, error=bug))
             return
         with self._lock:
             is_over = self._is_over
@@ -228,9 +250,36 @@ class Session:
             self._sources.give_back(shared)
             return
         self.post(
-            SourceOpened(message.request, shared.source.index, shared.tables.size, None),
+            Opened(message.request, (shared.source.index,), shared.tables.size),
             shared.tables,
         )
+
+    def _open_or_close_window(self, message: OpenWindow | CloseWindow) -> None:
+        if isinstance(message, CloseWindow):
+            self._windows.give_back(self._open_windows.pop(message.request))
+        else:
+            try:
+                window = self._windows.take(self._known(message.members))
+            except HeadraceError as error:
+                self.post(Opened(message.request, error=error))
+                return
+            except Exception:  # noqa: BLE001 - a bug must reach the worker that waits, as a value
+                _log.exception("a worker's window could not be opened")
+                bug = InternalError("the server failed; its log says how")
+                self.post(Opened(message.request, error=bug))
+                return
+            self._open_windows[message.request] = window
+            indices = tuple(source.index for source in window.sources)
+            self.post(Opened(message.request, indices, window.memory.size), window.memory)
+        windows = self._open_windows.values()
+        self._pieces = {each.index: each for window in windows for each in window.sources}
+
+    def _known(self, asked: Sequence[tuple[int, Pieces]]) -> list[tuple[Source, Pieces]]:
+        members = [(self._source(index), pieces) for index, pieces in asked]
+        known = [(whole, pieces) for whole, pieces in members if whole is not None]
+        if len(known) < len(members):
+            raise _not_served_error()
+        return known
 
     def _send_all(self) -> None:
         while (item := self._outbox.get()) is not None:
@@ -248,8 +297,14 @@ class Session:
         with self._lock:
             self._is_over = True
             held, self._open = list(self._open.values()), {}
+        for window in self._open_windows.values():
+            self._windows.give_back(window)
         for shared in held:
             self._sources.give_back(shared)
         self._outbox.put(None)
         self._sender.join()
         self._connection.close()
+
+
+def _not_served_error() -> RebalanceError:
+    return RebalanceError("the dataset is no longer served here; reconnect to continue")

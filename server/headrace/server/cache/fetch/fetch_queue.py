@@ -18,6 +18,7 @@ If the code differs, the code is wrong.
 from __future__ import annotations
 
 from collections import Counter, defaultdict
+from collections.abc import Collection
 from dataclasses import dataclass, field
 
 from headrace.errors import HeadraceError
@@ -174,10 +175,10 @@ class Flights:
         flight.source.slot_of[flight.block] = slot
         del self._flights[flight.source.index, flight.block]
 
-    def call_off(self, source: Source, error: HeadraceError) -> None:
-        """Fail all waits for blocks of a dataset, and end its flights that wait for a thread."""
+    def call_off(self, sources: Collection[Source], error: HeadraceError) -> None:
+        """Fail all waits for blocks of datasets, and end their flights that wait for a thread."""
         for flight in self.all():
-            if flight.source is not source:
+            if flight.source not in sources:
                 continue
             flight.fail(error)
             flight.demands.clear()

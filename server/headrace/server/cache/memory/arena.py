@@ -18,6 +18,9 @@ from headrace.server.cache.memory.shared_memory import Shared
 
 # Extents start and end at cache lines.
 GRAIN = 64
+# Shared tables have a slot for so many bytes, within 30 bits: a block of 64 KiB in 128 windows.
+# What is never touched costs nothing.
+_SLOT_BYTES, _MOST_SLOTS = 512, 1 << 30
 
 
 class Memory:
@@ -115,7 +118,7 @@ class Arena:
 
     Attributes:
         memory: The memory of the blocks.
-        capacity: The most slots: blocks of 4 KiB would fill the arena.
+        capacity: The most slots: pieces of blocks of 512 B would fill the arena.
         shared: The shared memory of the blocks, which workers may read.
         header: The shared memory of the header, which workers may read.
     """
@@ -124,7 +127,7 @@ class Arena:
 
     def __init__(self, size: int) -> None:
         # A power of two, because tables of slots double; see SlotTable.
-        self.capacity = max(256, 1 << (size // 4096).bit_length())
+        self.capacity = min(_MOST_SLOTS, max(256, 1 << (size // _SLOT_BYTES).bit_length()))
         self.shared = Shared.create("headrace-cache", max(size, 1))
         self.memory = Memory(self.shared.map())
         self.shared.seal()

@@ -25,6 +25,9 @@ import fcntl
 import mmap
 import os
 import threading
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import accumulate
 
 import numpy as np
 from numpy.typing import NDArray
@@ -132,8 +135,9 @@ class Desk:
         return capacity * cls._ROW_BYTES
 
 
+@dataclass(frozen=True, slots=True, eq=False)
 class SourceTables:
-    """The places of the blocks of one dataset.
+    """The places of the blocks of one dataset, or of pieces of them.
 
     Attributes:
         slot_of: ``(blocks,) int32``: the slot of each block; 0 if it is not cached, -1 if it is
@@ -141,15 +145,47 @@ class SourceTables:
         bases: ``(parts, slots) int64``: the bases of the parts of the block in each slot.
     """
 
-    def __init__(self, memory: NDArray[np.uint8], *, block_count: int, part_count: int) -> None:
+    slot_of: NDArray[np.int32]
+    bases: NDArray[np.int64]
+
+    @classmethod
+    def lie_in(
+        cls, memory: NDArray[np.uint8], *, block_count: int, part_count: int
+    ) -> SourceTables:
+        """Return the tables in shared memory."""
         start = _whole(block_count * 4)
-        self.slot_of = memory[: block_count * 4].view(np.int32)
-        self.bases = memory[start:].view(np.int64).reshape(part_count, -1)
+        return cls(
+            memory[: block_count * 4].view(np.int32),
+            memory[start:].view(np.int64).reshape(part_count, -1),
+        )
 
     @staticmethod
     def size(*, block_count: int, part_count: int, capacity: int) -> int:
         """Return the bytes of the tables."""
         return _whole(block_count * 4) + part_count * capacity * 8
+
+
+class WindowTables:
+    """The places of a window's pieces.
+
+    Attributes:
+        is_over: ``(1,) int64``: whether all workers have closed the window.
+        slots_of: ``(blocks,) int32`` for each dataset: the slot of each piece, as in
+            `SourceTables`.
+    """
+
+    def __init__(self, memory: NDArray[np.uint8], block_counts: Sequence[int]) -> None:
+        self.is_over = memory[:8].view(np.int64)
+        ends = accumulate((_whole(4 * count) for count in block_counts), initial=_whole(8))
+        self.slots_of = [
+            memory[start : start + 4 * count].view(np.int32)
+            for start, count in zip(ends, block_counts, strict=False)
+        ]
+
+    @staticmethod
+    def size(block_counts: Sequence[int]) -> int:
+        """Return the bytes of the tables, for datasets with so many blocks."""
+        return _whole(8) + sum(_whole(4 * count) for count in block_counts)
 
 
 def _whole(size: int) -> int:

@@ -41,7 +41,7 @@ from headrace.server.order_stages.mixtures.common_columns import (
 from headrace.server.order_stages.mixtures.joined_datasets import JoinedDatasets
 from headrace.server.order_stages.mixtures.mixture_blocks import JoinedBlocks
 from headrace.server.plan.find_samples import Finder
-from headrace.server.plan.job_windows import JobWindows, joined_windows
+from headrace.server.plan.job_windows import JobWindows
 from headrace.server.plan.plain_finder import PlainFinder, table_bytes
 from headrace.server.plan.ranks import Ranks
 from headrace.server.plan.skip_lists import Lists, digest_of, list_message
@@ -190,10 +190,10 @@ class ServedMixture:
         return PlainFinder(self._order, self.dataset, lane_bytes=together)
 
     @functools.cached_property
-    def windows(self) -> JobWindows | None:
+    def windows(self) -> JobWindows:
         """The windows of all datasets."""
-        pieces = [member.pieces for member in self.members]
-        return joined_windows(pieces, self.dataset.first_blocks)
+        wholes = [member.source for member in self.members]
+        return JobWindows(self.members[0].cache, wholes, self.dataset.first_blocks)
 
     @property
     def raw_bytes(self) -> int:
