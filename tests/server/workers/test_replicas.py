@@ -47,7 +47,6 @@ def _request(rank: int) -> pb.ReadBatchesRequest:
     )
 
 
-@pytest.mark.long
 def test_replicas_read_the_store_once_together(s3: S3, monkeypatch: pytest.MonkeyPatch) -> None:
     """Eight ranks at eight replicas with eight lanes fetch at most 1.1 times the data an epoch.
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections import OrderedDict
 from collections.abc import Hashable, Sequence
+from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -44,26 +45,29 @@ class JobWindows:
         self._finders: OrderedDict[Hashable, WindowFinder] = OrderedDict()
 
     def finder(
-        self, ordered: Finder, need: CacheNeed, *, together: int, batch: int
+        self, ordered: Finder, need: CacheNeed, *, lanes: int, together: int, batch: int
     ) -> WindowFinder | None:
         """Return a finder that reads windows, which its job shares; None if its cache suffices.
 
         Args:
             ordered: Finds the samples.
-            need: What all streams of the job need of the cache.
+            need: What a stream of the job needs of the cache. Others may read other lanes at other
+                servers, so only the lanes of streams that are open here count beside its own.
+            lanes: The number of lanes of the order: windows hold the samples of all.
             together: The number of positions that are shuffled together.
             batch: The number of positions of a global batch.
         """
         needs = self._needs
         if needs.would_fit(need):
             return None
+        whole = replace(need, lanes=range(lanes))
         with self._lock:
             found = self._finders.get(need.job)
             if found is None or found.ordered is not ordered:
                 found = self._finders[need.job] = WindowFinder(
                     ordered,
                     self.windows,
-                    need=need,
+                    need=whole,
                     part_bytes=lambda: needs.part_bytes(need.job),
                     together=together,
                     batch=batch,

@@ -270,10 +270,13 @@ def _cut(
     if need is None:
         return None, served.blocks, False
     windows = served.windows
-    # With all lanes, since the ranks that read the others may not be there yet.
-    whole = replace(need, lanes=range(spec.order.lanes))
-    together = _together(spec, served, finder)
-    windowed = windows.finder(finder, whole, together=together, batch=spec.global_batch_size)
+    windowed = windows.finder(
+        finder,
+        need,
+        lanes=spec.order.lanes,
+        together=_together(spec, served, finder),
+        batch=spec.global_batch_size,
+    )
     if windowed is None:
         return None, served.blocks, True
     return windowed, lambda cache: windows.blocks(served.blocks(cache)), False
