@@ -56,10 +56,12 @@ class _LazyGroup(click.Group):
         return None if found is None else cast("click.Command", found.load())
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Write what each command does, which its docstring says, without importing any."""
+        """Write what each command does, or what installs the packages that it lacks."""
         del ctx
+        # To import all commands takes half a second, and where no package is missing none can fail.
+        about = _summary if all(map(find_spec, _EXTRA_OF_PACKAGE)) else _summary_or_lack
         with formatter.section("Commands"):
-            formatter.write_dl([(name, _summary(found)) for name, found in _commands().items()])
+            formatter.write_dl([(name, about(found)) for name, found in _commands().items()])
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
@@ -101,6 +103,15 @@ def _summary(command: EntryPoint) -> str:
         if isinstance(node, ast.FunctionDef) and node.name == command.attr:
             return " ".join((ast.get_docstring(node) or "").partition(".")[0].split()) + "."
     return ""
+
+
+def _summary_or_lack(command: EntryPoint) -> str:
+    """Return the same, or what to type if a package that the command imports is missing."""
+    try:
+        command.load()
+    except ModuleNotFoundError as error:
+        return f"(pip install 'headrace[{_extra(error)}]')"
+    return _summary(command)
 
 
 def _one_line(text: str) -> str:

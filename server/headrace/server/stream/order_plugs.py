@@ -79,6 +79,7 @@ class OrderPlug:
     Attributes:
         name: The name of the stage in tokens; unique.
         after: The names of stages that come before it, if a request has both.
+        fields: The fields of requests that are its own.
         options: The type of its options in a request's stages; None if it has fields of its own.
         words: How the refusal of a token names the stage; None if it compares its part of a token
             with a request itself.
@@ -89,6 +90,7 @@ class OrderPlug:
 
     name: ClassVar[str]
     after: ClassVar[Sequence[str]] = ()
+    fields: ClassVar[Sequence[str]] = ()
     options: ClassVar[type[Message] | None] = None
     words: ClassVar[Words | None] = Words(
         "samples after the stage", "samples without it", "ask for the token's stages", "stages"
@@ -104,6 +106,8 @@ class OrderPlug:
     def reading(self, served: Served, asked: AskedOrder) -> Served:
         """Return what a request reads, behind the stage if the request or its token asks for it.
 
+        It is called if the request has a field or options of its, or the token a part.
+
         Args:
             served: What it reads without the stage.
             asked: What it asks for.
@@ -117,6 +121,8 @@ class OrderPlug:
 
     def opened(self, request: Request, finding: Finding) -> Served | None:
         """Return what a request reads in place of the dataset that it names; None for that.
+
+        It is called if the request has a field of its.
 
         Raises:
             HeadraceError: It cannot be opened.

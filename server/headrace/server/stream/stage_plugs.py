@@ -19,11 +19,12 @@ from headrace.order import TRANSFORMS_LIMIT_BYTES, Token
 from headrace.payload import SAMPLE_ID_COLUMN
 from headrace.server.batch.stage import Stage
 from headrace.server.datasets.catalog import Finding, Request
+from headrace.server.datasets.order_stage import OrderStage
 from headrace.server.datasets.served import Member, Served
 from headrace.server.datasets.served_dataset import ServedDataset
 from headrace.server.layout.wire_columns import WireColumn
 from headrace.server.plan.list_limits import ListLimits
-from headrace.server.plan.stream_request import BatchesRequest
+from headrace.server.plan.stream_request import BatchesRequest, token_of
 from headrace.server.settings.server_config import ServerConfig
 from headrace.server.settings.stage_settings import StageSettings, stage_folders
 from headrace.server.stream.order_plugs import (
@@ -110,6 +111,7 @@ class StagePlug:
     Attributes:
         settings: The class of the folder's settings.
         kinds: The kinds of stages that requests may ask for.
+        behind: The stage of the order that has a `first` stage of batches here; None for none.
 
     Raises:
         ConfigurationError: A setting cannot be used.
@@ -117,6 +119,7 @@ class StagePlug:
 
     settings: ClassVar[type[StageSettings]] = StageSettings
     kinds: Sequence[StageKind[Any]] = ()
+    behind: ClassVar[type[OrderStage] | None] = None
 
     def __init__(self, config: ServerConfig, metrics: Metrics) -> None:
         """Open what the stages use."""
@@ -147,6 +150,8 @@ class StagePlug:
         self, served: Served, columns: tuple[WireColumn, ...]
     ) -> tuple[WireColumn, Stage] | None:
         """Return the stage that makes columns of what a dataset stores; None for none.
+
+        It is called if the dataset is read through the stage of the order that is `behind`.
 
         Args:
             served: The dataset.
@@ -230,7 +235,9 @@ class Stages:
 
     def opened(self, request: Request, finding: Finding) -> Served | None:
         """Return what a stage of the order opens for a request; see `OrderPlug.opened`."""
-        found = (plug.opened(request, finding) for plug in self._orders)
+        given = _fields(request)
+        asked = (plug for plug in self._orders if given.intersection(plug.fields))
+        found = (plug.opened(request, finding) for plug in asked)
         return next((each for each in found if each is not None), None)
 
     def filtered(self, member: Member, where: str, asker: Asker) -> ServedDataset:
@@ -256,20 +263,25 @@ class Stages:
         Raises:
             HeadraceError: See `OrderPlug.reading`.
         """
+        given, token = _fields(request), token_of(request)
         for plug in self._orders:
             options = [
                 self._unpacked(message, plug.options, f"stages[{place}], {plug.name}")
                 for place, message in enumerate(request.stages)
                 if plug is self._order_options.get(message.TypeName()) and plug.options
             ]
-            served = plug.reading(served, AskedOrder(request, options))
+            is_known = token is not None and token.stage(plug.name)
+            if options or is_known or given.intersection(plug.fields):
+                served = plug.reading(served, AskedOrder(request, options))
         return served
 
     def first(
         self, served: Served, columns: tuple[WireColumn, ...]
     ) -> tuple[WireColumn, Stage] | None:
         """Return the stage that makes columns of what a dataset stores; see `StagePlug.first`."""
-        found = (plug.first(served, columns) for plug in self._plugs)
+        behind = ((plug, plug.behind) for plug in self._plugs)
+        asked = [plug for plug, kind in behind if kind and served.stage(kind) is not None]
+        found = (plug.first(served, columns) for plug in asked)
         return next((each for each in found if each is not None), None)
 
     def titles(self, request: BatchesRequest, token: Token | None) -> tuple[str, ...]:
@@ -295,6 +307,11 @@ class Stages:
         if token is not None and token.stage("transforms") != ",".join(titles):
             _check(token.stage("transforms"), own, marks)
         return titles
+
+
+def _fields(request: Message) -> set[str]:
+    """Return the names of the fields that a request has."""
+    return {field.name for field, _ in request.ListFields()}
 
 
 NO_STAGES = Stages()

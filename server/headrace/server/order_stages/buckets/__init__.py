@@ -109,6 +109,7 @@ class Plug(OrderPlug):
     """Sorts windows by length, if a request or its token asks for it."""
 
     name = "buckets"
+    fields = ("buckets",)
     words = None
     after = ("skips",)
 

@@ -81,6 +81,7 @@ class Plug(OrderPlug):
     """Deals samples to ranks, if a request asks for it."""
 
     name = "deal"
+    fields = ("deal",)
     after = ("skips", "buckets")
 
     def __init__(self, metrics: Metrics, turns: Turns) -> None:

@@ -36,6 +36,7 @@ class Plug(OrderPlug):
     """Mixes datasets, if a request asks for it."""
 
     name = "mixture"
+    fields = ("mixture", "datasets")
     words = Words(
         "the mixture",
         "one dataset",

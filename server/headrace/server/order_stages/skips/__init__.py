@@ -43,6 +43,7 @@ class Plug(OrderPlug):
     """Leaves out samples, if a request or its token asks for it."""
 
     name = "skips"
+    fields = ("skips",)
     words = None
 
     def reading(self, served: Served, asked: AskedOrder) -> Served:

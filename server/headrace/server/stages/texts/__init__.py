@@ -40,6 +40,7 @@ class Plug(StagePlug):
     """The stages of a server, with its tokenizers."""
 
     settings = TextSettings
+    behind = PackedStage
 
     def __init__(self, config: ServerConfig, metrics: Metrics) -> None:
         del metrics
