@@ -176,7 +176,7 @@ def documents(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return url
 
 
-def _write_documents(url: Path, times: float) -> None:
+def _write_documents(url: Path, times: float, *, group_samples: int = 128) -> None:
     count = int(_SHUFFLE_BYTES * times) // 200
     lengths = np.arange(count) * 31 % 61 + 15
     tokens = pa.array([np.full(each, 7, np.int32) for each in lengths], pa.list_(pa.int32()))
@@ -185,7 +185,7 @@ def _write_documents(url: Path, times: float) -> None:
     write_dataset(str(url), table, shard_samples=[count], block_bytes=_BLOCK_BYTES)
     # As far below what is shuffled together as groups of real documents are.
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(groups, "MAX_GROUP_SAMPLES", 128)
+        patch.setattr(groups, "MAX_GROUP_SAMPLES", group_samples)
         index_rows(str(url), RowOptions(128), columns=["tokens"])
 
 
@@ -262,6 +262,36 @@ def test_the_edge_is_soft_for_packed_rows(documents: Path, part: float) -> None:
         large = _served(stack, {"data": documents}, 1 << 27)
         expected = _read(large, request)
         small = _served(stack, {"data": documents}, int(part * _needed(documents)))
+
+        assert expected == _read(small, request)
+        assert _fetched_blocks(small) <= EDGE[part] * _fetched_blocks(large)
+
+
+_MORE_GROUPS = [(0.5, 0.9), (0.5, 0.75), (0.5, 0.5), (1, 0.75), (4, 0.9), (4, 0.75)]
+
+
+@pytest.mark.parametrize(
+    ("of_shuffle", "part"),
+    [
+        (1, 0.9),
+        (1, 0.5),
+        (4, 0.5),
+        *(pytest.param(*each, marks=pytest.mark.long) for each in _MORE_GROUPS),
+    ],
+)
+def test_the_edge_is_soft_for_rows_of_large_groups(
+    tmp_path: Path, of_shuffle: float, part: float
+) -> None:
+    """Each row reads from a group that is a large part of what is shuffled together, or more."""
+    _write_documents(tmp_path, 2.0, group_samples=_SHUFFLE_BYTES // 2 // 200)
+    request = _request("data:128", global_batch_size=64)
+    request.order.shuffle_bytes = int(_SHUFFLE_BYTES / 2 / of_shuffle)
+    with ExitStack() as stack:
+        large = _served(stack, {"data": tmp_path}, 1 << 27)
+        expected = _read(large, request)
+        with grpc.insecure_channel(large.address) as channel:
+            needed = _needed_of(large, request, channel)
+        small = _served(stack, {"data": tmp_path}, int(part * needed))
 
         assert expected == _read(small, request)
         assert _fetched_blocks(small) <= EDGE[part] * _fetched_blocks(large)

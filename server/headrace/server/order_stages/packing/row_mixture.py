@@ -35,9 +35,8 @@ from headrace.server.order_stages.mixtures.served_mixture import (
     id_pairs,
 )
 from headrace.server.order_stages.packing.packed_rows import PackedFinder
-from headrace.server.order_stages.packing.served_rows import PackedStage, ServedRows
+from headrace.server.order_stages.packing.served_rows import PackedStage, ServedRows, rows_bytes
 from headrace.server.plan.find_samples import Finder
-from headrace.server.plan.plain_finder import table_bytes
 from headrace.server.plan.skip_lists import digest_of, list_message
 from headrace.server.plan.stream_request import Readable
 from headrace.v1 import shard_service_pb2 as pb
@@ -77,7 +76,7 @@ class ServedRowMixture(PackedStage):
             fingerprint=spec.fingerprint,
             lane_bytes=sum(
                 map(
-                    partial(table_bytes, spec.order),
+                    partial(rows_bytes, spec.order),
                     [member.table for member in members],
                     self._order.memory_samples.tolist(),
                 )

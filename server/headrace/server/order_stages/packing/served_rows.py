@@ -22,6 +22,7 @@ import numpy as np
 from headrace.errors import BadArgumentError, DatasetNotFoundError, TokenDatasetChangedError
 from headrace.order import MixtureSpec, Order, OrderSpec, Skips
 from headrace.order.packing import PackedRows, Packing, packing_key
+from headrace.order.samples.shard_table import ShardTable
 from headrace.server.batch.batch_writer import BatchWriter
 from headrace.server.batch.compiled_rows import rows_writer
 from headrace.server.datasets.order_stage import OrderStage
@@ -189,7 +190,7 @@ class ServedRows(PackedStage):
             first_ids=np.array([0, self._base.dataset.sample_count]),
             key=lambda _, epoch: packing_key(spec.seed, epoch),
             fingerprint=self.readable.fingerprint,
-            lane_bytes=table_bytes(spec, self.table, order.memory_samples),
+            lane_bytes=rows_bytes(spec, self.table, order.memory_samples),
             skips=skips,
         )
 
@@ -288,6 +289,24 @@ class OpenRows:
         # Without the lock, because the store may be slow, and other datasets have other stores.
         made = ServedRows(base, pointer, table, store, opened=self)
         return self._open.get((base, length), lambda: made)
+
+
+def rows_bytes(spec: OrderSpec, groups: ShardTable, memory_rows: int) -> int:
+    """Return the raw bytes of the documents that a lane reads rows from at a time.
+
+    Each row brings together documents of its whole group. Groups begin and end at different times,
+    so one more of them is open than hold as many rows as are shuffled together.
+
+    Args:
+        spec: How rows are shuffled.
+        groups: The shard table of rows: a shard is a group.
+        memory_rows: The number of rows shuffled together.
+    """
+    shuffled = table_bytes(spec, groups, memory_rows)
+    if not shuffled:
+        return 0
+    group = int(groups.raw_bytes.max())
+    return min((-(-shuffled // group) + 1) * group, int(groups.raw_bytes.sum()))
 
 
 def versions_of(base: ServedDataset, length: int) -> Iterator[tuple[str, str]]:
