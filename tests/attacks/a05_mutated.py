@@ -17,6 +17,7 @@ from attacks.harness import DATASET, After, Attack, Begin, Counts, Target, main
 from headrace.order import OrderSpec, Token, encode_token
 from headrace.v1 import columns_pb2 as columns_pb
 from headrace.v1 import images_pb2 as images_pb
+from headrace.v1 import ring_pb2
 from headrace.v1 import shard_service_pb2 as pb
 from headrace.v1.stages import packed
 from support.datasets import write_dataset
@@ -70,11 +71,17 @@ def _seeds() -> list[tuple[str, bytes]]:
             pb.FindSamplesRequest(batch=mixed, sample_ids=[0, 1], dataset_indices=[0, 1]),
         ],
         "ReadBatches": reads,
-        "AttachRing": [pb.AttachRingRequest(read=one, ring_bytes=1 << 20) for one in reads],
+        "AttachTransport": [_attaching(one) for one in reads],
         "GetBatch": batches,
         "GetSamples": [samples, of_several],
     }
     return [(name, one.SerializeToString()) for name, some in requests.items() for one in some]
+
+
+def _attaching(read: pb.ReadBatchesRequest) -> pb.AttachTransportRequest:
+    asked = pb.AttachTransportRequest(read=read)
+    asked.transport.Pack(ring_pb2.Ring(ring_bytes=1 << 20))
+    return asked
 
 
 def _batches() -> list[pb.GetBatchRequest]:

@@ -5,7 +5,7 @@
 
 - *ring*: `RemoteDataset` over the server's unix socket, in shared memory; the loop takes each
   batch's tensors;
-- *hashed*: the same with ``check_ring``;
+- *hashed*: the same with ``check_payload``;
 - *grpc*: the same over the same socket with ``Transport("grpc")``;
 - *flight*: an Arrow Flight server with its best gather, over a unix socket;
 - *bare*: a process that gathers the same number of random rows into shared memory as fast as NumPy
@@ -51,7 +51,7 @@ from benchmarks import bench_client
 from benchmarks.bench_client import CASES, TEXT_BYTES, Case
 from benchmarks.flight_baseline import read_sizes, serve_flight
 from headrace.bench.children import processor_s
-from headrace.client import Batch, RemoteDataset, Transport
+from headrace.client import Batch, RemoteDataset, Ring, Transport
 from headrace.server import ServerConfig, start_server
 from headrace.storage import open_dataset
 
@@ -63,7 +63,7 @@ _ROW_BY_ROW_BYTES = 4096
 _WARM_S = 2.0
 _WAYS = {
     "ring": Transport("ring"),
-    "hashed": Transport("ring", check_ring=True),
+    "hashed": Transport("ring", [Ring(check_payload=True)]),
     "grpc": Transport("grpc"),
 }
 _SPAWN = multiprocessing.get_context("spawn")

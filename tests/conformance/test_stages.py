@@ -58,7 +58,7 @@ def address(
         config = ServerConfig(
             datasets={"d": url},
             listen=listen,
-            stages=(TransformSettings(transforms=noise, transform_timeout_s=60.0),),
+            plugs=(TransformSettings(transforms=noise, transform_timeout_s=60.0),),
         )
         patch.setenv("PYTHONPATH", str(Path(__file__).parents[1]), prepend=os.pathsep)
         with start_server(config) as server:

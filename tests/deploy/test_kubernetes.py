@@ -13,6 +13,7 @@ import yaml
 from headrace.server import ConfigSource
 from headrace.server.front.health import LIVE
 from headrace.server.process.start_warnings import start_warnings
+from headrace.server.transports.ring import RingSettings
 from support.kustomize import KUBERNETES, Manifest, of_kind, render
 
 _SERVICES = ("base", "overlays/autoscaled", "overlays/tls", "overlays/autoscaled-tls")
@@ -145,7 +146,9 @@ def test_memory_is_that_of_the_formula(overlay: str, tmp_path: Path) -> None:
     payloads = config.payload_bytes // 2**20
     wanted = 195 + config.cache_bytes // 2**20 + reads + payloads + config.max_streams * 4
     # One for each of eight ranks of a host; over the network there are none.
-    rings = 8 * config.ring_bytes // 2**20 if overlay == "overlays/sidecar" else 0
+    rings = (
+        8 * config.of_plug(RingSettings).ring_bytes // 2**20 if overlay == "overlays/sidecar" else 0
+    )
 
     assert "fetch_threads \N{MULTIPLICATION SIGN} R" in formula
     assert "payload_bytes + streams \N{MULTIPLICATION SIGN} 4 MiB" in formula

@@ -161,7 +161,7 @@ NOT_RUN = {
     ("docs/protocol.md", "ReadBatches(request)"): _WIRE,
     (
         "docs/ring.md",
-        "AttachRing(read, ring_bytes, check_payload)          over gR",
+        "AttachTransport(read, Ring(ring_bytes, check_payload))   ove",
     ): _WIRE,
     ("docs/shuffle-quality.md", "python tests/benchmarks/bench_order_absence.py"): _BENCHMARK,
     (

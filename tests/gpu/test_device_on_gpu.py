@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 import torch
 
-from headrace.client import RemoteDataset, Transport
+from headrace.client import RemoteDataset, Ring, Transport
 from headrace.client.device.cuda_copy import CudaCopies
 from support.command import serving
 from support.datasets import write_dataset
@@ -94,7 +94,7 @@ def test_batches_are_right_out_of_a_ring(url: str) -> None:
             batch_size=64,
             epochs=3,
             device="cuda",
-            transport=Transport("ring", prefetch_bytes=4 << 20, ring_bytes=8 << 20),
+            transport=Transport("ring", [Ring(8 << 20)], prefetch_bytes=4 << 20),
         )
         wrong = torch.zeros((), dtype=torch.int64, device="cuda")
         for _ in range(3):
@@ -107,7 +107,7 @@ def test_batches_are_right_out_of_a_ring(url: str) -> None:
         dataset.close()
 
     assert ("ring", "") == (stats.transport, stats.transport_reason)
-    assert stats.ring_batch_count > 3 * SAMPLES // 64 // 2
+    assert stats.transport_batch_count > 3 * SAMPLES // 64 // 2
     assert 0 == int(wrong)
 
 

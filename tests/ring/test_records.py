@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.errors import RingUnavailableError, StreamCorruptError
+from headrace.errors import NoTransportError, StreamCorruptError
 from headrace.ring import (
     HELLO_BYTES,
     RECORD_BYTES,
@@ -71,7 +71,7 @@ def test_what_is_no_record_is_refused(damaged: bytes) -> None:
 
 def test_a_refusal_says_why() -> None:
     """The server's words reach whoever asked for the ring."""
-    with pytest.raises(RingUnavailableError, match="user 7 may have none"):
+    with pytest.raises(NoTransportError, match="user 7 may have none"):
         read_hello(refusal("user 7 may have none"))
 
 

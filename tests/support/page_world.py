@@ -85,7 +85,7 @@ class World:
                 ServerConfig(
                     datasets=datasets,
                     listen=listen,
-                    stages=(TextSettings(tokenizers=self.tokenizers),),
+                    plugs=(TextSettings(tokenizers=self.tokenizers),),
                 )
             )
         )

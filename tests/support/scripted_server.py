@@ -88,10 +88,10 @@ class ScriptedService(rpc.ShardServiceServicer):
         script = self.scripts.pop(0) if len(self.scripts) > 1 else self.scripts[0]
         yield from script(request, context)
 
-    def AttachRing(  # noqa: N802
-        self, request: pb.AttachRingRequest, context: grpc.ServicerContext
+    def AttachTransport(  # noqa: N802
+        self, request: pb.AttachTransportRequest, context: grpc.ServicerContext
     ) -> NoReturn:
-        """Know of no rings, as servers before them."""
+        """Know of no transports, as servers before them."""
         del request
         context.abort(grpc.StatusCode.UNIMPLEMENTED, "Method not found!")
 

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 import numpy as np
 from numpy.typing import NDArray
 
-from headrace.client import Landing, RingFeeds, Transport, TransportState
+from headrace.client import Feeds, Landing, Transport, TransportState
 
 TRANSPORTS = ("grpc", "ring")
 
@@ -30,7 +30,7 @@ def plain_memory(size: int) -> NDArray[np.uint8]:
     return np.empty(size, dtype=np.uint8)
 
 
-def feeds_for(address: str) -> RingFeeds:
+def feeds_for(address: str) -> Feeds:
     """Return what opens feeds of the transport that the address is for, and of no other."""
     options = Transport("ring" if address.startswith("unix:") else "grpc")
-    return RingFeeds(options, Landing(plain_memory, None, TransportState()), silence_s=10)
+    return Feeds(options, Landing(plain_memory, None, TransportState()), silence_s=10)

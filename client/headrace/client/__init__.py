@@ -14,7 +14,7 @@ from headrace.client.api.numpy_dataset import NumpyDataset
 from headrace.client.api.stats import ClientStats
 from headrace.client.api.stats_log import StatsLog
 from headrace.client.api.tensorflow_dataset import tf_dataset
-from headrace.client.feeds.open_feed import RingFeeds
+from headrace.client.feeds.open_feed import Feeds
 from headrace.client.feeds.shortage import CacheShortage
 from headrace.client.feeds.transport import Landing, TransportState
 from headrace.client.feeds.wait_times import HopSeconds
@@ -48,6 +48,7 @@ from headrace.client.stages.images import DecodeImage
 from headrace.client.stages.mixing import CutMix, MixUp, OneHot
 from headrace.client.stages.texts import Tokenize
 from headrace.client.stages.transforms import Transform
+from headrace.client.transports.ring.options import Ring
 from headrace.client.wire.assembler import Allocate, BatchEvent, EpochEndEvent
 from headrace.client.wire.buffers import BufferPool
 from headrace.client.wire.payload_layout import ColumnView
@@ -82,6 +83,7 @@ __all__ = [
     "DecodeImage",
     "EpochEndEvent",
     "Fallback",
+    "Feeds",
     "HeadraceError",
     "Hedge",
     "HopSeconds",
@@ -105,7 +107,7 @@ __all__ = [
     "ReadOptions",
     "RemoteDataset",
     "Resize",
-    "RingFeeds",
+    "Ring",
     "Selection",
     "Sharding",
     "Stack",

@@ -9,10 +9,10 @@
     │   ├── ColumnNotFoundError      INVALID_ARGUMENT      COLUMN_NOT_FOUND
     │   ├── ConfigurationError       FAILED_PRECONDITION   BAD_CONFIGURATION
     │   ├── DatasetNotFoundError     NOT_FOUND             DATASET_NOT_FOUND
+    │   ├── NoTransportError         FAILED_PRECONDITION   NO_TRANSPORT
     │   ├── NotADatasetError         NOT_FOUND             NOT_A_DATASET
     │   ├── PositionPastEndError     OUT_OF_RANGE          POSITION_PAST_END
     │   ├── RequestMalformedError    INVALID_ARGUMENT      REQUEST_MALFORMED
-    │   ├── RingUnavailableError     FAILED_PRECONDITION   RING_UNAVAILABLE
     │   ├── SkipsNotFoundError       FAILED_PRECONDITION   SKIPS_NOT_FOUND
     │   ├── StageFailedError         FAILED_PRECONDITION   STAGE_FAILED
     │   ├── TokenDatasetChangedError FAILED_PRECONDITION   TOKEN_DATASET_CHANGED
@@ -109,6 +109,13 @@ class DatasetNotFoundError(CallerError):
     reason = "DATASET_NOT_FOUND"
 
 
+class NoTransportError(CallerError):
+    """A transport cannot be had between this client and this server."""
+
+    code = "FAILED_PRECONDITION"
+    reason = "NO_TRANSPORT"
+
+
 class NotADatasetError(CallerError):
     """The URL holds no dataset, whether or not it exists."""
 
@@ -128,13 +135,6 @@ class RequestMalformedError(CallerError):
 
     code = "INVALID_ARGUMENT"
     reason = "REQUEST_MALFORMED"
-
-
-class RingUnavailableError(CallerError):
-    """Batches cannot travel in shared memory between this client and this server."""
-
-    code = "FAILED_PRECONDITION"
-    reason = "RING_UNAVAILABLE"
 
 
 class SkipsNotFoundError(CallerError):

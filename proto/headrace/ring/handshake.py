@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import struct
 
-from headrace.errors import RingUnavailableError, StreamCorruptError
+from headrace.errors import NoTransportError, StreamCorruptError
 
 # Magic, then the size of the ring, or of the text of a refusal that follows, in bytes.
 _LAYOUT = struct.Struct("<8sQ")
@@ -39,7 +39,7 @@ def read_hello(received: bytes) -> int:
         received: The whole first message: a `hello` or a `refusal`.
 
     Raises:
-        RingUnavailableError: The server refuses; the message has its reason.
+        NoTransportError: The server refuses; the message has its reason.
         StreamCorruptError: The message is neither.
     """
     if len(received) >= HELLO_BYTES:
@@ -47,7 +47,7 @@ def read_hello(received: bytes) -> int:
         if magic == _RING and len(received) == HELLO_BYTES and size > 0:
             return int(size)
         if magic == _REFUSAL:
-            raise RingUnavailableError(received[HELLO_BYTES:].decode(errors="replace"))
+            raise NoTransportError(received[HELLO_BYTES:].decode(errors="replace"))
     raise StreamCorruptError(
         f"the ring's socket started with {received[:HELLO_BYTES].hex()}; expected {_RING.hex()} "
         "and the size of a ring"

@@ -442,43 +442,31 @@ class Heartbeat(_message.Message):
     waiting_ms: int
     def __init__(self, waiting_ms: _Optional[int] = ...) -> None: ...
 
-class AttachRingRequest(_message.Message):
-    __slots__ = ("read", "ring_bytes", "check_payload")
+class AttachTransportRequest(_message.Message):
+    __slots__ = ("read", "transport")
     READ_FIELD_NUMBER: _ClassVar[int]
-    RING_BYTES_FIELD_NUMBER: _ClassVar[int]
-    CHECK_PAYLOAD_FIELD_NUMBER: _ClassVar[int]
+    TRANSPORT_FIELD_NUMBER: _ClassVar[int]
     read: ReadBatchesRequest
-    ring_bytes: int
-    check_payload: bool
-    def __init__(self, read: _Optional[_Union[ReadBatchesRequest, _Mapping]] = ..., ring_bytes: _Optional[int] = ..., check_payload: bool = ...) -> None: ...
+    transport: _any_pb2.Any
+    def __init__(self, read: _Optional[_Union[ReadBatchesRequest, _Mapping]] = ..., transport: _Optional[_Union[_any_pb2.Any, _Mapping]] = ...) -> None: ...
 
-class AttachRingResponse(_message.Message):
-    __slots__ = ("start", "batch", "chunk", "epoch_end", "heartbeat", "ring_offer", "payload")
+class AttachTransportResponse(_message.Message):
+    __slots__ = ("start", "batch", "chunk", "epoch_end", "heartbeat", "offer", "payload")
     START_FIELD_NUMBER: _ClassVar[int]
     BATCH_FIELD_NUMBER: _ClassVar[int]
     CHUNK_FIELD_NUMBER: _ClassVar[int]
     EPOCH_END_FIELD_NUMBER: _ClassVar[int]
     HEARTBEAT_FIELD_NUMBER: _ClassVar[int]
-    RING_OFFER_FIELD_NUMBER: _ClassVar[int]
+    OFFER_FIELD_NUMBER: _ClassVar[int]
     PAYLOAD_FIELD_NUMBER: _ClassVar[int]
     start: StreamStart
     batch: BatchHeader
     chunk: Chunk
     epoch_end: EpochEnd
     heartbeat: Heartbeat
-    ring_offer: RingOffer
+    offer: _any_pb2.Any
     payload: bytes
-    def __init__(self, start: _Optional[_Union[StreamStart, _Mapping]] = ..., batch: _Optional[_Union[BatchHeader, _Mapping]] = ..., chunk: _Optional[_Union[Chunk, _Mapping]] = ..., epoch_end: _Optional[_Union[EpochEnd, _Mapping]] = ..., heartbeat: _Optional[_Union[Heartbeat, _Mapping]] = ..., ring_offer: _Optional[_Union[RingOffer, _Mapping]] = ..., payload: _Optional[bytes] = ...) -> None: ...
-
-class RingOffer(_message.Message):
-    __slots__ = ("version", "ticket", "warning")
-    VERSION_FIELD_NUMBER: _ClassVar[int]
-    TICKET_FIELD_NUMBER: _ClassVar[int]
-    WARNING_FIELD_NUMBER: _ClassVar[int]
-    version: int
-    ticket: bytes
-    warning: str
-    def __init__(self, version: _Optional[int] = ..., ticket: _Optional[bytes] = ..., warning: _Optional[str] = ...) -> None: ...
+    def __init__(self, start: _Optional[_Union[StreamStart, _Mapping]] = ..., batch: _Optional[_Union[BatchHeader, _Mapping]] = ..., chunk: _Optional[_Union[Chunk, _Mapping]] = ..., epoch_end: _Optional[_Union[EpochEnd, _Mapping]] = ..., heartbeat: _Optional[_Union[Heartbeat, _Mapping]] = ..., offer: _Optional[_Union[_any_pb2.Any, _Mapping]] = ..., payload: _Optional[bytes] = ...) -> None: ...
 
 class GetBatchRequest(_message.Message):
     __slots__ = ("dataset", "order", "global_batch_size", "rank", "world_size", "replication", "end", "columns", "with_ids", "epoch_start", "resume_token", "max_chunk_bytes", "fingerprint", "mixture", "skips", "allow_new_skips", "token_skips", "stages", "deal", "where", "buckets")

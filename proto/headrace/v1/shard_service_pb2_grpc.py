@@ -58,10 +58,10 @@ class ShardServiceStub(object):
                 request_serializer=headrace_dot_v1_dot_shard__service__pb2.ReadBatchesRequest.SerializeToString,
                 response_deserializer=headrace_dot_v1_dot_shard__service__pb2.ReadBatchesResponse.FromString,
                 _registered_method=True)
-        self.AttachRing = channel.unary_stream(
-                '/headrace.v1.ShardService/AttachRing',
-                request_serializer=headrace_dot_v1_dot_shard__service__pb2.AttachRingRequest.SerializeToString,
-                response_deserializer=headrace_dot_v1_dot_shard__service__pb2.AttachRingResponse.FromString,
+        self.AttachTransport = channel.unary_stream(
+                '/headrace.v1.ShardService/AttachTransport',
+                request_serializer=headrace_dot_v1_dot_shard__service__pb2.AttachTransportRequest.SerializeToString,
+                response_deserializer=headrace_dot_v1_dot_shard__service__pb2.AttachTransportResponse.FromString,
                 _registered_method=True)
         self.GetBatch = channel.unary_stream(
                 '/headrace.v1.ShardService/GetBatch',
@@ -142,20 +142,17 @@ class ShardServiceServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
-    def AttachRing(self, request, context):
-        """Streams what `ReadBatches` streams to a client on the same host, with the batches in shared
-        memory: the ring. docs/ring.md says what passes over the ring's own socket.
+    def AttachTransport(self, request, context):
+        """Streams what `ReadBatches` streams, with the bytes of batches on another way than this call: a
+        transport, such as shared memory. A message of its options names it by its type.
 
-        Order: the first message is a `RingOffer`. The client connects to the ring's socket, whose path
-        is that of this call's socket and `.ring`, hands over the ticket, and gets the ring's
-        descriptor. From then on that socket says of each event whether it is a batch in the ring, or
-        the next message of this call, which is one of `ReadBatches`. So the events are those that
-        `ReadBatches` would send, with equal tokens; a batch in the ring has no
-        `BatchHeader.payload_xxh3` unless `check_payload` asks for it.
+        Order: the first message is the transport's offer, which says how the client gets to the bytes.
+        The transport's page says what passes there, and which messages this call still carries. The
+        events are those that `ReadBatches` would send, with equal tokens.
 
         Idempotent. Message sizes, codes and reasons are those of `ReadBatches`; besides,
-        `FAILED_PRECONDITION` with reason `RING_UNAVAILABLE` if this server makes no rings, or none for
-        this caller: the client calls `ReadBatches` instead.
+        `FAILED_PRECONDITION` with reason `NO_TRANSPORT` if this server does not have the
+        transport, or not for this caller: the client calls `ReadBatches` instead.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -232,10 +229,10 @@ def add_ShardServiceServicer_to_server(servicer, server):
                     request_deserializer=headrace_dot_v1_dot_shard__service__pb2.ReadBatchesRequest.FromString,
                     response_serializer=headrace_dot_v1_dot_shard__service__pb2.ReadBatchesResponse.SerializeToString,
             ),
-            'AttachRing': grpc.unary_stream_rpc_method_handler(
-                    servicer.AttachRing,
-                    request_deserializer=headrace_dot_v1_dot_shard__service__pb2.AttachRingRequest.FromString,
-                    response_serializer=headrace_dot_v1_dot_shard__service__pb2.AttachRingResponse.SerializeToString,
+            'AttachTransport': grpc.unary_stream_rpc_method_handler(
+                    servicer.AttachTransport,
+                    request_deserializer=headrace_dot_v1_dot_shard__service__pb2.AttachTransportRequest.FromString,
+                    response_serializer=headrace_dot_v1_dot_shard__service__pb2.AttachTransportResponse.SerializeToString,
             ),
             'GetBatch': grpc.unary_stream_rpc_method_handler(
                     servicer.GetBatch,
@@ -359,7 +356,7 @@ class ShardService(object):
             _registered_method=True)
 
     @staticmethod
-    def AttachRing(request,
+    def AttachTransport(request,
             target,
             options=(),
             channel_credentials=None,
@@ -372,9 +369,9 @@ class ShardService(object):
         return grpc.experimental.unary_stream(
             request,
             target,
-            '/headrace.v1.ShardService/AttachRing',
-            headrace_dot_v1_dot_shard__service__pb2.AttachRingRequest.SerializeToString,
-            headrace_dot_v1_dot_shard__service__pb2.AttachRingResponse.FromString,
+            '/headrace.v1.ShardService/AttachTransport',
+            headrace_dot_v1_dot_shard__service__pb2.AttachTransportRequest.SerializeToString,
+            headrace_dot_v1_dot_shard__service__pb2.AttachTransportResponse.FromString,
             options,
             channel_credentials,
             insecure,

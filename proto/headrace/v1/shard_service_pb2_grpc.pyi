@@ -78,23 +78,20 @@ class ShardServiceStub:
     (`SHARD_CORRUPT`), `RESOURCE_EXHAUSTED` (`STREAM_LIMIT`, `PAYLOAD_LIMIT`).
     """
 
-    AttachRing: grpc.UnaryStreamMultiCallable[
-        headrace.v1.shard_service_pb2.AttachRingRequest,
-        headrace.v1.shard_service_pb2.AttachRingResponse,
+    AttachTransport: grpc.UnaryStreamMultiCallable[
+        headrace.v1.shard_service_pb2.AttachTransportRequest,
+        headrace.v1.shard_service_pb2.AttachTransportResponse,
     ]
-    """Streams what `ReadBatches` streams to a client on the same host, with the batches in shared
-    memory: the ring. docs/ring.md says what passes over the ring's own socket.
+    """Streams what `ReadBatches` streams, with the bytes of batches on another way than this call: a
+    transport, such as shared memory. A message of its options names it by its type.
 
-    Order: the first message is a `RingOffer`. The client connects to the ring's socket, whose path
-    is that of this call's socket and `.ring`, hands over the ticket, and gets the ring's
-    descriptor. From then on that socket says of each event whether it is a batch in the ring, or
-    the next message of this call, which is one of `ReadBatches`. So the events are those that
-    `ReadBatches` would send, with equal tokens; a batch in the ring has no
-    `BatchHeader.payload_xxh3` unless `check_payload` asks for it.
+    Order: the first message is the transport's offer, which says how the client gets to the bytes.
+    The transport's page says what passes there, and which messages this call still carries. The
+    events are those that `ReadBatches` would send, with equal tokens.
 
     Idempotent. Message sizes, codes and reasons are those of `ReadBatches`; besides,
-    `FAILED_PRECONDITION` with reason `RING_UNAVAILABLE` if this server makes no rings, or none for
-    this caller: the client calls `ReadBatches` instead.
+    `FAILED_PRECONDITION` with reason `NO_TRANSPORT` if this server does not have the
+    transport, or not for this caller: the client calls `ReadBatches` instead.
     """
 
     GetBatch: grpc.UnaryStreamMultiCallable[
@@ -207,23 +204,20 @@ class ShardServiceAsyncStub:
     (`SHARD_CORRUPT`), `RESOURCE_EXHAUSTED` (`STREAM_LIMIT`, `PAYLOAD_LIMIT`).
     """
 
-    AttachRing: grpc.aio.UnaryStreamMultiCallable[
-        headrace.v1.shard_service_pb2.AttachRingRequest,
-        headrace.v1.shard_service_pb2.AttachRingResponse,
+    AttachTransport: grpc.aio.UnaryStreamMultiCallable[
+        headrace.v1.shard_service_pb2.AttachTransportRequest,
+        headrace.v1.shard_service_pb2.AttachTransportResponse,
     ]
-    """Streams what `ReadBatches` streams to a client on the same host, with the batches in shared
-    memory: the ring. docs/ring.md says what passes over the ring's own socket.
+    """Streams what `ReadBatches` streams, with the bytes of batches on another way than this call: a
+    transport, such as shared memory. A message of its options names it by its type.
 
-    Order: the first message is a `RingOffer`. The client connects to the ring's socket, whose path
-    is that of this call's socket and `.ring`, hands over the ticket, and gets the ring's
-    descriptor. From then on that socket says of each event whether it is a batch in the ring, or
-    the next message of this call, which is one of `ReadBatches`. So the events are those that
-    `ReadBatches` would send, with equal tokens; a batch in the ring has no
-    `BatchHeader.payload_xxh3` unless `check_payload` asks for it.
+    Order: the first message is the transport's offer, which says how the client gets to the bytes.
+    The transport's page says what passes there, and which messages this call still carries. The
+    events are those that `ReadBatches` would send, with equal tokens.
 
     Idempotent. Message sizes, codes and reasons are those of `ReadBatches`; besides,
-    `FAILED_PRECONDITION` with reason `RING_UNAVAILABLE` if this server makes no rings, or none for
-    this caller: the client calls `ReadBatches` instead.
+    `FAILED_PRECONDITION` with reason `NO_TRANSPORT` if this server does not have the
+    transport, or not for this caller: the client calls `ReadBatches` instead.
     """
 
     GetBatch: grpc.aio.UnaryStreamMultiCallable[
@@ -343,24 +337,21 @@ class ShardServiceServicer(metaclass=abc.ABCMeta):
         """
 
     @abc.abstractmethod
-    def AttachRing(
+    def AttachTransport(
         self,
-        request: headrace.v1.shard_service_pb2.AttachRingRequest,
+        request: headrace.v1.shard_service_pb2.AttachTransportRequest,
         context: _ServicerContext,
-    ) -> typing.Union[collections.abc.Iterator[headrace.v1.shard_service_pb2.AttachRingResponse], collections.abc.AsyncIterator[headrace.v1.shard_service_pb2.AttachRingResponse]]:
-        """Streams what `ReadBatches` streams to a client on the same host, with the batches in shared
-        memory: the ring. docs/ring.md says what passes over the ring's own socket.
+    ) -> typing.Union[collections.abc.Iterator[headrace.v1.shard_service_pb2.AttachTransportResponse], collections.abc.AsyncIterator[headrace.v1.shard_service_pb2.AttachTransportResponse]]:
+        """Streams what `ReadBatches` streams, with the bytes of batches on another way than this call: a
+        transport, such as shared memory. A message of its options names it by its type.
 
-        Order: the first message is a `RingOffer`. The client connects to the ring's socket, whose path
-        is that of this call's socket and `.ring`, hands over the ticket, and gets the ring's
-        descriptor. From then on that socket says of each event whether it is a batch in the ring, or
-        the next message of this call, which is one of `ReadBatches`. So the events are those that
-        `ReadBatches` would send, with equal tokens; a batch in the ring has no
-        `BatchHeader.payload_xxh3` unless `check_payload` asks for it.
+        Order: the first message is the transport's offer, which says how the client gets to the bytes.
+        The transport's page says what passes there, and which messages this call still carries. The
+        events are those that `ReadBatches` would send, with equal tokens.
 
         Idempotent. Message sizes, codes and reasons are those of `ReadBatches`; besides,
-        `FAILED_PRECONDITION` with reason `RING_UNAVAILABLE` if this server makes no rings, or none for
-        this caller: the client calls `ReadBatches` instead.
+        `FAILED_PRECONDITION` with reason `NO_TRANSPORT` if this server does not have the
+        transport, or not for this caller: the client calls `ReadBatches` instead.
         """
 
     @abc.abstractmethod

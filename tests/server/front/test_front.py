@@ -41,7 +41,7 @@ _METHODS = (
             "ExplainBatch",
             "FindSamples",
             "ReadBatches",
-            "AttachRing",
+            "AttachTransport",
             "GetBatch",
             "GetSamples",
         )

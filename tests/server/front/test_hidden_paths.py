@@ -27,6 +27,7 @@ from headrace.storage import (
     open_store,
     store_index,
 )
+from headrace.v1 import ring_pb2
 from headrace.v1 import shard_service_pb2 as pb
 from support.datasets import small_table, write_dataset
 from support.s3 import S3
@@ -70,7 +71,9 @@ def _requests(fingerprint: str) -> Iterator[tuple[str, object]]:
     yield "GetSamples", samples
     if fingerprint:
         yield "GetDataset", pb.GetDatasetRequest(name="d", fingerprint=fingerprint)
-        yield "AttachRing", pb.AttachRingRequest(read=read, ring_bytes=1 << 20)
+        asked = pb.AttachTransportRequest(read=read)
+        asked.transport.Pack(ring_pb2.Ring(ring_bytes=1 << 20))
+        yield "AttachTransport", asked
 
 
 def _said(address: str, fingerprint: str, reasons: set[str]) -> str:

@@ -70,7 +70,7 @@ def test_a_file_says_everything(tmp_path: Path) -> None:
         item_nulls=True,
         log_format="json",
     )
-    assert expected == replace(config, stages=())
+    assert expected == replace(config, plugs=())
 
 
 def test_the_later_layer_wins(tmp_path: Path) -> None:

@@ -14,10 +14,10 @@ from headrace.client import (
     BufferPool,
     CacheShortage,
     Deadlines,
+    Feeds,
     Landing,
     Place,
     ReadOptions,
-    RingFeeds,
     Transport,
     TransportState,
     fetch_dataset,
@@ -192,7 +192,7 @@ def _read(
         place=Place(),
         deadlines=deadlines,
         allocate=allocate,
-        open_feed=RingFeeds(Transport("grpc"), landing, silence_s=deadlines.silence_s),
+        open_feed=Feeds(Transport("grpc"), landing, silence_s=deadlines.silence_s),
         access=access,
     )
     start = time.perf_counter()

@@ -83,10 +83,11 @@ from headrace.loadtest import (
 @where_option
 @click.option(
     "--transport",
-    type=click.Choice(["auto", "ring", "grpc"]),
+    metavar="NAME",
     default="grpc",
     show_default=True,
-    help="How batches arrive; a ring is shared memory, for a server's unix socket.",
+    help="How batches arrive: grpc; ring, which is shared memory, for a server's unix socket; or "
+    "auto for the best that is to be had.",
 )
 @click.option(
     "--processes",

@@ -56,7 +56,7 @@ def _serve(fd: int) -> None:
             access=Access(Path(config.tokens) if config.tokens else None),
             on_ready=watch.send_url,
             watch=watch,
-            tokenizers=load_tokenizers(config.of_stage(TextSettings).tokenizers),
+            tokenizers=load_tokenizers(config.of_plug(TextSettings).tokenizers),
         )
 
 

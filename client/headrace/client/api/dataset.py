@@ -30,7 +30,7 @@ from headrace.client.batch.transformed import TransformedEvent, called
 from headrace.client.device.cuda_copy import checked_device
 from headrace.client.device.device_ring import ring_to
 from headrace.client.feeds.feed import Event
-from headrace.client.feeds.open_feed import RingFeeds
+from headrace.client.feeds.open_feed import Feeds
 from headrace.client.feeds.transport import Landing
 from headrace.client.frameworks.accelerate import known_to_accelerate, refuse_prepared
 from headrace.client.frameworks.callers import FRAMEWORKS
@@ -535,7 +535,7 @@ class RemoteDataset(IterableDataset[Batch]):
             place=place,
             deadlines=deadlines,
             allocate=landing.allocate,
-            open_feed=RingFeeds(self._transport, landing, silence_s=deadlines.silence_s),
+            open_feed=Feeds(self._transport, landing, silence_s=deadlines.silence_s),
             hedge=hedge,
             max_batch_bytes=self._transport.max_batch_bytes,
         )

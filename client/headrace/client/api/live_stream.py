@@ -92,13 +92,13 @@ class LiveStream:
         if self._running is None:
             shortage = self._transport.cache_shortage
             self._transport = TransportState(cache_shortage=shortage)
-            # A server fills its ring ahead; transfers and transformations need this thread.
+            # A server fills shared memory ahead; transfers and transformations need this thread.
             is_plain = self._make_mover is None and self._transformation is None
             self._running = Prefetcher(
                 self._reader(make_reader),
                 budget_bytes=self._wanted.prefetch_bytes,
                 limit=self._transport.ready_bytes,
-                is_ahead=self._transport.has_ring if is_plain else None,
+                is_ahead=self._transport.is_shared if is_plain else None,
                 loop_may_lead=self._transformation is None,
             )
             self._finalizer = weakref.finalize(self, _end, self._running, _process)
@@ -159,7 +159,7 @@ class LiveStream:
             running.waited_on,
             transport.name,
             transport.reason,
-            transport.ring_batch_count,
+            transport.batch_count,
             running.hedges.asked,
             running.hedges.won,
             cache_shortage=transport.cache_shortage,

@@ -18,7 +18,7 @@ from headrace.client.api.missing_methods import raise_missing
 from headrace.client.api.new_loops import NewLoops
 from headrace.client.batch.classes import Classes
 from headrace.client.batch.transformed import TransformedEvent, transform_of
-from headrace.client.feeds.open_feed import RingFeeds
+from headrace.client.feeds.open_feed import Feeds
 from headrace.client.feeds.transport import Landing, TransportState
 from headrace.client.options.access import Access
 from headrace.client.options.arguments import (
@@ -190,7 +190,7 @@ class NumpyDataset:
 
     @property
     def transport_reason(self) -> str:
-        """Why there is no ring, or why it is smaller than requested; otherwise empty."""
+        """Why it is gRPC, or why a ring is smaller than requested; otherwise empty."""
         return self._live.stats().transport_reason
 
     @property
@@ -286,7 +286,7 @@ class NumpyDataset:
             place=self._progress.place,
             deadlines=deadlines,
             allocate=landing.allocate,
-            open_feed=RingFeeds(wanted or self._transport, landing, silence_s=deadlines.silence_s),
+            open_feed=Feeds(wanted or self._transport, landing, silence_s=deadlines.silence_s),
             hedge=self._transport.hedge,
             max_batch_bytes=self._transport.max_batch_bytes,
         )

@@ -22,9 +22,8 @@ class ClientStats:
             between threads.
         transport: How batches arrive at the moment, or arrived last: ``ring``, shared memory with a
             server on this host, or ``grpc``; empty before the first stream.
-        transport_reason: Why there is no ring, or why it is smaller than requested; otherwise
-            empty.
-        ring_batch_count: Batches that came through a ring.
+        transport_reason: Why it is gRPC, or why a ring is smaller than requested; otherwise empty.
+        transport_batch_count: Batches that came in another way than gRPC's messages.
         hedge_count: Late batches that a second server was asked for (`Transport.hedge`).
         hedge_won_count: Late batches that came from the second server first.
         cache_shortage: How the server's cache was too small when the latest stream began; None if
@@ -38,7 +37,7 @@ class ClientStats:
     waited_on: HopSeconds = field(default_factory=HopSeconds)
     transport: str = ""
     transport_reason: str = ""
-    ring_batch_count: int = 0
+    transport_batch_count: int = 0
     hedge_count: int = 0
     hedge_won_count: int = 0
     damaged_count: int = 0
@@ -52,7 +51,7 @@ class ClientStats:
             self.waited_on + other.waited_on,
             latest.transport,
             latest.transport_reason,
-            self.ring_batch_count + other.ring_batch_count,
+            self.transport_batch_count + other.transport_batch_count,
             self.hedge_count + other.hedge_count,
             self.hedge_won_count + other.hedge_won_count,
             self.damaged_count + other.damaged_count,
@@ -84,7 +83,7 @@ class ClientStats:
             "waited_s": self.waited_s,
             **hops,
             "reconnects": self.reconnect_count,
-            "ring_batches": self.ring_batch_count,
+            "transport_batches": self.transport_batch_count,
             "hedges": self.hedge_count,
             "hedges_won": self.hedge_won_count,
             "damaged": self.damaged_count,
@@ -104,7 +103,7 @@ class ClientStats:
             *hops,
             ("reconnects", f"{self.reconnect_count:,}"),
             ("transport", transport),
-            ("batches by ring", f"{self.ring_batch_count:,}"),
+            ("batches beside gRPC", f"{self.transport_batch_count:,}"),
             ("hedges", f"{self.hedge_count:,}, won {self.hedge_won_count:,}"),
             ("damaged samples", f"{self.damaged_count:,}"),
             ("server's cache", str(self.cache_shortage or "large enough")),

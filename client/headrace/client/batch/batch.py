@@ -15,8 +15,7 @@ from headrace.client.batch.adapters import Value, jax_arrays, numpy_arrays
 from headrace.client.batch.columns import BytesColumn, RaggedColumn, StringColumn
 from headrace.client.batch.handover import Origin, note_look
 from headrace.client.device.device_ring import MovedEvent
-from headrace.client.feeds.ring_batch import SlotEvent
-from headrace.client.wire.assembler import BatchEvent
+from headrace.client.wire.assembler import BatchEvent, PartsEvent
 from headrace.client.wire.column_spans import (
     ColumnSpan,
     array_tensor,
@@ -164,8 +163,8 @@ class Batch(MutableMapping[str, Value]):
                 made[f"{name}.valid"] = torch.from_numpy(view.valid)
         self._made = self._values = made
 
-    def _take_slot(self, event: SlotEvent) -> None:
-        form = event.layout.form
+    def _take_parts(self, event: PartsEvent) -> None:
+        form = event.form
         made: dict[str, Any] = {}
         for part in form.entries:
             name, kind = part[0], part[1]
@@ -238,8 +237,8 @@ class Batch(MutableMapping[str, Value]):
         if self._values is None:
             if self._packed is not None:
                 self._open()
-            elif isinstance(self._event, SlotEvent):
-                self._take_slot(self._event)
+            elif isinstance(self._event, PartsEvent):
+                self._take_parts(self._event)
             else:
                 self._take_columns(self._event.columns)
         assert self._values is not None

@@ -1,1 +1,1 @@
-"""Where a stream's batches come from: gRPC, or a ring in shared memory."""
+"""Where a stream's batches come from: gRPC, or a transport that is installed."""

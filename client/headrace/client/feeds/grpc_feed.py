@@ -172,8 +172,8 @@ class WireFeed:
 
 def encoded_messages(
     channel: grpc.Channel,
-    method: Literal["ReadBatches", "AttachRing"],
-    request: pb.ReadBatchesRequest | pb.AttachRingRequest,
+    method: Literal["ReadBatches", "AttachTransport"],
+    request: pb.ReadBatchesRequest | pb.AttachTransportRequest,
     metadata: tuple[tuple[str, str], ...],
 ) -> grpc.CallIterator[bytes]:
     """Start a call whose responses stay encoded, so that protobuf copies no payload."""

@@ -1,4 +1,4 @@
-"""How batches arrive: through a ring if client and server share a host, else over gRPC."""
+"""How batches arrive, and where they go."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from headrace.v1 import shard_service_pb2 as pb
 _log = logging.getLogger(__name__)
 
 Adopt = Callable[[NDArray[np.uint8]], None]
-"""Takes the memory of each new ring, ``(ring_bytes,) uint8``."""
+"""Takes memory that a server writes payloads to, ``(shared_bytes,) uint8``."""
 
 
 @dataclass(slots=True)
@@ -26,17 +26,17 @@ class TransportState:
     """How batches arrive at the moment, and why; written by the reading thread.
 
     Attributes:
-        name: ``ring`` or ``grpc``; empty before the first stream.
-        reason: Why there is no ring, or why it is smaller than requested; otherwise empty.
-        ring_bytes: Size of the ring; 0 without one.
-        ring_batch_count: Batches that came through rings, over all streams.
+        name: The name of the transport; empty before the first stream.
+        reason: Why it is gRPC, or not quite what was requested; otherwise empty.
+        shared_bytes: Size of the memory that a server writes batches to; 0 without such memory.
+        batch_count: Batches that came in another way than gRPC's messages, over all streams.
         cache_shortage: How the server's cache was too small when the stream began; None if not.
     """
 
     name: str = ""
     reason: str = ""
-    ring_bytes: int = 0
-    ring_batch_count: int = 0
+    shared_bytes: int = 0
+    batch_count: int = 0
     cache_shortage: CacheShortage | None = None
 
     def begin(self, start: pb.StreamStart) -> None:
@@ -48,13 +48,13 @@ class TransportState:
             if self.cache_shortage != before:
                 _log.warning("%s", self.cache_shortage)
 
-    def has_ring(self) -> bool:
+    def is_shared(self) -> bool:
         """Return whether the server writes batches ahead into memory that this process sees."""
-        return self.ring_bytes > 0
+        return self.shared_bytes > 0
 
     def ready_bytes(self, wanted: int) -> int:
-        """Return how many bytes may wait: at most half of a ring, to leave the server the rest."""
-        return min(wanted, self.ring_bytes // 2) if self.ring_bytes else wanted
+        """Return how many bytes may wait: at most half of what is shared with a server."""
+        return min(wanted, self.shared_bytes // 2) if self.shared_bytes else wanted
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,10 +63,10 @@ class Landing:
 
     Attributes:
         allocate: Returns memory for payloads that come in messages.
-        adopt: Takes the memory of each ring.
+        adopt: Takes memory that a server writes payloads to.
         transport: Records how batches arrive.
         keep: Makes a message memory of its batch; None where payloads must go to ``allocate``.
-        takes_runs: Whether batches that lie in a ring may come together (`BatchEvent.ahead`).
+        takes_runs: Whether batches in shared memory may come together (`BatchEvent.ahead`).
         max_batch_bytes: Most payload bytes of a batch, whatever a server says.
     """
 

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import functools
+import pkgutil
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Literal
+from importlib import import_module
+from typing import TypeVar
 
-from headrace.arguments import flag, instance, instance_or_none, one_of, whole, whole_or_none
+from headrace.arguments import instance, instance_or_none, one_of, shown, whole
 from headrace.client.options.private import Fallback, PrivateServer
 from headrace.client.options.settings import (
     DEFAULT_MAX_BATCH_BYTES,
@@ -13,12 +17,21 @@ from headrace.client.options.settings import (
     Deadlines,
     Hedge,
 )
+from headrace.errors import BadArgumentError
 
-TransportKind = Literal["auto", "ring", "grpc"]
+TRANSPORTS = "headrace.client.transports"
+"""The package of transports besides gRPC, a folder each."""
 
-_LEAST_RING_BYTES = 32 << 20
-"""Space for some batches if none are held ready. Arbitrary."""
 _MOST_BYTES = 1 << 62
+
+
+class TransportOptions:
+    """What a user may set of one transport: a frozen dataclass."""
+
+    __slots__ = ()
+
+
+_Options = TypeVar("_Options", bound=TransportOptions)
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,16 +42,11 @@ class Transport:
         kind: ``"auto"`` uses shared memory if the address is the unix socket of a server on this
             host that makes rings, and gRPC otherwise; ``"ring"`` and ``"grpc"`` use only one of
             them. `RemoteDataset.stats` says which is used, and why.
+        options: Options of transports, such as ``[Ring(ring_bytes=1 << 28)]``.
         prefetch_bytes: Most bytes to hold ready, >= 0, on the device too if there is one; the
             default is arbitrary.
         max_batch_bytes: Most payload bytes of a batch, >= 1: a larger batch is refused, and no
             memory is allocated for it, whatever the server says.
-        ring_bytes: Size of the shared memory to ask for, >= 0; the server may give less. None for
-            twice ``prefetch_bytes``, if that is set: half for waiting batches, half for batches in
-            use. 0, or None with the default ``prefetch_bytes``, leaves it to the server, which
-            takes 128 MiB or room for three batches.
-        check_ring: Whether the server hashes payloads in shared memory and the client verifies
-            them, as over gRPC; costs a pass over them on both sides.
         deadlines: How long to wait.
         hedge: When to ask a second server for a late batch; None for never. It has no effect with
             a single server, or in DataLoader workers.
@@ -50,11 +58,10 @@ class Transport:
         BadArgumentError: A value is out of range.
     """
 
-    kind: TransportKind = "auto"
+    kind: str = "auto"
+    options: Sequence[TransportOptions] = ()
     prefetch_bytes: int = DEFAULT_PREFETCH_BYTES
     max_batch_bytes: int = DEFAULT_MAX_BATCH_BYTES
-    ring_bytes: int | None = None
-    check_ring: bool = False
     deadlines: Deadlines = field(default_factory=Deadlines)
     hedge: Hedge | None = None
     fallback: Fallback | None = None
@@ -62,13 +69,11 @@ class Transport:
 
     def __post_init__(self) -> None:
         """Refuse values that are out of range."""
-        one_of("transport.kind", self.kind, ("auto", "ring", "grpc"))
+        one_of("transport.kind", self.kind, ("auto", "grpc", *transport_names()))
         for name, least in (("prefetch_bytes", 0), ("max_batch_bytes", 1)):
             value = whole(f"transport.{name}", getattr(self, name), low=least, high=_MOST_BYTES)
             object.__setattr__(self, name, value)
-        ring = whole_or_none("transport.ring_bytes", self.ring_bytes, low=0, high=_MOST_BYTES)
-        object.__setattr__(self, "ring_bytes", ring)
-        flag("transport.check_ring", self.check_ring)
+        object.__setattr__(self, "options", _checked(self.options))
         instance("transport.deadlines", self.deadlines, Deadlines, wanted="Deadlines(connect_s=…)")
         instance_or_none("transport.hedge", self.hedge, Hedge, wanted="a Hedge(…), or None")
         wanted = "Fallback('s3://bucket/path'), or None"
@@ -76,14 +81,29 @@ class Transport:
         wanted = "PrivateServer(cache_bytes=…, store={…})"
         instance("transport.private", self.private, PrivateServer, wanted=wanted)
 
-    @property
-    def wanted_ring_bytes(self) -> int:
-        """Bytes of shared memory to ask for; 0 leaves it to the server."""
-        if self.ring_bytes is None:
-            if self.prefetch_bytes == DEFAULT_PREFETCH_BYTES:
-                return 0
-            return max(_LEAST_RING_BYTES, 2 * self.prefetch_bytes)
-        return self.ring_bytes
+    def of(self, kind: type[_Options]) -> _Options:
+        """Return the options of one transport."""
+        return next((each for each in self.options if isinstance(each, kind)), None) or kind()
+
+
+@functools.cache
+def transport_names() -> tuple[str, ...]:
+    """Return the names of the installed transports besides gRPC."""
+    path = import_module(TRANSPORTS).__path__
+    return tuple(sorted(each.name for each in pkgutil.iter_modules(path) if each.ispkg))
+
+
+def _checked(options: object) -> tuple[TransportOptions, ...]:
+    found = tuple(options) if isinstance(options, Sequence) else (options,)
+    kinds = [type(each) for each in found]
+    for each in found:
+        if not isinstance(each, TransportOptions) or kinds.count(type(each)) > 1:
+            raise BadArgumentError(
+                f"transport.options has {shown(each)}; expected options of transports, one of a "
+                "kind, such as [Ring(ring_bytes=1 << 28)]",
+                field="transport.options",
+            )
+    return found
 
 
 def transport_of(transport: Transport | None) -> Transport:

@@ -17,7 +17,7 @@ import logging
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import numpy as np
 import xxhash
@@ -99,6 +99,57 @@ class BatchEvent:
     def sample_count(self) -> int:
         """Number of samples of the batch."""
         return self.header.sample_count
+
+
+class PayloadArray(NamedTuple):
+    """An array in a payload: one of its buffers.
+
+    Attributes:
+        name: The name of the column, or ``column.valid``.
+        kind: ``pb.ColumnKind`` of the column; validity columns count as tensors.
+        buffer: The index of the buffer.
+        shape: Its shape; empty for all the values that the buffer holds.
+        dtype: The type of its items.
+    """
+
+    name: str
+    kind: int
+    buffer: int
+    shape: tuple[int, ...]
+    dtype: np.dtype[np.generic]
+
+
+class PartsForm(Protocol):
+    """What batches have in common whose arrays are made on demand.
+
+    Attributes:
+        sample_count: Samples of a batch.
+        entries: The first array of each entry of a batch, in their order.
+        has_ids: Whether one of them holds the sample ids.
+    """
+
+    sample_count: int
+    entries: tuple[PayloadArray, ...]
+    has_ids: bool
+
+
+class PartsEvent(BatchEvent):
+    """A batch whose arrays are made on demand; each keeps the memory of the batch alive."""
+
+    __slots__ = ()
+
+    @property
+    def form(self) -> PartsForm:
+        """What the batch has in common with others."""
+        raise NotImplementedError
+
+    def array(self, part: PayloadArray) -> NDArray[Any]:
+        """Return an array of the batch."""
+        raise NotImplementedError
+
+    def view_of(self, column: str) -> ColumnView:
+        """Return the views of a column."""
+        raise NotImplementedError
 
 
 class LikeEvent(BatchEvent):

@@ -12,14 +12,13 @@ import logging
 import resource
 
 from headrace.server.settings.server_config import ServerConfig
+from headrace.server.stream.transport_plugs import transport_files
 
 # Files that a process opens before it serves: libraries, logs, listening sockets (measured: 20 to
 # 40), and files of the disk cache that are being read.
 _OWN = 64
 # A thread that reads from a store has a connection, one being replaced, a file, and one to spare.
 _A_FETCH_THREAD = 4
-# A stream with a ring has its memory, its socket, and a descriptor that wakes it.
-_A_RING = 3
 _LEAST_CONNECTIONS = 16
 # More would only take memory (arbitrary; a connection takes about 30 KiB).
 _MOST_CONNECTIONS = 16_384
@@ -68,6 +67,4 @@ def most_connections(config: ServerConfig, limit: int) -> int:
 
 def _shared_files(config: ServerConfig, limit: int) -> int:
     """Return how many files are left for connections and the store."""
-    has_rings = any(address.startswith("unix:") for address in config.addresses)
-    rings = config.max_streams if has_rings and config.ring_bytes else 0
-    return limit - _OWN - _A_RING * rings
+    return limit - _OWN - transport_files(config)

@@ -28,7 +28,7 @@ from headrace.errors import (
     ConfigurationError,
     HeadraceError,
     NotADatasetError,
-    RingUnavailableError,
+    NoTransportError,
     StageFailedError,
     UnsupportedColumnError,
 )
@@ -40,7 +40,7 @@ _HIDDEN = "(hidden)"
 _FOUND_IN_FILES = (
     ConfigurationError,
     NotADatasetError,
-    RingUnavailableError,
+    NoTransportError,
     StageFailedError,
     UnsupportedColumnError,
 )

@@ -42,7 +42,6 @@ from headrace.server.front.pools import CallPools
 from headrace.server.front.reflection import reflection_methods
 from headrace.server.front.waiting import Waiting
 from headrace.server.front.wire_server import WireServer
-from headrace.server.ring.rings import Rings
 from headrace.server.rpc.listen import GRPC_OPTIONS, SHARED_PORT_OPTIONS, bind
 from headrace.server.rpc.roster import Roster
 from headrace.server.rpc.self_call import self_called
@@ -50,6 +49,7 @@ from headrace.server.rpc.shard_service import SERVICE, ShardService
 from headrace.server.settings.server_config import ServerConfig, unchangeable
 from headrace.server.stream.open_streams import OpenStreams
 from headrace.server.stream.parts import Parts
+from headrace.server.stream.transport_plugs import open_transports
 from headrace.server.telemetry.metrics import Metrics
 from headrace.server.telemetry.metrics_endpoint import MetricsEndpoint, start_metrics_endpoint
 from headrace.server.telemetry.status import Status, status_of
@@ -96,8 +96,8 @@ class Server:
             timeout_s=config.request_timeout_s,
             also=(self._probes.give_up_late, lambda: self._streams.look(access.changes())),
         )
-        self._rings = Rings(config, metrics)
-        self._service = ShardService(self._parts, pools=self._pools, rings=self._rings)
+        self._transports = open_transports(config, metrics)
+        self._service = ShardService(self._parts, pools=self._pools, transports=self._transports)
         places = DatasetPlaces()
         self._is_port_shared = options is SHARED_PORT_OPTIONS
         connections = most_connections(config, raise_limit())
@@ -169,7 +169,7 @@ class Server:
         self.addresses = tuple(
             self._bound(self._grpc, address, tls) for address in config.addresses
         )
-        self._rings.listen(self.addresses)
+        self._transports.listen(self.addresses)
         if self._config.metrics_listen:
             self._metrics_endpoint = start_metrics_endpoint(
                 self._config.metrics_listen, self._metrics.registry
@@ -254,7 +254,7 @@ class Server:
                 left.callback(self._waiting.close)
                 left.callback(self._cache.close)
                 left.callback(self._cut)
-                left.callback(self._rings.close)
+                left.callback(self._transports.close)
                 left.callback(self._streams.drain)
 
     def _cut(self) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from functools import partial
 from typing import Any, TypeVar
@@ -14,9 +14,6 @@ from headrace.server.batch.row_pool import RowPool, allowed_processors
 from headrace.server.front.calls import Call, Method
 from headrace.server.front.methods import streaming, unary
 from headrace.server.front.pools import CallPools
-from headrace.server.ring.outlet import RingOutlet
-from headrace.server.ring.rings import Rings, RingWish
-from headrace.server.shares import Share
 from headrace.server.stream.explain import explain
 from headrace.server.stream.find_samples import find_samples
 from headrace.server.stream.order_plugs import Asker
@@ -24,18 +21,14 @@ from headrace.server.stream.parts import Parts
 from headrace.server.stream.schedule import Schedule
 from headrace.server.stream.stage_plugs import open_stages
 from headrace.server.stream.stream_calls import StreamCalls
-from headrace.server.stream.stream_setup import (
-    Contents,
-    batch_contents,
-    samples_contents,
-    stream_contents,
-)
+from headrace.server.stream.stream_setup import batch_contents, samples_contents, stream_contents
+from headrace.server.stream.transport_plugs import Transports
 from headrace.v1 import shard_service_pb2 as pb
 
 SERVICE = pb.DESCRIPTOR.services_by_name["ShardService"].full_name
 
 # Requests of streams that stay open.
-_LONG = (pb.ReadBatchesRequest, pb.AttachRingRequest)
+_LONG = (pb.ReadBatchesRequest, pb.AttachTransportRequest)
 
 # How long calls wait for a filter before they are told to retry; small datasets are filtered by
 # then. Unary calls have few threads.
@@ -49,16 +42,16 @@ class ShardService:
 
     Args:
         parts: What it shares with other parts of the server.
-        rings: Makes rings for clients on this host.
         pools: The pools of threads.
+        transports: The transports besides gRPC.
     """
 
-    def __init__(self, parts: Parts, *, pools: CallPools, rings: Rings) -> None:
+    def __init__(self, parts: Parts, *, pools: CallPools, transports: Transports) -> None:
         config, metrics = parts.config, parts.metrics
         self._catalog = parts.catalog
         self._streams = parts.streams
         self._pools = pools
-        self._rings = rings
+        self._transports = transports
         self._rows = RowPool(config.stage_threads or allowed_processors())
         self._schedule = Schedule(config, cache=parts.cache, streams=parts.streams, rows=self._rows)
         self._stages = open_stages(config, metrics, self._schedule)
@@ -80,7 +73,7 @@ class ShardService:
         }
         streams: dict[str, tuple[type[Any], Callable[[Any, Call], Iterator[bytes]]]] = {
             "ReadBatches": (pb.ReadBatchesRequest, partial(self._calls.messages, stream_contents)),
-            "AttachRing": (pb.AttachRingRequest, self._attach_ring),
+            "AttachTransport": (pb.AttachTransportRequest, self._attach),
             "GetBatch": (pb.GetBatchRequest, partial(self._calls.messages, batch_contents)),
             "GetSamples": (pb.GetSamplesRequest, partial(self._calls.messages, samples_contents)),
         }
@@ -139,11 +132,6 @@ class ShardService:
             turn=self._turn,
         )
 
-    def _attach_ring(self, message: pb.AttachRingRequest, call: Call) -> Iterator[bytes]:
-        wish = RingWish(message.ring_bytes, message.check_payload, call.peer, call.on_end)
-
-        def attach(contents: Contents, share: Share) -> Generator[bytes, None, RingOutlet]:
-            chunk, batch = contents.max_chunk_bytes, contents.tensor_bytes
-            return self._rings.attach(wish, max_chunk_bytes=chunk, batch_bytes=batch, share=share)
-
+    def _attach(self, message: pb.AttachTransportRequest, call: Call) -> Iterator[bytes]:
+        attach = self._transports.attach(message.transport, call)
         return self._calls.messages(stream_contents, message.read, call, attach)

@@ -15,8 +15,8 @@ from headrace.arguments import joined_sources
 from headrace.errors import ConfigurationError
 from headrace.server.settings.config_file import read_config_file
 from headrace.server.settings.from_mapping import from_mappings, stated_fields
+from headrace.server.settings.plug_settings import plug_settings
 from headrace.server.settings.server_config import ServerConfig
-from headrace.server.settings.stage_settings import stage_settings
 
 PREFIX = "HEADRACE_"
 
@@ -62,12 +62,12 @@ class ConfigSource:
         settings = {"datasets": datasets, **stated}
         made: list[Any] = from_mappings(server_settings(), settings, where="")
         config: ServerConfig = made[0]
-        return replace(config, stages=tuple(made[1:]))
+        return replace(config, plugs=tuple(made[1:]))
 
 
 def server_settings() -> tuple[Any, ...]:
-    """Return the classes whose fields are settings of a server: its own, and those of stages."""
-    return (ServerConfig, *stage_settings())
+    """Return the classes whose fields are settings of a server: its own, and those of plugs."""
+    return (ServerConfig, *plug_settings())
 
 
 def ignored_variables(environment: Mapping[str, str]) -> list[str]:

@@ -19,7 +19,7 @@ def config_text(config: ServerConfig) -> str:
     Fields that ``repr`` leaves out are hidden, as are users, passwords and queries in URLs.
     """
     shown = _shown_fields(config)
-    for each in config.stages:
+    for each in config.plugs:
         shown |= _shown_fields(each)
     return yaml.safe_dump(shown, sort_keys=False, allow_unicode=True)
 

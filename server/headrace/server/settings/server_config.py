@@ -12,20 +12,19 @@ from typing import Any, Literal, TypeVar
 from headrace.errors import ConfigurationError
 from headrace.server.settings.dataset_config import DatasetConfig
 from headrace.server.settings.numbers import check_numbers
-from headrace.server.settings.stage_settings import StageSettings
+from headrace.server.settings.plug_settings import PlugSettings
 
 LogLevel = Literal["debug", "info", "warning", "error"]
 LogFormat = Literal["console", "json"]
 
 _MIB = 1024 * 1024
 # `item_nulls` is a default of datasets, so it changes with them.
-_CHANGEABLE = frozenset({"datasets", "item_nulls", "stages"})
+_CHANGEABLE = frozenset({"datasets", "item_nulls", "plugs"})
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 _LEAST = {
     "cache_bytes": 1,
     "workers": 0,
     "cache_dir_bytes": 1,
-    "ring_bytes": 0,
     "prefetch_bytes": 0,
     "fetch_threads": 1,
     "max_streams": 1,
@@ -38,7 +37,7 @@ _LEAST = {
 }
 _POSITIVE = ("request_timeout_s", "heartbeat_s", "store_timeout_s", "stage_timeout_s")
 
-_Stage = TypeVar("_Stage", bound=StageSettings)
+_Plug = TypeVar("_Plug", bound=PlugSettings)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,10 +61,6 @@ class ServerConfig:
             read. Without it, anyone may read everything. Reread when it changes; docs/security.md
             describes it.
         unix_mode: Permissions of unix sockets. By default only this user has access.
-        ring_bytes: Maximum size of one ring, the shared memory from which a client on this host
-            reads its batches; 0 for none. The default is twice what clients request by default.
-        ring_uids: User ids that may have rings besides the server's own, separated by commas. Rings
-            need unix sockets, which ``unix_mode`` protects too.
         health_listen: ``host:port`` or ``unix:/path`` for health checks, without TLS or tokens;
             empty for none. No call to another address delays them.
         metrics_listen: ``host:port`` of the Prometheus endpoint; empty for none.
@@ -93,10 +88,10 @@ class ServerConfig:
             besides ``max_streams``. Behind a proxy all callers have the same address, so there is
             no limit by default.
         max_batch_bytes: Maximum payload of one batch. The default is arbitrary.
-        payload_bytes: Maximum memory for all rings and all batches that are being made or wait to
-            be sent, including the memory needed to make them. Callers have equal shares of it, and
-            streams of one caller equal shares of that. The default is 10 MiB for each of 200
-            streams, the most that batches of 1 MiB take.
+        payload_bytes: Maximum memory for all batches that are being made or wait to be sent, and
+            for memory that is shared with clients, including the memory needed to make them.
+            Callers have equal shares of it, and streams of one caller equal shares of that. The
+            default is 10 MiB for each of 200 streams, the most that batches of 1 MiB take.
         item_nulls: Whether lists may contain null items, in datasets without a setting of their
             own. One byte per item then says which are null.
         max_stream_s: Time after which a stream is asked to reconnect, plus or minus 20 %; 0 means
@@ -118,8 +113,8 @@ class ServerConfig:
         log_level: The lowest level of events to log; those of other packages are logged from
             ``warning`` on.
         log_format: ``console`` or ``json``; both write one line per event.
-        stages: The settings of stages, which files, variables and options have among these; an
-            object for each folder of stages, or none for its defaults.
+        plugs: The settings of plugs, which files, variables and options have among these; an
+            object for each folder, or none for its defaults.
     """
 
     datasets: Mapping[str, str | DatasetConfig]
@@ -129,8 +124,6 @@ class ServerConfig:
     tls_client_ca: str = ""
     tokens: str = ""
     unix_mode: int = 0o600
-    ring_bytes: int = 256 * _MIB
-    ring_uids: str = ""
     health_listen: str = ""
     metrics_listen: str = ""
     page: str = ""
@@ -156,7 +149,7 @@ class ServerConfig:
     otlp_endpoint: str = ""
     log_level: LogLevel = "info"
     log_format: LogFormat = "console"
-    stages: tuple[StageSettings, ...] = field(default=(), metadata={"is_stated": False})
+    plugs: tuple[PlugSettings, ...] = field(default=(), metadata={"is_stated": False})
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "datasets", MappingProxyType(dict(self.datasets)))
@@ -166,7 +159,7 @@ class ServerConfig:
         self._check_datasets()
         self._check_addresses()
         check_numbers(self, least=_LEAST, positive=_POSITIVE)
-        self._check_stages()
+        self._check_plugs()
         self._check_security()
 
     def __reduce__(self) -> tuple[Callable[..., ServerConfig], tuple[dict[str, Any]]]:
@@ -185,14 +178,9 @@ class ServerConfig:
         assert isinstance(self.listen, tuple)
         return self.listen
 
-    @property
-    def ring_users(self) -> frozenset[int]:
-        """Return the ids of users that may have rings besides the server's own."""
-        return frozenset(map(int, _parts(self.ring_uids)))
-
-    def of_stage(self, kind: type[_Stage]) -> _Stage:
-        """Return the settings of a folder of stages."""
-        return next((each for each in self.stages if isinstance(each, kind)), None) or kind()
+    def of_plug(self, kind: type[_Plug]) -> _Plug:
+        """Return the settings of a folder."""
+        return next((each for each in self.plugs if isinstance(each, kind)), None) or kind()
 
     def _settled(self, given: str | DatasetConfig) -> DatasetConfig:
         config = DatasetConfig(url=given) if isinstance(given, str) else given
@@ -235,29 +223,20 @@ class ServerConfig:
             )
         if self.tls_client_ca and not self.tls_cert:
             raise ConfigurationError("tls_client_ca needs tls_cert and tls_key; give them too")
-        for uid in _parts(self.ring_uids):
-            if not (uid.isascii() and uid.isdigit()):
-                raise ConfigurationError(
-                    f"ring_uids has {uid!r}; expected user ids, such as 1000,1001"
-                )
         if not 0 <= self.unix_mode <= 0o777:  # noqa: PLR2004 - all permissions
             raise ConfigurationError(
                 f"unix_mode is {self.unix_mode:#o}; it must be in [0, 0o777], such as 0o660"
             )
 
-    def _check_stages(self) -> None:
-        kinds = [type(each) for each in self.stages]
+    def _check_plugs(self) -> None:
+        kinds = [type(each) for each in self.plugs]
         twice = [kind.__name__ for kind in kinds if kinds.count(kind) > 1]
         if twice:
-            raise ConfigurationError(f"stages has two {twice[0]}; give one")
+            raise ConfigurationError(f"plugs has two {twice[0]}; give one")
 
 
 def _made(values: dict[str, Any]) -> ServerConfig:
     return ServerConfig(**values)
-
-
-def _parts(text: str) -> list[str]:
-    return [part for part in map(str.strip, text.split(",")) if part]
 
 
 def is_reached(address: str) -> bool:
@@ -282,7 +261,7 @@ def unchangeable(config: ServerConfig, running: ServerConfig) -> list[str]:
     """Return the names of the settings in which a running server cannot follow another config."""
     pairs: list[tuple[Any, Any]] = [
         (config, running),
-        *((each, running.of_stage(type(each))) for each in config.stages),
+        *((each, running.of_plug(type(each))) for each in config.plugs),
     ]
     return [
         one.name

@@ -5,8 +5,6 @@ A folder of `headrace.server.order_stages` is a plug, and has a class `Plug`.
 
 from __future__ import annotations
 
-import importlib
-import pkgutil
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from graphlib import TopologicalSorter
@@ -19,6 +17,7 @@ from headrace.server.datasets.catalog import Finding, Request
 from headrace.server.datasets.served import Member, Served
 from headrace.server.datasets.served_dataset import ServedDataset
 from headrace.server.plan.stream_request import BatchesRequest, Words
+from headrace.server.settings.plug_settings import folders_of
 from headrace.server.telemetry.metrics import Metrics
 
 _FOLDERS = "headrace.server.order_stages"
@@ -153,9 +152,6 @@ class OrderPlug:
 
 def open_order_stages(metrics: Metrics, turns: Turns) -> list[OrderPlug]:
     """Open all installed stages of the order; return them as samples pass them."""
-    package = importlib.import_module(_FOLDERS)
-    names = sorted(each.name for each in pkgutil.iter_modules(package.__path__) if each.ispkg)
-    folders = [importlib.import_module(f"{_FOLDERS}.{name}") for name in names]
-    plugs = {folder.Plug.name: folder.Plug(metrics, turns) for folder in folders}
+    plugs = {folder.Plug.name: folder.Plug(metrics, turns) for folder in folders_of(_FOLDERS)}
     order = TopologicalSorter({name: plug.after for name, plug in plugs.items()}).static_order()
     return [plugs[name] for name in order if name in plugs]

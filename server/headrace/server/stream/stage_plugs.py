@@ -25,8 +25,8 @@ from headrace.server.datasets.served_dataset import ServedDataset
 from headrace.server.layout.wire_columns import WireColumn
 from headrace.server.plan.list_limits import ListLimits
 from headrace.server.plan.stream_request import BatchesRequest, token_of
+from headrace.server.settings.plug_settings import STAGES, PlugSettings, folders_of
 from headrace.server.settings.server_config import ServerConfig
-from headrace.server.settings.stage_settings import StageSettings, stage_folders
 from headrace.server.stream.order_plugs import (
     AskedOrder,
     Asker,
@@ -117,7 +117,7 @@ class StagePlug:
         ConfigurationError: A setting cannot be used.
     """
 
-    settings: ClassVar[type[StageSettings]] = StageSettings
+    settings: ClassVar[type[PlugSettings]] = PlugSettings
     kinds: Sequence[StageKind[Any]] = ()
     behind: ClassVar[type[OrderStage] | None] = None
 
@@ -352,7 +352,7 @@ def open_stages(config: ServerConfig, metrics: Metrics, turns: Turns | None = No
     """
     with ExitStack() as stack:
         plugs = []
-        for folder in stage_folders():
+        for folder in folders_of(STAGES):
             plugs.append(folder.Plug(config, metrics))
             stack.callback(plugs[-1].close)
         stack.pop_all()
@@ -365,5 +365,5 @@ def check_stages(config: ServerConfig) -> Iterator[str]:
     Raises:
         ConfigurationError: A setting cannot be used.
     """
-    for folder in stage_folders():
+    for folder in folders_of(STAGES):
         yield from folder.Plug.check(config)

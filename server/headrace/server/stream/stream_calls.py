@@ -17,7 +17,7 @@ If the code differs, the code is wrong.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from functools import partial
@@ -32,7 +32,6 @@ from headrace.errors import (
 )
 from headrace.server.access.callers import Caller
 from headrace.server.batch.freed_memory import give_freed_memory_back
-from headrace.server.batch.targets import Outlet
 from headrace.server.datasets.catalog import Finding, Request, find, names_of
 from headrace.server.datasets.served import Member, Served
 from headrace.server.datasets.served_dataset import ServedDataset
@@ -45,6 +44,7 @@ from headrace.server.stream.parts import Parts
 from headrace.server.stream.schedule import Schedule
 from headrace.server.stream.stage_plugs import Stages
 from headrace.server.stream.stream_setup import Contents
+from headrace.server.stream.transport_plugs import Attach, Attached, AttachingCall
 from headrace.server.telemetry.logs import event
 from headrace.server.telemetry.shortages import ShortageWarnings, tell_shortage
 from headrace.server.telemetry.stream_counts import StreamAbout
@@ -60,18 +60,13 @@ _Asked = TypeVar("_Asked", pb.ReadBatchesRequest, pb.GetBatchRequest, pb.GetSamp
 _Setup = Callable[[_Asked, Served, Stages], Contents]
 
 
-class StreamCall(Protocol):
+class StreamCall(AttachingCall, Protocol):
     """A call in gRPC; see `headrace.server.front.calls.Call`."""
 
-    caller: Caller
-    peer: str
     metadata: Sequence[tuple[str, str | bytes]]
 
     def cut(self, error: HeadraceError) -> None:
         """End the call in the middle of its work, and by force the second time."""
-
-    def on_end(self, callback: Callable[[], None], /) -> bool:
-        """Register a callback for the end of the call; return False if the call has ended."""
 
     @property
     def is_active(self) -> bool:
@@ -79,20 +74,6 @@ class StreamCall(Protocol):
 
     def known_caller(self) -> Caller:
         """Return the caller according to the current callers file."""
-
-
-class Ring(Outlet, Protocol):
-    """A ring that a stream writes its batches into."""
-
-    def announced(self, stream: Messages) -> Messages:
-        """Return the messages of the stream that are not in the ring."""
-
-    def close(self) -> None:
-        """Free the ring."""
-
-
-Attach = Callable[[Contents, Share], Generator[bytes, None, Ring]]
-"""Makes a ring for a stream; yields the messages that offer it to the client."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -172,7 +153,7 @@ class StreamCalls:
             setup: Returns the contents that it asks for.
             request: What it asks for.
             call: The call.
-            attach: Makes a ring; None sends all batches in messages.
+            attach: Attaches it to a transport; None sends all batches in its messages.
 
         Raises:
             HeadraceError: The call must fail, or end, with this error.
@@ -189,18 +170,18 @@ class StreamCalls:
             self._streams.opened(call.cut, lambda: self._lost(call, request)) as registered,
             closing(self._share(call.caller, contents, registered)) as share,
             ExitStack() as single_turn,
-            ExitStack() as rings,
+            ExitStack() as transport,
         ):
             opened = _Opened(call, contents, served, rank, share, registered, single_turn)
             if rank is None:
                 single_turn.enter_context(self._schedule.single_turn(call.caller))
-            ring = None
+            attached = None
             if attach is not None:
-                # Closed here, so that the end of the ring and the end of the call agree.
-                ring = rings.enter_context(closing((yield from attach(contents, share))))
-            yield from self._sent(opened, ring)
+                # Closed here, so that its end and the end of the call agree.
+                attached = transport.enter_context(closing((yield from attach(contents, share))))
+            yield from self._sent(opened, attached)
 
-    def _sent(self, opened: _Opened, ring: Ring | None) -> Iterator[bytes]:
+    def _sent(self, opened: _Opened, attached: Attached | None) -> Iterator[bytes]:
         served, call = opened.served, opened.call
         contents, cache = opened.contents, self._parts.cache
         tally = StreamTally(self._parts.metrics, served.name, opened.rank, self._about(opened))
@@ -210,7 +191,7 @@ class StreamCalls:
             blocks=contents.blocks(cache),
             limits=self._schedule.limits(served),
             observer=tally,
-            outlet=ring,
+            outlet=attached,
             turns=self._schedule.turns(call.caller, opened.single_turn.close),
             share=opened.share,
         )
@@ -229,7 +210,7 @@ class StreamCalls:
                 self._shortages.warn(shortage, dataset=served.name)
                 tell_shortage(contents.start, shortage)
                 self._streams.begin(opened.registered, stream, served.retirements)
-                running = ring.announced(stream) if ring else self._running(stream, opened)
+                running = attached.announced(stream) if attached else self._running(stream, opened)
                 if not call.on_end(running.cancel):
                     return
                 yield from tally.timed(running.messages(), taken=opened.share.sent)

@@ -429,6 +429,6 @@ def _config(config: ServerConfig, addresses: tuple[str, ...], health_address: st
         cache_bytes=max(1, config.cache_bytes // config.workers),
         max_streams=math.ceil(config.max_streams / config.workers),
         payload_bytes=max(1, config.payload_bytes // config.workers),
-        stages=tuple(each.of_worker(config.workers) for each in config.stages),
+        plugs=tuple(each.of_worker(config.workers) for each in config.plugs),
         workers=0,
     )

@@ -27,8 +27,8 @@ from headrace.server import (
     ignored_variables,
     start_server,
 )
+from headrace.server.settings.plug_settings import STAGES, PlugSettings, folders_of
 from headrace.server.settings.server_config import unchangeable
-from headrace.server.settings.stage_settings import StageSettings, stage_folders
 from headrace.v1 import shard_service_pb2 as pb
 from headrace.v1.stages import packed
 from server.stages.exercise.negate_stage import Negate, NegateOptions
@@ -44,7 +44,7 @@ def negate() -> Iterator[ModuleType]:
     with pytest.MonkeyPatch.context() as patch:
         folders = [*headrace.server.stages.__path__, str(Path(__file__).parent)]
         patch.setattr(headrace.server.stages, "__path__", folders)
-        (found,) = (each for each in stage_folders() if each.__name__.endswith(".negate"))
+        (found,) = (each for each in folders_of(STAGES) if each.__name__.endswith(".negate"))
         yield found
 
 
@@ -151,7 +151,7 @@ def test_its_setting_is_one_of_the_server(negate: ModuleType, tmp_path: Path) ->
     ]
 
     assert [False, True, True, True] == [
-        config.of_stage(negate.NegateSettings).negate_wraps for config in configs
+        config.of_plug(negate.NegateSettings).negate_wraps for config in configs
     ]
     assert "negate_wraps: true" in config_text(configs[1])
     assert [] == ignored_variables(variables)
@@ -183,7 +183,7 @@ def test_its_setting_cannot_hide_another(
     """Two settings of one name are refused before one of them is read for the other."""
 
     @dataclass(frozen=True, slots=True, kw_only=True)
-    class Hiding(StageSettings):
+    class Hiding(PlugSettings):
         listen: str = ""
 
     monkeypatch.setattr(negate.Plug, "settings", Hiding)

@@ -42,6 +42,7 @@ from headrace.client import (
     RandomVerticalFlip,
     RemoteDataset,
     Resize,
+    Ring,
     Selection,
     Transport,
 )
@@ -307,7 +308,7 @@ def test_in_a_ring(
 ) -> None:
     """Through a ring of few slots, or of none that is free, the batches are the same."""
     step = DecodeImage("image", transforms=[RandomResizedCrop(170)])
-    transport = Transport("ring", ring_bytes=slots * (12 * 170 * 170 * 3 + 4096) + (64 << 10))
+    transport = Transport("ring", [Ring(slots * (12 * 170 * 170 * 3 + 4096) + (64 << 10))])
     wanted = _by_number(_read(servers[0], step, epochs=2))
     config = ServerConfig(datasets=urls, listen=f"unix:{tmp_path / 'socket'}", stage_threads=2)
     held: list[Any] = []

@@ -116,7 +116,7 @@ def url(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 def _read(url: str, budget: int, channels: list[Any]) -> list[bytes]:
     settings = ImageSettings(decoded_cache_bytes=budget)
-    config = ServerConfig(datasets={"d": url}, listen="127.0.0.1:0", stages=(settings,))
+    config = ServerConfig(datasets={"d": url}, listen="127.0.0.1:0", plugs=(settings,))
     found = []
     with start_server(config) as server:
         for each in channels:

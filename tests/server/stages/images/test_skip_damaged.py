@@ -31,6 +31,7 @@ from headrace.client import (
     NumpyDataset,
     RandomResizedCrop,
     RemoteDataset,
+    Ring,
     Selection,
     Transport,
 )
@@ -244,7 +245,7 @@ def test_with_a_filter(server: Server) -> None:
 def test_in_a_ring(urls: dict[str, str], tmp_path: Any) -> None:
     """Through shared memory, in few slots, the rows are the same."""
     config = ServerConfig(datasets=urls, listen=f"unix:{tmp_path / 'socket'}", stage_threads=2)
-    transport = Transport("ring", ring_bytes=2 * (12 * 170 * 170 * 3 + 4096) + (64 << 10))
+    transport = Transport("ring", [Ring(2 * (12 * 170 * 170 * 3 + 4096) + (64 << 10))])
     large = DecodeImage("image", transforms=[RandomResizedCrop(170)], on_error="skip")
     with start_server(config) as running:
         by_ring = _read(running, [large], transport=transport)

@@ -97,7 +97,7 @@ def _config(folder: Path, *tokenizers: str, **more: Any) -> ServerConfig:
     return ServerConfig(
         datasets=more.pop("datasets", datasets),
         listen="127.0.0.1:0",
-        stages=_tokenizers(*(f"{name}={folder / name}.json" for name in tokenizers)),
+        plugs=_tokenizers(*(f"{name}={folder / name}.json" for name in tokenizers)),
         **more,
     )
 
@@ -314,7 +314,7 @@ def test_texts_that_fail(tmp_path: Path) -> None:
         _index(Path(url), load_tokenizer(words))
 
     config = ServerConfig(
-        datasets={"d": url}, listen="127.0.0.1:0", stages=_tokenizers(f"words={words}")
+        datasets={"d": url}, listen="127.0.0.1:0", plugs=_tokenizers(f"words={words}")
     )
     with start_server(config) as server:
         with pytest.raises(StageFailedError, match=r"UNK.*it is sample 2"):
@@ -346,7 +346,7 @@ def test_a_server_with_a_bad_tokenizer_does_not_start(folder: Path, tmp_path: Pa
         with (
             pytest.raises(ConfigurationError, match=message),
             start_server(
-                ServerConfig(datasets=datasets, listen="127.0.0.1:0", stages=_tokenizers(stated))
+                ServerConfig(datasets=datasets, listen="127.0.0.1:0", plugs=_tokenizers(stated))
             ),
         ):
             pass

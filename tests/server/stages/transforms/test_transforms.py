@@ -68,7 +68,7 @@ def _config(
 ) -> ServerConfig:
     settings = TransformSettings(transforms=transforms, transform_timeout_s=timeout_s)
     return ServerConfig(
-        datasets={"d": url}, listen="127.0.0.1:0", stages=(settings,), heartbeat_s=0.5
+        datasets={"d": url}, listen="127.0.0.1:0", plugs=(settings,), heartbeat_s=0.5
     )
 
 

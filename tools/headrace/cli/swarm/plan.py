@@ -8,12 +8,19 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate
 from pathlib import Path
-from typing import Literal
 
 import click
 
 from headrace.cli.options.shared import utf8_text
-from headrace.client import Access, Deadlines, Mixture, Order, fetch_dataset, read_mixture
+from headrace.client import (
+    Access,
+    Deadlines,
+    Mixture,
+    Order,
+    Transport,
+    fetch_dataset,
+    read_mixture,
+)
 from headrace.errors import TokenDatasetChangedError
 from headrace.loadtest import Cut, Pause, Rescale, SwarmSpec
 from headrace.order import AnyOrder, EndMode, epoch_positions
@@ -45,7 +52,7 @@ class Options:
     end: str
     columns: str | None
     where: str
-    transport: Literal["auto", "ring", "grpc"]
+    transport: str
     processes: int | None
     manifests: Sequence[str]
     missing_as_null: bool
@@ -172,7 +179,7 @@ def swarm_spec(options: Options, served: ServedDatasets) -> SwarmSpec:
         step_s=options.step_ms / 1e3,
         seconds=options.seconds,
         prefetch_bytes=min(_PREFETCH_BYTES, _MAX_PREFETCH_BYTES // trainers),
-        transport=options.transport,
+        transport=Transport(options.transport).kind,
         processes=options.processes or min(os.cpu_count() or 1, trainers),
         rescales=tuple(rescale for _, rescale in options.rescales),
         pauses=tuple(options.pauses),

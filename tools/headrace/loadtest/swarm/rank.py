@@ -19,10 +19,11 @@ from headrace.client import (
     BatchEvent,
     BatchReader,
     BufferPool,
+    Feeds,
     Landing,
     Place,
     Prefetcher,
-    RingFeeds,
+    Ring,
     Transport,
     TransportState,
 )
@@ -131,7 +132,7 @@ class _Run:
         epoch, _ = spec.batch_at(generation.first_step)
         transport = TransportState()
         landing = Landing(BufferPool(idle_bytes=spec.prefetch_bytes).take, None, transport)
-        options = Transport(spec.transport, ring_bytes=2 * spec.prefetch_bytes)
+        options = Transport(spec.transport, [Ring(2 * spec.prefetch_bytes)])
         reader = BatchReader(
             spec.targets,
             spec.options(job=seat.job, rank=seat.rank, world_size=generation.world_size),
@@ -140,13 +141,13 @@ class _Run:
             allocate=landing.allocate,
             access=spec.access,
             on_failure=self._note_failure,
-            open_feed=RingFeeds(options, landing, silence_s=spec.deadlines.silence_s),
+            open_feed=Feeds(options, landing, silence_s=spec.deadlines.silence_s),
         )
         self._prefetcher = Prefetcher(
             reader,
             budget_bytes=spec.prefetch_bytes,
             limit=transport.ready_bytes,
-            is_ahead=transport.has_ring,
+            is_ahead=transport.is_shared,
         )
 
     def read(self) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -107,7 +106,7 @@ class SwarmSpec:
     step_s: float = 0.0
     seconds: float | None = None
     prefetch_bytes: int = 16 << 20
-    transport: Literal["auto", "ring", "grpc"] = "grpc"
+    transport: str = "grpc"
     processes: int = 1
     rescales: tuple[Rescale, ...] = ()
     pauses: tuple[Pause, ...] = ()

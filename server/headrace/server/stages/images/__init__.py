@@ -10,8 +10,8 @@ from headrace.errors import BadArgumentError, TokenSpecChangedError
 from headrace.order import IMAGES, images_title, split_images
 from headrace.server.batch.stage import Stage
 from headrace.server.settings.numbers import check_numbers
+from headrace.server.settings.plug_settings import PlugSettings
 from headrace.server.settings.server_config import ServerConfig
-from headrace.server.settings.stage_settings import StageSettings
 from headrace.server.stages.images.augment_image import AugmentImage
 from headrace.server.stages.images.decode_image import DecodeImage
 from headrace.server.stages.images.files import decoder_versions
@@ -43,7 +43,7 @@ _LIMITS = {
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ImageSettings(StageSettings):
+class ImageSettings(PlugSettings):
     """The settings of images.
 
     Attributes:
@@ -68,7 +68,7 @@ class Plug(StagePlug):
     def __init__(self, config: ServerConfig, metrics: Metrics) -> None:
         observer = PixelMetrics(metrics.registry)
         self._pixels: PixelCache | None = None
-        if budget := config.of_stage(ImageSettings).decoded_cache_bytes:
+        if budget := config.of_plug(ImageSettings).decoded_cache_bytes:
             self._pixels = PixelCache(budget, observer=observer)
             observer.watch(self._pixels)
         self.kinds = (

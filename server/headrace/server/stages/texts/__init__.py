@@ -13,8 +13,8 @@ from headrace.server.batch.titles import sample_title
 from headrace.server.datasets.served import Served
 from headrace.server.layout.wire_columns import WireColumn
 from headrace.server.order_stages.packing.served_rows import PackedStage
+from headrace.server.settings.plug_settings import PlugSettings
 from headrace.server.settings.server_config import ServerConfig
-from headrace.server.settings.stage_settings import StageSettings
 from headrace.server.stages.texts.pack_texts import PackTexts
 from headrace.server.stages.texts.tokenize_texts import Tokenize, wanted_tokenizer
 from headrace.server.stages.texts.tokenizers import Tokenizers, load_tokenizers
@@ -24,7 +24,7 @@ from headrace.v1 import texts_pb2 as pb
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TextSettings(StageSettings):
+class TextSettings(PlugSettings):
     """The settings of texts.
 
     Attributes:
@@ -44,7 +44,7 @@ class Plug(StagePlug):
 
     def __init__(self, config: ServerConfig, metrics: Metrics) -> None:
         del metrics
-        tokenizers = Tokenizers(load_tokenizers(config.of_stage(TextSettings).tokenizers))
+        tokenizers = Tokenizers(load_tokenizers(config.of_plug(TextSettings).tokenizers))
         self._tokenizers = tokenizers
         self.kinds = (
             StageKind(
@@ -57,7 +57,7 @@ class Plug(StagePlug):
 
     @classmethod
     def check(cls, config: ServerConfig) -> Iterator[str]:
-        if stated := config.of_stage(TextSettings).tokenizers:
+        if stated := config.of_plug(TextSettings).tokenizers:
             load_tokenizers(stated)
             yield f"tokenizers {', '.join(stated)}"
 

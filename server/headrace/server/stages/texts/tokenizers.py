@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable, Mapping
 
 from headrace.errors import BadArgumentError, ConfigurationError
-from headrace.server.settings.stage_settings import by_name
+from headrace.server.settings.plug_settings import by_name
 from headrace.storage import Tokenizer, load_tokenizer
 
 _STATED = re.compile(r"(?P<name>[A-Za-z0-9][A-Za-z0-9._-]{0,39})=(?P<path>.+)")

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from headrace.server.settings.numbers import check_numbers
+from headrace.server.settings.plug_settings import PlugSettings
 from headrace.server.settings.server_config import ServerConfig
-from headrace.server.settings.stage_settings import StageSettings
 from headrace.server.stages.transforms.call_transform import CallTransform, wanted_transform
 from headrace.server.stages.transforms.transform_config import transform_configs
 from headrace.server.stages.transforms.transform_pool import TransformPool, check_transforms
@@ -17,7 +17,7 @@ from headrace.v1 import transforms_pb2 as pb
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TransformSettings(StageSettings):
+class TransformSettings(PlugSettings):
     """The settings of transforms.
 
     Attributes:
@@ -43,7 +43,7 @@ class Plug(StagePlug):
 
     def __init__(self, config: ServerConfig, metrics: Metrics) -> None:
         del metrics
-        own = config.of_stage(TransformSettings)
+        own = config.of_plug(TransformSettings)
         pool = TransformPool(
             transform_configs(own.transforms),
             workers=own.transform_workers,
@@ -63,7 +63,7 @@ class Plug(StagePlug):
     @classmethod
     def check(cls, config: ServerConfig) -> Iterator[str]:
         # In other processes, where the functions may do what they like.
-        if stated := config.of_stage(TransformSettings).transforms:
+        if stated := config.of_plug(TransformSettings).transforms:
             check_transforms(transform_configs(stated).values())
             yield f"transforms {', '.join(stated)}"
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from headrace.errors import ConfigurationError
 from headrace.order import IMAGES, TOKENIZER
-from headrace.server.settings.stage_settings import by_name
+from headrace.server.settings.plug_settings import by_name
 
 _STATED = re.compile(
     r"(?P<name>[A-Za-z0-9][A-Za-z0-9._-]{0,39})="

@@ -12,8 +12,8 @@ from headrace.errors import BadArgumentError, StageFailedError
 from headrace.server.batch.batch_values import Batch
 from headrace.server.batch.stage import Columns, ColumnStage, Work, wanted_column
 from headrace.server.layout.wire_columns import WireColumn
+from headrace.server.settings.plug_settings import PlugSettings
 from headrace.server.settings.server_config import ServerConfig
-from headrace.server.settings.stage_settings import StageSettings
 from headrace.server.stream.stage_plugs import StageKind, StagePlug
 from headrace.server.telemetry.metrics import Metrics
 from headrace.v1 import shard_service_pb2 as pb
@@ -21,7 +21,7 @@ from server.stages.exercise.negate_stage import NegateOptions
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class NegateSettings(StageSettings):
+class NegateSettings(PlugSettings):
     """The settings of the stage.
 
     Attributes:
@@ -85,7 +85,7 @@ class Plug(StagePlug):
 
     def __init__(self, config: ServerConfig, metrics: Metrics) -> None:
         negated = Counter("negated_total", "Numbers that were negated.", registry=metrics.registry)
-        wraps = config.of_stage(NegateSettings).negate_wraps
+        wraps = config.of_plug(NegateSettings).negate_wraps
         self.kinds = (
             StageKind[Any](
                 "negate",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from headrace.errors import RingUnavailableError
+from headrace.errors import NoTransportError
 
 # The part of the container's free memory that one ring may take, so that others fit too.
 _SHARE = 4
@@ -52,7 +52,7 @@ def ring_size(
         batch_bytes: The payload of a batch, where it is known; else 0.
 
     Raises:
-        RingUnavailableError: There is no room for a ring.
+        NoTransportError: There is no room for a ring.
     """
     roomy = max(DEFAULT_BYTES, _BATCHES * (batch_bytes + _SLOT_SPARE_BYTES))
     size, warning = min(wanted or roomy, most), ""
@@ -69,7 +69,7 @@ def ring_size(
                 "--cache-bytes"
             )
     if size < LEAST_BYTES:
-        raise RingUnavailableError(
+        raise NoTransportError(
             warning or f"a ring of {size} bytes is smaller than {LEAST_BYTES}; request more"
         )
     return RingSize(size - size % _PAGE, warning)

@@ -27,7 +27,7 @@ import time
 from collections.abc import Collection
 from pathlib import Path
 
-from headrace.errors import RingUnavailableError
+from headrace.errors import NoTransportError
 from headrace.ring import TICKET_BYTES, refusal
 from headrace.server.access.unix_clients import accept
 
@@ -117,11 +117,11 @@ class RingDoor:
         """Accept a client with this ticket; `forget` must follow.
 
         Raises:
-            RingUnavailableError: The listener is closed.
+            NoTransportError: The listener is closed.
         """
         with self._lock:
             if self._is_closed:
-                raise RingUnavailableError("this server is shutting down")
+                raise NoTransportError("this server is shutting down")
             self._tickets[ticket.secret] = ticket
 
     def forget(self, ticket: Ticket) -> None:

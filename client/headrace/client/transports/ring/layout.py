@@ -9,8 +9,8 @@ import numpy as np
 from google.protobuf.message import DecodeError
 from numpy.typing import NDArray
 
-from headrace.client.feeds.ring_memory import Mapping
-from headrace.client.wire.assembler import BatchEvent
+from headrace.client.transports.ring.memory import Mapping
+from headrace.client.wire.assembler import BatchEvent, PayloadArray
 from headrace.client.wire.payload_layout import ColumnView
 from headrace.payload import SAMPLE_ID_COLUMN, place_buffers
 from headrace.v1 import shard_service_pb2 as pb
@@ -21,24 +21,6 @@ _OFFSET_SHIFT = 3
 
 _new = tuple.__new__
 _parsed = pb.ReadBatchesResponse.FromString
-
-
-class PayloadArray(NamedTuple):
-    """An array in a payload: one of its buffers.
-
-    Attributes:
-        name: The name of the column, or ``column.valid``.
-        kind: ``pb.ColumnKind`` of the column; validity columns count as tensors.
-        buffer: The index of the buffer.
-        shape: Its shape; empty for all the values that the buffer holds.
-        dtype: The type of its items.
-    """
-
-    name: str
-    kind: int
-    buffer: int
-    shape: tuple[int, ...]
-    dtype: np.dtype[np.generic]
 
 
 class ColumnParts(NamedTuple):

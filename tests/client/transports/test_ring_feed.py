@@ -22,18 +22,18 @@ import pytest
 import torch
 from numpy.typing import NDArray
 
-from headrace.client import Batch, Deadlines, NumpyDataset, RemoteDataset, Transport
-from headrace.client.feeds.ring_batch import SlotEvent
-from headrace.client.feeds.ring_feed import RingFeed
-from headrace.client.feeds.ring_layout import SlotForm, SlotLayout
-from headrace.client.feeds.ring_memory import RingMemory, Slot
+from headrace.client import Batch, Deadlines, NumpyDataset, RemoteDataset, Ring, Transport
 from headrace.client.feeds.transport import TransportState
 from headrace.client.feeds.wait_times import HopClock
-from headrace.client.options.transport import TransportKind
+from headrace.client.transports.ring.batch import SlotEvent
+from headrace.client.transports.ring.feed import RingFeed
+from headrace.client.transports.ring.layout import SlotForm, SlotLayout
+from headrace.client.transports.ring.memory import RingMemory, Slot
 from headrace.client.wire.assembler import StreamAssembler
-from headrace.errors import BadArgumentError, RingUnavailableError, ServerUnreachableError
+from headrace.errors import BadArgumentError, NoTransportError, ServerUnreachableError
 from headrace.ring import OpenSlot, RecordKind, record
 from headrace.server import Server, ServerConfig, start_server
+from headrace.server.transports.ring import RingSettings
 from support.command import serving
 from support.datasets import write_rows
 from support.interrupt_points import InterruptAt
@@ -70,15 +70,16 @@ def socket_address() -> Iterator[str]:
 
 
 def _server(url: str, listen: str, **settings: object) -> Server:
-    config = ServerConfig(datasets={NAME: url}, listen=listen, **settings)  # type: ignore[arg-type] # tests name the settings they mean
+    ring = {name: settings.pop(name) for name in list(settings) if name.startswith("ring_")}
+    plugs = (RingSettings(**ring),)  # type: ignore[arg-type] # tests name the settings they mean
+    config = ServerConfig(datasets={NAME: url}, listen=listen, plugs=plugs, **settings)  # type: ignore[arg-type] # tests name the settings they mean
     return start_server(config)
 
 
-def _transport(kind: TransportKind = "auto", *, check_ring: bool = False) -> Transport:
+def _transport(kind: str = "auto", *, check_payload: bool = False) -> Transport:
     """Hold nothing ready, and ask for a small ring."""
-    return Transport(
-        kind, prefetch_bytes=0, ring_bytes=1 << 20, check_ring=check_ring, deadlines=QUICK
-    )
+    ring = Ring(1 << 20, check_payload=check_payload)
+    return Transport(kind, [ring], prefetch_bytes=0, deadlines=QUICK)
 
 
 def _dataset(*targets: str, **options: object) -> RemoteDataset:
@@ -125,7 +126,7 @@ def test_a_ring_is_chosen_where_it_can_be(
 
     assert undisturbed == seen
     assert ("ring", "") == (stats.transport, stats.transport_reason)
-    assert stats.ring_batch_count > COUNT // 2
+    assert stats.transport_batch_count > COUNT // 2
 
 
 @pytest.mark.parametrize(
@@ -154,7 +155,7 @@ def test_where_no_ring_can_be_the_reason_is_said(
         stats = dataset.stats()
 
     assert undisturbed == seen
-    assert ("grpc", 0) == (stats.transport, stats.ring_batch_count)
+    assert ("grpc", 0) == (stats.transport, stats.transport_batch_count)
     assert reason in stats.transport_reason
 
 
@@ -163,7 +164,7 @@ def test_a_ring_that_is_wanted_and_cannot_be_is_an_error(url: str) -> None:
     with (
         _server(url, "127.0.0.1:0") as server,
         closing(_dataset(server.address, transport=_transport("ring"))) as dataset,
-        pytest.raises(RingUnavailableError, match="is not a unix socket"),
+        pytest.raises(NoTransportError, match="is not a unix socket"),
     ):
         next(iter(dataset))
 
@@ -172,16 +173,23 @@ def test_a_ring_that_is_wanted_and_cannot_be_is_an_error(url: str) -> None:
     "options",
     [
         {"kind": "shm"},
-        {"ring_bytes": -1},
+        {"options": Ring},
+        {"options": [Ring(), Ring()]},
         {"prefetch_bytes": -1},
         {"max_batch_bytes": 0},
-        {"check_ring": 1},
     ],
 )
 def test_options_out_of_range_are_refused(options: dict[str, object]) -> None:
     """Before anything travels, by their own names."""
     with pytest.raises(BadArgumentError, match=f"transport.{next(iter(options))}"):
         Transport(**options)  # type: ignore[arg-type] # on purpose
+
+
+@pytest.mark.parametrize("options", [{"ring_bytes": -1}, {"check_payload": 1}])
+def test_options_of_rings_out_of_range_are_refused(options: dict[str, object]) -> None:
+    """By their own names, too."""
+    with pytest.raises(BadArgumentError, match=f"ring.{next(iter(options))}"):
+        Ring(**options)  # type: ignore[arg-type] # on purpose
 
 
 def test_batches_that_are_kept_never_change(
@@ -194,14 +202,14 @@ def test_batches_that_are_kept_never_change(
 
         assert undisturbed == [_digest(batch) for batch in kept]
 
-    assert 0 < stats.ring_batch_count < (1 << 20) // (BATCH * WIDTH * 4)
+    assert 0 < stats.transport_batch_count < (1 << 20) // (BATCH * WIDTH * 4)
     # Also after the dataset has gone, and its server.
     assert undisturbed == [_digest(batch) for batch in kept]
 
 
 @pytest.mark.parametrize("transport", ["ring", "grpc"])
 def test_tensors_that_are_kept_alone_never_change(
-    url: str, undisturbed: list[str], socket_address: str, transport: TransportKind
+    url: str, undisturbed: list[str], socket_address: str, transport: str
 ) -> None:
     """A loop that keeps a slice of a tensor, and not its batch, keeps the memory all the same."""
     with (
@@ -231,13 +239,13 @@ def test_batches_are_the_loops_to_write(
 def test_payloads_are_hashed_if_that_is_wanted(
     url: str, undisturbed: list[str], socket_address: str
 ) -> None:
-    """With ``check_ring`` slots carry the wire's checksum, and it is that of their bytes."""
+    """With ``check_payload`` slots carry the wire's checksum, and it is that of their bytes."""
     with (
         _server(url, socket_address),
-        closing(_dataset(socket_address, transport=_transport(check_ring=True))) as dataset,
+        closing(_dataset(socket_address, transport=_transport(check_payload=True))) as dataset,
     ):
         seen = [_digest(batch) for batch in dataset]
-        count = dataset.stats().ring_batch_count
+        count = dataset.stats().transport_batch_count
 
     assert undisturbed == seen
     assert count > 0
@@ -353,7 +361,7 @@ def test_a_killed_client_leaves_nothing(url: str, socket_address: str) -> None:
 
 @pytest.mark.parametrize("transport", ["ring", "grpc"])
 def test_arrays_for_numpy_come_the_same_ways(
-    url: str, undisturbed: list[str], socket_address: str, transport: TransportKind
+    url: str, undisturbed: list[str], socket_address: str, transport: str
 ) -> None:
     """Views of the slots, kept for as long as the loop keeps them; the samples of the wire."""
     with _server(url, socket_address):
@@ -488,7 +496,7 @@ def test_the_rings_array_lives_as_long_as_a_view() -> None:
 _FORKED = """
 import mmap, os, socket
 import numpy as np
-from headrace.client.feeds.ring_memory import RingMemory, Slot
+from headrace.client.transports.ring.memory import RingMemory, Slot
 from headrace.ring import OpenSlot, RecordKind, record
 def lent(opened):
     ring.note_lent(opened.generation, opened.payload_end - opened.start)

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from headrace.client.feeds.ring_layout import PayloadArray, SlotLayout
-from headrace.client.feeds.ring_memory import Mapping, SlotArray
-from headrace.client.wire.assembler import BatchEvent, header_of
+from headrace.client.transports.ring.layout import SlotForm, SlotLayout
+from headrace.client.transports.ring.memory import Mapping, SlotArray
+from headrace.client.wire.assembler import PartsEvent, PayloadArray, header_of
 from headrace.client.wire.payload_layout import ColumnView
 from headrace.ring import OpenSlot
 from headrace.v1 import shard_service_pb2 as pb
@@ -17,7 +17,7 @@ from headrace.v1 import shard_service_pb2 as pb
 _UINT8 = np.dtype(np.uint8)
 
 
-class SlotEvent(BatchEvent):
+class SlotEvent(PartsEvent):
     """A batch whose header and arrays are made on demand.
 
     It owns its slot, and every array that it makes keeps it alive.
@@ -42,6 +42,11 @@ class SlotEvent(BatchEvent):
         self._mapping, self._opened, self.layout = mapping, opened, layout
         # See `Mapping.give_up`.
         self.__del__ = partial(mapping.give_up, opened)
+
+    @property
+    def form(self) -> SlotForm:
+        """What the batch has in common with others."""
+        return self.layout.form
 
     def array(self, part: PayloadArray) -> SlotArray:
         """Return an array of the slot, which keeps the slot alive."""

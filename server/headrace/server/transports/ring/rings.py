@@ -6,64 +6,59 @@ import logging
 import os
 import socket
 import threading
-from collections.abc import Callable, Generator, Iterable
+from collections.abc import Generator, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
 
-from headrace.errors import RingUnavailableError
+from google.protobuf.message import Message
+
+from headrace.errors import NoTransportError
 from headrace.ring import VERSION, hello, ring_socket_of
 from headrace.server.cache.memory.system_memory import memory_limit
-from headrace.server.ring.channel import RingChannel
-from headrace.server.ring.listener import RingDoor, Ticket
-from headrace.server.ring.memory import IS_SUPPORTED, RingMemory
-from headrace.server.ring.outlet import RingOutlet
-from headrace.server.ring.size import RingSize, ring_size
 from headrace.server.settings.server_config import ServerConfig
-from headrace.server.shares import Share
+from headrace.server.stream.transport_plugs import Attaching, AttachingCall, TransportPlug
 from headrace.server.telemetry.metrics import Metrics
-from headrace.v1 import shard_service_pb2 as pb
+from headrace.server.transports.ring.channel import RingChannel
+from headrace.server.transports.ring.listener import RingDoor, Ticket
+from headrace.server.transports.ring.memory import IS_SUPPORTED, RingMemory
+from headrace.server.transports.ring.metrics import RingMetrics
+from headrace.server.transports.ring.outlet import RingOutlet
+from headrace.server.transports.ring.settings import RingSettings
+from headrace.server.transports.ring.size import RingSize, ring_size
+from headrace.v1 import ring_pb2 as pb
 
 _log = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True, slots=True)
-class RingWish:
-    """The ring that a call requested.
-
-    Attributes:
-        ring_bytes: The requested size; 0 lets the server choose.
-        check_payload: Whether slots carry the hash of their payload.
-        peer: The client's address as gRPC has it.
-        on_end: Registers a function to call when the call ends; returns False if it already has.
-    """
-
-    ring_bytes: int
-    check_payload: bool
-    peer: str
-    on_end: Callable[[Callable[[], None]], bool]
+# A stream with a ring has its memory, its socket, and a descriptor that wakes it.
+_FILES = 3
 
 
-class Rings:
-    """Make rings for clients on this host.
+class Rings(TransportPlug):
+    """Make rings for clients on this host."""
 
-    Args:
-        config: The server's settings.
-        metrics: Count the rings.
-    """
+    settings = RingSettings
+    options = pb.Ring
 
     def __init__(self, config: ServerConfig, metrics: Metrics) -> None:
         self._config = config
-        self._metrics = metrics
+        self._own = config.of_plug(RingSettings)
+        self._metrics = RingMetrics(metrics.registry)
         self._doors: list[RingDoor] = []
         self._lock = threading.Lock()
         self._open_bytes = 0
         self._why_not = self._reason()
 
-    def listen(self, addresses: Iterable[str]) -> None:
+    @classmethod
+    def files(cls, config: ServerConfig) -> int:
+        has_rings = any(address.startswith("unix:") for address in config.addresses)
+        is_on = has_rings and config.of_plug(RingSettings).ring_bytes
+        return _FILES * config.max_streams if is_on else 0
+
+    def listen(self, addresses: Sequence[str]) -> None:
         """Open a listener beside each unix socket of gRPC; without one there are no rings."""
         if self._why_not:
             return
-        uids = {os.getuid(), *self._config.ring_users}
+        uids = {os.getuid(), *self._own.users}
         for address in addresses:
             if not address.startswith("unix:"):
                 continue
@@ -78,23 +73,12 @@ class Rings:
                 continue
             self._doors.append(door)
 
-    def attach(
-        self, wish: RingWish, *, max_chunk_bytes: int, batch_bytes: int, share: Share
-    ) -> Generator[bytes, None, RingOutlet]:
-        """Make a ring for a call and pass it to the client; yields the offer.
-
-        Args:
-            wish: The ring that the call requested.
-            max_chunk_bytes: The largest payload of one message.
-            batch_bytes: The payload of a batch, where it is known; else 0.
-            share: The stream's share of the budget, which pays for the ring.
-
-        Raises:
-            RingUnavailableError: This client cannot have a ring.
-        """
-        sized = self._sized(wish, share, batch_bytes)
+    def attach(self, options: Message, asking: Attaching) -> Generator[Message, None, RingOutlet]:
+        """Make a ring for a call and pass it to the client; yields the offer."""
+        assert isinstance(options, pb.Ring)
+        sized = self._sized(options.ring_bytes, asking)
         try:
-            connection = yield from self._met(wish, sized.warning)
+            connection = yield from self._met(asking.call, sized.warning)
             memory, channel = _handed_over(connection, sized.size)
         except BaseException:
             self._count(-1, -sized.size)
@@ -102,8 +86,8 @@ class Rings:
         return RingOutlet(
             memory,
             channel,
-            max_chunk_bytes=max_chunk_bytes,
-            check_payload=wish.check_payload,
+            max_chunk_bytes=asking.contents.max_chunk_bytes,
+            check_payload=options.check_payload,
             observer=self._metrics,
             on_close=lambda: self._count(-1, -sized.size),
         )
@@ -113,7 +97,7 @@ class Rings:
         for door in self._doors:
             door.close()
 
-    def _met(self, wish: RingWish, warning: str) -> Generator[bytes, None, socket.socket]:
+    def _met(self, call: AttachingCall, warning: str) -> Generator[Message, None, socket.socket]:
         """Offer a ring, and wait for the client to fetch it."""
         # Valid at each listener: a client knows only the one beside the socket that it used.
         ticket = Ticket()
@@ -121,43 +105,42 @@ class Rings:
             for door in self._doors:
                 door.admit(ticket)
             # A finished call waits for nobody.
-            if not wish.on_end(lambda: ticket.give(None)):
+            if not call.on_end(lambda: ticket.give(None)):
                 ticket.give(None)
-            offer = pb.RingOffer(version=VERSION, ticket=ticket.secret, warning=warning)
-            yield pb.AttachRingResponse(ring_offer=offer).SerializeToString()
+            yield pb.RingOffer(version=VERSION, ticket=ticket.secret, warning=warning)
             connection = ticket.wait()
         finally:
             for door in self._doors:
                 door.forget(ticket)
             ticket.discard()
         if connection is None:
-            raise RingUnavailableError("the client did not fetch its ring")
+            raise NoTransportError("the client did not fetch its ring")
         return connection
 
-    def _sized(self, wish: RingWish, share: Share, batch_bytes: int) -> RingSize:
+    def _sized(self, wanted_bytes: int, asking: Attaching) -> RingSize:
         """Return the size of a new ring, and count it from now on."""
         why_not = self._why_not
         if not self._doors:
             why_not = why_not or "this server listens on no unix socket"
-        elif not wish.peer.startswith("unix:"):
+        elif not asking.call.peer.startswith("unix:"):
             why_not = "the call came over TCP, not over the server's unix socket"
         if why_not:
-            raise RingUnavailableError(why_not)
+            raise NoTransportError(why_not)
         # A ring of the usual size is better than none.
-        for room_bytes in (batch_bytes, 0):
+        for room_bytes in (asking.contents.tensor_bytes, 0):
             with self._lock:
                 sized = ring_size(
-                    wish.ring_bytes,
-                    most=self._config.ring_bytes,
+                    wanted_bytes,
+                    most=self._own.ring_bytes,
                     limit=memory_limit(),
                     cache_bytes=self._config.cache_bytes,
                     open_bytes=self._open_bytes,
                     batch_bytes=room_bytes,
                 )
-            if share.stand(sized.size):
+            if asking.share.stand(sized.size):
                 break
         else:
-            raise RingUnavailableError(
+            raise NoTransportError(
                 f"the server has no memory for a ring of {sized.size} bytes at the moment: all "
                 f"batches and rings may take {self._config.payload_bytes} (--payload-bytes)"
             )
@@ -169,12 +152,12 @@ class Rings:
     def _count(self, rings: int, size: int) -> None:
         with self._lock:
             self._open_bytes += size
-        self._metrics.rings_changed(rings, size)
+        self._metrics.changed(rings, size)
 
     def _reason(self) -> str:
         if not IS_SUPPORTED:
             return "this platform has no memfd"
-        if not self._config.ring_bytes:
+        if not self._own.ring_bytes:
             return "this server makes no rings (--ring-bytes is 0)"
         return ""
 
@@ -190,6 +173,6 @@ def _handed_over(connection: socket.socket, size: int) -> tuple[RingMemory, Ring
             opened.callback(channel.close)
             socket.send_fds(connection, [hello(size)], [memory.shared.fd])
         except OSError as error:
-            raise RingUnavailableError(f"no ring could be made ({error})") from error
+            raise NoTransportError(f"no ring could be made ({error})") from error
         opened.pop_all()
     return memory, channel

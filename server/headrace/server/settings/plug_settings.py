@@ -1,4 +1,4 @@
-"""The settings of stages: each folder of `headrace.server.stages` has its own."""
+"""The settings of plugs: each folder of stages and of transports has its own."""
 
 from __future__ import annotations
 
@@ -12,12 +12,14 @@ from typing import Self
 
 from headrace.errors import ConfigurationError
 
-_FOLDERS = "headrace.server.stages"
+STAGES = "headrace.server.stages"
+TRANSPORTS = "headrace.server.transports"
+"""The packages of plugs that have settings."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class StageSettings:
-    """What an operator may set for the stages of one folder: the fields of a subclass.
+class PlugSettings:
+    """What an operator may set for one folder: the fields of a subclass.
 
     They are settings like those of `ServerConfig`, in files, in the environment and on the command
     line, so their names differ from all others.
@@ -54,14 +56,15 @@ def by_name(
     return found
 
 
-def stage_folders() -> list[ModuleType]:
-    """Return the installed folders of stages, each with its `Plug`."""
-    package = importlib.import_module(_FOLDERS)
+def folders_of(package_name: str) -> list[ModuleType]:
+    """Return the installed folders of a package of plugs, each with its `Plug`."""
+    package = importlib.import_module(package_name)
     names = sorted(each.name for each in pkgutil.iter_modules(package.__path__) if each.ispkg)
-    return [importlib.import_module(f"{_FOLDERS}.{name}") for name in names]
+    return [importlib.import_module(f"{package_name}.{name}") for name in names]
 
 
-def stage_settings() -> list[type[StageSettings]]:
-    """Return the settings of the installed stages."""
-    kinds = [folder.Plug.settings for folder in stage_folders()]
-    return [kind for kind in kinds if kind is not StageSettings]
+def plug_settings() -> list[type[PlugSettings]]:
+    """Return the settings of the installed plugs."""
+    folders = (*folders_of(STAGES), *folders_of(TRANSPORTS))
+    kinds = [folder.Plug.settings for folder in folders]
+    return [kind for kind in kinds if kind is not PlugSettings]

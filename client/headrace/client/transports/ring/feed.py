@@ -14,11 +14,11 @@ from collections.abc import Iterator, Sequence
 
 from headrace.client.feeds.feed import Event
 from headrace.client.feeds.grpc_feed import WireFeed
-from headrace.client.feeds.ring_batch import SlotEvent
-from headrace.client.feeds.ring_layout import SlotForm, SlotLayout
-from headrace.client.feeds.ring_memory import Mapping, RingMemory, Slot
 from headrace.client.feeds.transport import TransportState
 from headrace.client.feeds.wait_times import HopClock
+from headrace.client.transports.ring.batch import SlotEvent
+from headrace.client.transports.ring.layout import SlotForm, SlotLayout
+from headrace.client.transports.ring.memory import Mapping, RingMemory, Slot
 from headrace.client.wire.assembler import BatchEvent, StreamAssembler, header_of
 from headrace.errors import (
     HeadraceError,
@@ -44,7 +44,7 @@ _RUN_SHARE = 8
 
 
 class RingFeed:
-    """One `AttachRing` call with its ring."""
+    """One call with its ring."""
 
     def __init__(
         self,
@@ -158,7 +158,7 @@ class RingFeed:
         run, self._run = self._run, deque()
         if run:
             self._count_alike()
-            self._transport.ring_batch_count += len(run)
+            self._transport.batch_count += len(run)
             self._memory.note_lent(self._generation, self._run_bytes)
             self._run_bytes = 0
             last = run.pop()

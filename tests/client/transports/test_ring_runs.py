@@ -19,11 +19,11 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from headrace.client import Batch
-from headrace.client.feeds.ring_batch import SlotEvent
-from headrace.client.feeds.ring_feed import RingFeed
-from headrace.client.feeds.ring_memory import RingMemory
 from headrace.client.feeds.transport import TransportState
 from headrace.client.feeds.wait_times import HopClock
+from headrace.client.transports.ring.batch import SlotEvent
+from headrace.client.transports.ring.feed import RingFeed
+from headrace.client.transports.ring.memory import RingMemory
 from headrace.client.wire.assembler import BatchEvent, StreamAssembler
 from headrace.errors import StreamCorruptError
 from headrace.ring import RecordKind, RecordReader, payload_start, record, seal_slot

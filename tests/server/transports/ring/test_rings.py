@@ -8,28 +8,33 @@ import socket
 import tempfile
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing, suppress
 from pathlib import Path
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headrace.errors import BadArgumentError, RingUnavailableError
+from headrace.errors import BadArgumentError, NoTransportError
 from headrace.ring import RecordKind, RecordReader, read_hello, record, ring_socket_of
+from headrace.server.access.callers import ANYBODY
 from headrace.server.batch.payload_out import payload_out
 from headrace.server.batch.targets import ClientGoneError
-from headrace.server.ring.channel import RingChannel
-from headrace.server.ring.listener import RingDoor, Ticket
-from headrace.server.ring.memory import RingMemory
-from headrace.server.ring.outlet import RingOutlet
-from headrace.server.ring.rings import Rings, RingWish
-from headrace.server.ring.size import ring_size
 from headrace.server.settings.server_config import ServerConfig
 from headrace.server.shares import Budget, Share
+from headrace.server.stream.stream_setup import Contents
+from headrace.server.stream.transport_plugs import Attaching
 from headrace.server.telemetry.metrics import Metrics
+from headrace.server.transports.ring.channel import RingChannel
+from headrace.server.transports.ring.listener import RingDoor, Ticket
+from headrace.server.transports.ring.memory import RingMemory
+from headrace.server.transports.ring.outlet import RingOutlet
+from headrace.server.transports.ring.rings import Rings
+from headrace.server.transports.ring.size import ring_size
+from headrace.v1 import ring_pb2
 from headrace.v1 import shard_service_pb2 as pb
 from support.no_descriptors import no_descriptors
 
@@ -66,7 +71,7 @@ def test_a_ticket_is_good_once(folder: Path) -> None:
             with met, _come(folder / "r", ticket.secret) as second:
                 met.sendall(b"met")
                 assert b"met" == client.recv(3)
-                with pytest.raises(RingUnavailableError, match="was used before"):
+                with pytest.raises(NoTransportError, match="was used before"):
                     read_hello(second.recv(1024))
 
     assert not (folder / "r").exists()
@@ -82,21 +87,43 @@ def test_memory_that_cannot_be_had_leaves_no_descriptor(size: int) -> None:
     assert before == len(list(Path("/proc/self/fd").iterdir()))
 
 
+class _Call:
+    """A call over the unix socket that does not end."""
+
+    caller, peer = ANYBODY, "unix:"
+
+    def on_end(self, callback: Callable[[], None], /) -> bool:
+        """Never call back."""
+        del callback
+        return True
+
+
 def test_a_client_that_is_gone_leaves_no_ring(folder: Path) -> None:
     """It came for its ring and went before it had it: memory and descriptors are given back."""
     path = str(folder / "s")
     config = ServerConfig(datasets={"d": "unused"}, listen=f"unix:{path}")
     rings = Rings(config, Metrics())
+    contents = Contents(
+        title="",
+        start=pb.StreamStart(),
+        columns=(),
+        plans=iter(()),
+        max_chunk_bytes=1 << 20,
+        row_count=0,
+        shown_ids=lambda ids: ids,
+        blocks=Mock(),
+        writer=Mock(),
+    )
     with closing(rings):
         rings.listen([f"unix:{path}"])
-        wish = RingWish(1 << 20, check_payload=False, peer="unix:", on_end=lambda _: True)
         attaching = rings.attach(
-            wish, max_chunk_bytes=1 << 20, batch_bytes=0, share=Share(Budget(1 << 30))
+            ring_pb2.Ring(ring_bytes=1 << 20), Attaching(_Call(), contents, Share(Budget(1 << 30)))
         )
-        offer = pb.AttachRingResponse.FromString(next(attaching)).ring_offer
+        offer = next(attaching)
+        assert isinstance(offer, ring_pb2.RingOffer)
         _come(Path(ring_socket_of(path)), offer.ticket).close()
         before = _ring_descriptors()
-        with pytest.raises(RingUnavailableError, match="no ring could be made"):
+        with pytest.raises(NoTransportError, match="no ring could be made"):
             next(attaching)
 
     assert before == _ring_descriptors()
@@ -118,7 +145,7 @@ def test_another_user_is_told(folder: Path) -> None:
         door.start()
         with (
             _come(folder / "r") as client,
-            pytest.raises(RingUnavailableError, match=f"user {os.getuid()} .*--ring-uids"),
+            pytest.raises(NoTransportError, match=f"user {os.getuid()} .*--ring-uids"),
         ):
             read_hello(client.recv(1024))
 
@@ -170,7 +197,7 @@ def test_a_closed_door_ends_all_waits(folder: Path) -> None:
     door.close()
 
     assert ticket.wait() is None
-    with pytest.raises(RingUnavailableError, match="shutting down"):
+    with pytest.raises(NoTransportError, match="shutting down"):
         door.admit(ticket)
 
 
@@ -225,7 +252,7 @@ def test_a_ring_of_the_servers_choice_holds_three_batches(
 
 def test_a_container_without_room_has_no_ring() -> None:
     """The refusal names the limit, the cache and the remedy."""
-    with pytest.raises(RingUnavailableError, match=r"limit of 256 MiB leaves 0 MiB .*raise"):
+    with pytest.raises(NoTransportError, match=r"limit of 256 MiB leaves 0 MiB .*raise"):
         ring_size(
             64 * _MIB, most=256 * _MIB, limit=256 * _MIB, cache_bytes=2048 * _MIB, open_bytes=0
         )

@@ -31,10 +31,10 @@ from typing import Protocol
 from headrace.errors import HeadraceError
 from headrace.ring import RecordKind, payload_start, record
 from headrace.server.batch.targets import ClientGoneError, Places
-from headrace.server.ring.channel import RingChannel
-from headrace.server.ring.memory import RingMemory
-from headrace.server.ring.slots import Slot, SlotPlaces
 from headrace.server.stream.encode_thread import Messages
+from headrace.server.transports.ring.channel import RingChannel
+from headrace.server.transports.ring.memory import RingMemory
+from headrace.server.transports.ring.slots import Slot, SlotPlaces
 from headrace.v1 import shard_service_pb2 as pb
 
 # The bytes that protobuf adds to the fields known before the payload: tags, sizes and the hash; and

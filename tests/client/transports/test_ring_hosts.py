@@ -20,8 +20,9 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from headrace.client import NumpyDataset, Transport
+from headrace.client import NumpyDataset, Ring, Transport
 from headrace.server import Server, ServerConfig, start_server
+from headrace.server.transports.ring import RingSettings
 from support.command import HEADRACE
 from support.datasets import write_dataset
 from support.transports import listen_for
@@ -37,14 +38,14 @@ needs_root = pytest.mark.skipif(os.getuid() != 0, reason="only root can become a
 # As another user, when all that only root may read is read.
 _CLIENT = """
 import json, os, sys
-from headrace.client import NumpyDataset, Transport
+from headrace.client import NumpyDataset, Ring, Transport
 from headrace.errors import HeadraceError
 address, uid, options = sys.argv[1], int(sys.argv[2]), json.loads(sys.argv[3])
 if uid:
     os.setgroups([])
     os.setgid(uid)
     os.setuid(uid)
-transport = Transport(**options)
+transport = Transport(options=[Ring(options.pop("ring_bytes", None))], **options)
 dataset = NumpyDataset(address, "d", batch_size=16, epochs=1, shuffle=False, transport=transport)
 try:
     batches = iter(dataset)
@@ -102,7 +103,9 @@ def socket_address() -> Iterator[str]:
 
 
 def _server(url: str, listen: str, **settings: object) -> Server:
-    config = ServerConfig(datasets={NAME: url}, listen=listen, **settings)  # type: ignore[arg-type] # tests name the settings they mean
+    ring = {name: settings.pop(name) for name in list(settings) if name.startswith("ring_")}
+    plugs = (RingSettings(**ring),)  # type: ignore[arg-type] # tests name the settings they mean
+    config = ServerConfig(datasets={NAME: url}, listen=listen, plugs=plugs, **settings)  # type: ignore[arg-type] # tests name the settings they mean
     return start_server(config)
 
 
@@ -257,7 +260,7 @@ def _read_rank(address: str, ranks: int, place: tuple[int, int]) -> tuple[list[i
         rank=rank,
         world_size=ranks,
         epochs=1,
-        transport=Transport(prefetch_bytes=0, ring_bytes=1 << 20),
+        transport=Transport(options=[Ring(1 << 20)], prefetch_bytes=0),
     )
     samples = [int(row[0]) for arrays in dataset for row in arrays["x"]]
     return samples, dataset.transport

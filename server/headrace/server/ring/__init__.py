@@ -1,1 +1,0 @@
-"""Send batches through shared memory to clients on the same host."""

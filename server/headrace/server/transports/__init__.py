@@ -1,0 +1,1 @@
+"""Transports besides gRPC: each folder is a plug, which no room imports."""
