@@ -15,7 +15,9 @@ a second, the median of interleaved rounds, and the processor time of all proces
 - *loader*: a DataLoader of PyTorch with a worker a processor, which does the same with Pillow;
 - *normal*, *mixup* and *cutmix*: as *ring*, with ``Normalize`` to float16, and with ``MixUp`` or
   ``CutMix`` behind that; *skip*: as *ring*, with ``on_error="skip"``, and *masks* with a mask for
-  each image, a PNG of its size with four classes.
+  each image, a PNG of its size with four classes;
+- *resized* and *resized grpc*: one loop of images brought to 224 x 224 and nothing else, and *bare
+  resized* the same in threads, without a server.
 
 Then what each has of *bare*, and the last ones of what they are without what they are named for.
 The server is a process of its own on the same processors. Rates and processor time are those of
@@ -58,7 +60,7 @@ from headrace.client import (
 )
 from headrace.order import sample_keys
 from headrace.server.batch.row_pool import allowed_processors
-from headrace.server.stages.images.files import Decoder, head_of
+from headrace.server.stages.images.files import Decoder, head_of, reduction_of, upright_size
 from headrace.server.stages.images.recipe import recipe_of
 from headrace.server.stages.images.transforms import RandomResizedCrop as Crop
 from support.datasets import write_dataset
@@ -76,6 +78,7 @@ _NORMAL = DecodeImage(
     "image",
     transforms=[*_CROPS, Normalize((0.485, 0.456, 0.406), (0.229, 0.224, 0.225), "float16")],
 )
+_RESIZED = DecodeImage("image", _SIDE, _SIDE)
 _CLASSES = 1000
 # By name: the way that does not do it, and the steps.
 _BESIDE: dict[str, tuple[str, list[Any]]] = {
@@ -132,9 +135,9 @@ def decoding(files: list[bytes]) -> Run:
     return in_threads(files, make)
 
 
-def bare(files: list[bytes]) -> Run:
+def bare(files: list[bytes], stage: DecodeImage = _STEP) -> Run:
     """Return what the server does to images, and nothing else."""
-    recipe = recipe_of(_STEP.to_message())
+    recipe = recipe_of(stage.to_message())
     draws = recipe.draws(sample_keys(1, 0, np.arange(len(files))), 0)
     out = np.empty((_BATCH, *recipe.shape), np.uint8)
 
@@ -143,7 +146,10 @@ def bare(files: list[bytes]) -> Run:
 
         def do(at: int) -> None:
             content = memoryview(files[at])
-            recipe.make(decoder.pixels(content, head_of(content)), draws, at, out[at % _BATCH])
+            head = head_of(content)
+            size = upright_size(content, head)
+            reduction = reduction_of(*size, recipe.least_size(*size))
+            recipe.make(decoder.pixels(content, head, reduction), draws, at, out[at % _BATCH])
 
         return do
 
@@ -333,6 +339,9 @@ def main() -> None:
             "ring x4": served(f"unix:{unix}", "ring", pid, loops=4),
             "grpc x4": served(address, "grpc", pid, loops=4),
             "loader": loader(files),
+            "bare resized": bare(files, _RESIZED),
+            "resized": served(f"unix:{unix}", "ring", pid, loops=1, steps=[_RESIZED]),
+            "resized grpc": served(address, "grpc", pid, loops=1, steps=[_RESIZED]),
         }
         for name in (each for each in _BESIDE if each in asked):
             columns = {"mixup": ["label"], "cutmix": ["label"], "masks": ["mask"]}.get(name, [])
@@ -344,7 +353,7 @@ def main() -> None:
                 steps=_BESIDE[name][1],
                 columns=["image", *columns],
             )
-        wanted = asked if options.only else list(ways)
+        wanted = asked if options.only else [each for each in ways if "resized" not in each]
         if "kept" in wanted or "kept grpc" in wanted:
             ways |= _keeping(stack, url, folder / "keeping", _DECODED_BYTES * len(files))
         runs = {name: run for name, run in ways.items() if run is not None and name in wanted}
@@ -364,7 +373,7 @@ def main() -> None:
     for name in runs:
         rate, cost = statistics.median(rates[name]), statistics.median(costs[name])
         share = f"{rate / ceiling:5.2f} of bare" if ceiling else ""
-        base = _BESIDE.get(name, ("",))[0]
+        base = "bare resized" if name.startswith("resized") else _BESIDE.get(name, ("",))[0]
         if base in rates:
             share += f"  {_ratio(rates[name], rates[base]):5.2f} of {base}"
             share += f", processor time {_ratio(costs[name], costs[base]):5.2f}"

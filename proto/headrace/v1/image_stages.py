@@ -9,7 +9,7 @@ from headrace.v1.stages import packed
 
 
 def image_stage(options: Message) -> bytes:
-    """Return what stands for a stage that transforms or mixes images in a token's digest.
+    """Return what stands for a stage that decodes or mixes images in a token's digest.
 
     Args:
         options: The options of any stage.
@@ -17,7 +17,7 @@ def image_stage(options: Message) -> bytes:
     Returns:
         Bytes as docs/order.md has them; empty for other stages.
     """
-    if isinstance(options, pb.DecodeImage) and options.transforms:
+    if isinstance(options, pb.DecodeImage):
         same = pb.DecodeImage()
         same.CopyFrom(options)
         same.ClearField("allow_decoder_change")

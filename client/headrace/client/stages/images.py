@@ -33,15 +33,14 @@ _ON_ERROR = {"raise": pb.ON_ERROR_UNSPECIFIED, "skip": pb.ON_ERROR_SKIP}
 class DecodeImage(Stage):
     """Decode a column of image files to a tensor ``(samples, height, width, channels)``.
 
-    With `transforms`, as in ``DecodeImage("image", transforms=[RandomResizedCrop(224)])``, each
-    JPEG, PNG, WebP or AVIF is decoded at full size, rotated as its EXIF says, and passes the
-    transforms. Without them, JPEG and PNG are decoded no larger than necessary and scaled to
-    `height` x `width`, which takes less time and gives slightly different pixels.
+    Each JPEG, PNG, WebP or AVIF is decoded, rotated as its EXIF says, brought to `height` x `width`
+    if they are given, as in ``DecodeImage("image", 224, 224)``, and passes the transforms, as in
+    ``DecodeImage("image", transforms=[RandomResizedCrop(224)])``.
 
     Attributes:
         column: The column.
-        height: Height in pixels; not with `transforms`, which determine it.
-        width: Width in pixels; not with `transforms`.
+        height: Height in pixels, before `transforms`; None if they determine it.
+        width: Width in pixels; None if `transforms` determine it.
         channels: 3 for red, green and blue, 1 for luminance.
         fit: How to scale: to ``cover`` the size and crop to the centre; to fit within it, padded
             with zeros (``contain``); or to the exact size, without keeping proportions
@@ -49,13 +48,13 @@ class DecodeImage(Stage):
         transforms: The transforms of each image, in this order: `Resize`, `CenterCrop`,
             `RandomResizedCrop`, `RandomHorizontalFlip`, `RandomVerticalFlip`, `ColorJitter`,
             `RandomErasing` and `Normalize`.
-        layout: ``CHW`` puts channels first; only with `transforms`.
-        on_error: How to treat an image that cannot be decoded, with `transforms`: it fails the
-            batch (``raise``), or another sample takes its place, as with ``skips=``, and
-            `Batch.damaged_ids` has its id (``skip``).
+        layout: ``CHW`` puts channels first.
+        on_error: How to treat an image that cannot be decoded: it fails the batch (``raise``), or
+            another sample takes its place, as with ``skips=``, and `Batch.damaged_ids` has its id
+            (``skip``).
         masks: Columns of mask files, which are transformed as their images are and become
-            ``(samples, height, width) uint8``; only with `transforms`.
-        boxes: Bounding boxes that follow the images; only with `transforms`.
+            ``(samples, height, width) uint8``.
+        boxes: Bounding boxes that follow the images.
         allow_decoder_change: Whether to accept a state of images that other versions of the
             server's image libraries decoded; pixels may differ.
     """
@@ -85,56 +84,34 @@ class DecodeImage(Stage):
         one_of("DecodeImage.fit", self.fit, tuple(_FITS))
         one_of("DecodeImage.layout", self.layout, tuple(_LAYOUTS))
         one_of("DecodeImage.on_error", self.on_error, tuple(_ON_ERROR))
-        if not self.transforms:
+        if not self.transforms or (self.height, self.width) != (None, None):
             for name in ("height", "width"):
                 set_whole(self, name)
-        elif self.height is not None or self.width is not None or self.fit != "cover":
+        elif self.fit != "cover":
             raise BadArgumentError(
-                "DecodeImage has both transforms and height, width or fit; give the size to a "
-                "transform, such as Resize((224, 224))",
+                f"DecodeImage.fit is {self.fit!r} without height and width; give both, or leave "
+                "fit out",
                 field="stages",
             )
         object.__setattr__(self, "masks", names_of("DecodeImage.masks", self.masks))
         object.__setattr__(self, "boxes", boxes_of(self.boxes))
         flag("DecodeImage.allow_decoder_change", self.allow_decoder_change)
-        if (self.masks or self.boxes) and not self.transforms:
-            raise BadArgumentError(
-                "DecodeImage has masks or boxes without transforms; give "
-                "transforms=[Resize(...)] instead of height and width",
-                field="stages",
-            )
-        if self.on_error != "raise" and not self.transforms:
-            raise BadArgumentError(
-                f"DecodeImage.on_error is {self.on_error!r} without transforms; give "
-                "transforms=[Resize(...)] instead of height and width",
-                field="stages",
-            )
-        if self.layout != "HWC" and not self.transforms:
-            raise BadArgumentError(
-                f"DecodeImage.layout is {self.layout!r} without transforms; give "
-                "transforms=[Resize(...)] instead of height and width",
-                field="stages",
-            )
 
     def to_message(self) -> pb.DecodeImage:
         """Write the stage down for the wire."""
-        if self.transforms:
-            return pb.DecodeImage(
-                column=self.column,
-                channels=self.channels,
-                transforms=[each.to_message() for each in self.transforms],
-                layout=_LAYOUTS[self.layout],
-                on_error=_ON_ERROR[self.on_error],
-                masks=names_of("DecodeImage.masks", self.masks),
-                boxes=[each.to_message() for each in boxes_of(self.boxes)],
-                allow_decoder_change=self.allow_decoder_change,
-            )
         return pb.DecodeImage(
             column=self.column,
             height=self.height,
             width=self.width,
             channels=self.channels,
-            fit=_FITS[self.fit],
+            # The default is left out where no size is asked for.
+            fit=_FITS[self.fit] if self.height else None,
+            transforms=[each.to_message() for each in self.transforms],
+            layout=_LAYOUTS[self.layout],
+            on_error=_ON_ERROR[self.on_error],
+            masks=names_of("DecodeImage.masks", self.masks),
+            boxes=[each.to_message() for each in boxes_of(self.boxes)],
+            allow_decoder_change=self.allow_decoder_change,
         )
 
     def shared_title(self, stages: Sequence[Stage]) -> str:

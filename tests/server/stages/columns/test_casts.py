@@ -12,16 +12,13 @@ import numpy as np
 import pyarrow as pa
 import pytest
 from google.protobuf import any_pb2
-from numpy.typing import NDArray
 from PIL import Image
 
-from headrace.errors import StageFailedError
 from headrace.server import ServerConfig, start_server
 from headrace.server.batch.batch_values import Batch, Values
 from headrace.server.batch.stage import ColumnStage, Work
 from headrace.server.layout.wire_columns import WireColumn
 from headrace.server.stages.columns.casts import Cast, Pad, Stack
-from headrace.server.stages.images.decode_image import DecodeImage
 from headrace.v1 import columns_pb2 as columns_pb
 from headrace.v1 import images_pb2 as images_pb
 from headrace.v1 import shard_service_pb2 as pb
@@ -208,28 +205,6 @@ def test_a_step_takes_little_memory_beside_what_it_makes(step: ColumnStage) -> N
     assert peak <= flat.nbytes + 3 * _MIB
 
 
-def test_files_of_images_are_not_copied() -> None:
-    """A copy of a large file holds up all streams; a picture is decoded where its file lies."""
-    noise = np.random.default_rng(1).integers(0, 256, (1200, 1200, 3), np.uint8)
-    file = io.BytesIO()
-    Image.fromarray(noise).save(file, "PNG", compress_level=0)
-    flat: NDArray[np.uint8] = np.frombuffer(file.getvalue(), np.uint8)
-    column = WireColumn("x", pb.COLUMN_KIND_BYTES, pb.ELEMENT_TYPE_UINT8, np.dtype("u1"))
-    batch = Batch({"x": Values(column, flat, np.array([0, flat.size], np.int64))}, 1)
-    step = DecodeImage(images_pb.DecodeImage(column="x", height=8, width=8))
-
-    tracemalloc.start()
-    try:
-        step.cost(batch)
-        made = finished(step.work(batch))
-        _, peak = tracemalloc.get_traced_memory()
-    finally:
-        tracemalloc.stop()
-
-    assert (1, 8, 8, 3) == made.columns["x"].values.shape
-    assert peak < flat.nbytes // 2
-
-
 def test_steps_do_not_depend_on_the_world_size(channel: grpc.Channel) -> None:
     """The samples of all ranks together are those of one rank, value by value."""
     steps = [
@@ -305,26 +280,3 @@ def test_too_many_steps_are_refused(channel: grpc.Channel) -> None:
 
     request = _request(*[cast] * 65, columns=["tokens"])
     assert "BAD_COORDINATES" == _refused(channel, request)[0]
-
-
-@pytest.mark.parametrize(
-    "content",
-    [
-        b"",
-        b"no picture",
-        _photo(2)[:200],
-        _photo(1)[:60],
-        b"\x89PNG\r\n\x1a\n" + b"\x00" * 40,
-        # A PNG whose header says that it has 2**31 - 1 pixels by as many.
-        _photo(1)[:16] + b"\x7f\xff\xff\xff" * 2 + _photo(1)[24:],
-    ],
-)
-def test_a_damaged_picture_fails_by_name(content: bytes) -> None:
-    """The error says which row of which column, and the server lives."""
-    flat: NDArray[np.uint8] = np.frombuffer(_photo(3) + content, np.uint8)
-    column = WireColumn("photo", pb.COLUMN_KIND_BYTES, pb.ELEMENT_TYPE_UINT8, np.dtype("u1"))
-    edges = np.cumsum([0, len(_photo(3)), len(content)])
-    step = DecodeImage(images_pb.DecodeImage(column="photo", height=4, width=4))
-
-    with pytest.raises(StageFailedError, match="row 1 of column 'photo'"):
-        finished(step.work(Batch({"photo": Values(column, flat, edges)}, 2)))

@@ -138,8 +138,13 @@ def _any_transforms(rng: random.Random) -> DecodeImage:
             [Resize(rng.randint(1, 40)), CenterCrop(side)],
             [Resize(side)],
             [CenterCrop(side)],
+            [],
         ]
     )
+    sized: dict[str, Any] = {}
+    if not to_size:
+        fit = rng.choice(["cover", "contain", "stretch"])
+        sized = {"height": side[0], "width": side[1], "fit": fit}
     last: list[Any] = []
     if rng.random() < 0.5:
         ranges = (rng.random(), rng.random(), rng.random(), rng.random() / 2)
@@ -153,7 +158,11 @@ def _any_transforms(rng: random.Random) -> DecodeImage:
     after: list[Any] = [flip for flip in flips if rng.random() < 0.3]
     layout: Any = rng.choice(["HWC", "CHW"])
     return DecodeImage(
-        "image", transforms=[*before, *to_size, *last, *after], channels=channels, layout=layout
+        "image",
+        transforms=[*before, *to_size, *last, *after],
+        channels=channels,
+        layout=layout,
+        **sized,
     )
 
 

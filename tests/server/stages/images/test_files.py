@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import tracemalloc
 import zlib
 from typing import Any
 
@@ -11,7 +12,13 @@ import pytest
 from numpy.typing import NDArray
 from PIL import Image, ImageOps
 
-from headrace.server.stages.images.files import Decoder, decoder_versions, head_of
+from headrace.server.stages.images.files import (
+    Decoder,
+    decoder_versions,
+    head_of,
+    opened,
+    reduction_of,
+)
 
 _ORIENTATION = 0x0112
 _SMOOTH = np.add.outer(np.arange(40), np.arange(61))[:, :, None] * np.array([1.0, 2.0, 1.5])
@@ -47,6 +54,64 @@ def test_upright(kind: str, orientation: int) -> None:
     content = _file(image, kind, exif=exif.tobytes())
 
     assert np.array_equal(_by_pillow(content), _decoded(content))
+
+
+@pytest.mark.parametrize("orientation", [1, 3, 6, 8])
+@pytest.mark.parametrize("channels", [1, 3])
+@pytest.mark.parametrize("reduction", [1, 2, 4, 8])
+def test_reduced(reduction: int, channels: int, orientation: int) -> None:
+    """A JPEG is reduced while it is decoded, close to what averaging its pixels gives."""
+    rows, columns = np.mgrid[:93, :150]
+    smooth = np.stack([rows * 2, columns, rows + columns], axis=2).astype(np.uint8)
+    image = Image.fromarray(smooth)
+    exif = image.getexif()
+    exif[_ORIENTATION] = orientation
+    content = _file(image, "JPEG", quality=95, exif=exif.tobytes())
+    head = head_of(memoryview(content))
+    pixels = Decoder(channels).pixels(memoryview(content), head, reduction)[:, :, :channels]
+
+    upright = ImageOps.exif_transpose(Image.open(io.BytesIO(content)))
+    height, width = -(-upright.height // reduction), -(-upright.width // reduction)
+    assert (height, width) == pixels.shape[:2]
+    wanted = upright.convert("L" if channels == 1 else "RGB").resize(
+        (width, height), Image.Resampling.BOX
+    )
+    differences = np.asarray(wanted, np.int16).reshape(pixels.shape) - pixels
+    # The border, where blocks are not full, may differ more.
+    assert np.abs(differences[1:-1, 1:-1]).max() <= 8
+
+
+@pytest.mark.parametrize(
+    ("size", "least", "expected"),
+    [
+        ((400, 400), (401, 1), 1),
+        ((400, 400), (201, 200), 1),
+        ((400, 400), (200, 200), 2),
+        ((3000, 4000), (448, 598), 4),
+        ((3000, 4000), (100, 100), 8),
+        ((1, 1), (1, 1), 1),
+    ],
+)
+def test_how_much_is_reduced(size: tuple[int, int], least: tuple[int, int], expected: int) -> None:
+    """By the largest of 2, 4 and 8 that leaves enough in both directions."""
+    assert expected == reduction_of(*size, least)
+
+
+def test_files_are_not_copied() -> None:
+    """A copy of a large file holds up all streams; it is read where it lies."""
+    noise = np.random.default_rng(1).integers(0, 256, (1200, 1200, 3), np.uint8)
+    content = _file(Image.fromarray(noise), "PNG", compress_level=0)
+
+    tracemalloc.start()
+    try:
+        head_of(memoryview(content))
+        with opened(memoryview(content)) as image:
+            image.load()
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+
+    assert peak < len(content) // 2
 
 
 def _moved(content: bytes, marker: int) -> bytes:

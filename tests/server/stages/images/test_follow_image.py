@@ -172,8 +172,21 @@ def test_go_where_pixels_go(server: Server, number: int) -> None:
         masks=["mask", "second"],
         boxes=Boxes(kind, kind, "label", min_size=1),
     )
+    _check_follows(server, step, kind)
+
+
+@pytest.mark.parametrize("fit", ["cover", "contain", "stretch"])
+@pytest.mark.parametrize("size", [(30, 50), (64, 24), (70, 70)])
+def test_go_where_an_image_is_fitted(server: Server, fit: Any, size: tuple[int, int]) -> None:
+    """The same where the stage has a height and a width."""
+    boxes = Boxes("XYXY", "XYXY", "label", min_size=1)
+    step = DecodeImage("image", *size, channels=1, fit=fit, masks=["mask", "second"], boxes=boxes)
+    _check_follows(server, step, "XYXY")
+
+
+def _check_follows(server: Server, step: DecodeImage, kind: str) -> None:
     for arrays in _read(server, step):
-        images = arrays["image"][:, 0] if layout == "CHW" else arrays["image"][..., 0]
+        images = arrays["image"][:, 0] if step.layout == "CHW" else arrays["image"][..., 0]
         assert arrays["mask"].dtype == np.uint8
         assert arrays["mask"].shape == images.shape
         for row in range(len(images)):
@@ -330,7 +343,6 @@ def test_refused(server: Server) -> None:
 @pytest.mark.parametrize(
     ("options", "why"),
     [
-        ({"height": 9, "width": 9, "masks": "m"}, "without transforms"),
         ({"transforms": [Resize((9, 9))], "masks": 3}, r"DecodeImage\.masks"),
         ({"transforms": [Resize((9, 9))], "boxes": "b"}, r"DecodeImage\.boxes"),
     ],

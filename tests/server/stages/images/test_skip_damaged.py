@@ -283,7 +283,6 @@ def test_tokens(server: Server) -> None:
 @pytest.mark.parametrize(
     "options",
     [
-        {"on_error": "skip", "height": 9, "width": 9},
         {"on_error": "ignore", "transforms": _CROP},
         {"on_error": True, "transforms": _CROP},
     ],

@@ -87,7 +87,7 @@ def test_a_step_has_a_deadline(opened: grpc.Channel) -> None:
     reason, text, heartbeats = _failure(opened, _request("large", _ROWS))
 
     assert reason == "STAGE_FAILED"
-    assert "worked longer than 0.5 s on a batch of 100 rows" in text
+    assert "worked longer than 0.5 s on a batch, and had started" in text
     assert heartbeats
 
 

@@ -13,7 +13,6 @@ from headrace.server.settings.numbers import check_numbers
 from headrace.server.settings.plug_settings import PlugSettings
 from headrace.server.settings.server_config import ServerConfig
 from headrace.server.stages.images.augment_image import AugmentImage
-from headrace.server.stages.images.decode_image import DecodeImage
 from headrace.server.stages.images.files import decoder_versions
 from headrace.server.stages.images.follow_image import MOST_COLUMNS
 from headrace.server.stages.images.mix_images import MixImages, title_of
@@ -88,8 +87,6 @@ class Plug(StagePlug):
         return Mark(IMAGES, title, lambda other: _check(other, title, may_change=may_change))
 
     def _decoding(self, options: pb.DecodeImage, facts: Facts) -> Stage:
-        if not options.transforms:
-            return DecodeImage(options)
         return AugmentImage(options, facts.place, self._pixels)
 
 
@@ -108,13 +105,12 @@ def _mixing(options: pb.MixUp | pb.CutMix, facts: Facts) -> MixImages:
     if (
         place + 1 == len(facts.options)
         and isinstance(before, pb.DecodeImage)
-        and before.transforms
         and before.column == options.column
     ):
         return MixImages(options, before, place, facts.class_counts)
     raise BadArgumentError(
         f"stages[{place}], {title_of(options)}, must be the last stage, right after the "
-        f"DecodeImage with transforms that makes its column {options.column!r}",
+        f"DecodeImage that makes its column {options.column!r}",
         field="stages",
     )
 

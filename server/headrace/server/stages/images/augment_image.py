@@ -24,7 +24,13 @@ from headrace.server.batch.stage import (
     wanted_column,
 )
 from headrace.server.layout.wire_columns import DTYPES, WireColumn
-from headrace.server.stages.images.files import Decoder, Head, head_of, upright_size
+from headrace.server.stages.images.files import (
+    Decoder,
+    Head,
+    head_of,
+    reduction_of,
+    upright_size,
+)
 from headrace.server.stages.images.follow_image import Followers, followers_of
 from headrace.server.stages.images.frame import Frame
 from headrace.server.stages.images.image_work import check_work, decode_work
@@ -203,15 +209,22 @@ class AugmentImage(Stage):
             self._recipe.make(pixels, images.draws, row, bits)
 
     def _pixels(self, file: memoryview, head: Head) -> NDArray[np.uint8]:
-        kept = self._kept
+        kept, reduction = self._kept, self._reduction(file, head)
         if kept is None:
-            return self._decoder.pixels(file, head)
-        key = kept.key(file, self._recipe.channels)
+            return self._decoder.pixels(file, head, reduction)
+        key = kept.key(file, self._recipe.channels, reduction)
         pixels = kept.get(key)
         if pixels is None:
-            pixels = self._decoder.pixels(file, head)
+            pixels = self._decoder.pixels(file, head, reduction)
             kept.put(key, pixels)
         return pixels
+
+    def _reduction(self, file: memoryview, head: Head) -> int:
+        """Return by how much an image is reduced while it is decoded."""
+        if self._recipe.fitted is None or not head.is_plain:
+            return 1
+        size = upright_size(file, head)
+        return reduction_of(*size, self._recipe.least_size(*size))
 
     def _note(self, row: int, error: BaseException, damaged: list[int]) -> None:
         """Note a file that cannot be decoded, if that is not an error."""

@@ -24,8 +24,8 @@ import numpy as np
 from numpy.typing import NDArray
 from prometheus_client import CollectorRegistry, Counter, Gauge
 
-Key: TypeAlias = tuple[bytes, int]
-"""The digest of a file, and the number of channels that it is decoded to."""
+Key: TypeAlias = tuple[bytes, int, int]
+"""The digest of a file, the number of channels that it is decoded to, and its reduction."""
 
 _PATIENCE = 8
 # Memory per image besides its pixels: the array, the key and the entry (measured: 420 bytes).
@@ -86,9 +86,9 @@ class PixelCache:
         # In order of their latest look-up, each with its number.
         self._kept: OrderedDict[Key, tuple[NDArray[np.uint8], int]] = OrderedDict()
 
-    def key(self, content: memoryview, channels: int) -> Key:
+    def key(self, content: memoryview, channels: int, reduction: int = 1) -> Key:
         """Return the key of a file's pixels, a digest for which nobody can make another file."""
-        return hashlib.blake2b(content, digest_size=_DIGEST_BYTES).digest(), channels
+        return hashlib.blake2b(content, digest_size=_DIGEST_BYTES).digest(), channels, reduction
 
     def get(self, key: Key) -> NDArray[np.uint8] | None:
         """Return the pixels of a file, if they are in the cache."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from typing import TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,6 +19,8 @@ from headrace.server.stages.images.placement import frame_of_size
 from headrace.server.stages.images.transforms import (
     CenterCrop,
     ColorJitter,
+    Contain,
+    Cover,
     Geometry,
     Painting,
     RandomErasing,
@@ -34,6 +37,16 @@ from headrace.v1 import shard_service_pb2 as pb
 MOST_TRANSFORMS = 16
 _SIDE_LIMIT = 1 << 14
 _RATIO_LIMIT = 64.0
+# Images are reduced while they are decoded to no less than this multiple of the requested size:
+# Pillow's own choice for thumbnails, fast and hard to tell from full decoding.
+_REDUCING_GAP = 2
+_FITS: dict[int, type[Cover | Contain | Resize]] = {
+    images_pb.IMAGE_FIT_UNSPECIFIED: Cover,
+    images_pb.IMAGE_FIT_COVER: Cover,
+    images_pb.IMAGE_FIT_CONTAIN: Contain,
+    images_pb.IMAGE_FIT_STRETCH: Resize,
+}
+Fitted: TypeAlias = Cover | Contain | Resize
 _FLOATS = {
     pb.ELEMENT_TYPE_UNSPECIFIED: pb.ELEMENT_TYPE_FLOAT32,
     pb.ELEMENT_TYPE_FLOAT32: pb.ELEMENT_TYPE_FLOAT32,
@@ -51,7 +64,8 @@ class Recipe:
         is_chw: Whether channels are the first dimension of the result.
         height: The number of rows of the result.
         width: Its number of columns.
-        geometry: The geometric transforms, which come first, each with its index in the request.
+        fitted: What brings images to the requested size before all transforms, if one is requested.
+        geometry: The geometric transforms, which come next, each with its index in the request.
         painting: The transforms of pixels, which come next, each with its index.
         table: ``(channels, 256)``: the final value of each pixel value, as bits for bfloat16; None
             for no change.
@@ -63,6 +77,7 @@ class Recipe:
     is_chw: bool
     height: int
     width: int
+    fitted: Fitted | None
     geometry: tuple[tuple[int, Geometry], ...]
     painting: tuple[tuple[int, Painting], ...]
     table: NDArray[np.generic] | None
@@ -96,6 +111,25 @@ class Recipe:
             if each.draw_count
         }
 
+    def least_size(self, height: int, width: int) -> tuple[int, int]:
+        """Return the size below which an image must not be reduced while it is decoded.
+
+        Args:
+            height: The height of the image, upright.
+            width: The width of the image.
+        """
+        if self.fitted is None:
+            return height, width
+        frame = self.fitted.apply(frame_of_size(height, width), ())
+        rows, columns = (
+            math.ceil(_REDUCING_GAP * whole * scaled / part)
+            for whole, scaled, part in zip((height, width), frame.size, frame.box[2:], strict=True)
+        )
+        return min(height, rows), min(width, columns)
+
+    def _fitted(self, frame: Frame) -> Frame:
+        return frame if self.fitted is None else self.fitted.apply(frame, ())
+
     def _drawing(self) -> Iterator[tuple[int, Geometry | Painting]]:
         yield from self.geometry
         yield from self.painting
@@ -110,13 +144,15 @@ class Recipe:
             draws: The random draws of the batch.
             row: The row of the image in the batch.
         """
-        frame = frame_of_size(height, width)
-        for place, transform in (*self.geometry, *self.painting, *self.finish):
-            if isinstance(
-                transform, RandomFlip | Resize | ResizeShorter | CenterCrop | RandomResizedCrop
-            ):
-                found = draws[place][row].tolist() if place in draws else []
-                frame = transform.apply(frame, found)
+        frame = self._fitted(frame_of_size(height, width))
+        flips = [
+            (place, each)
+            for place, each in (*self.painting, *self.finish)
+            if isinstance(each, RandomFlip)
+        ]
+        for place, transform in (*self.geometry, *flips):
+            found = draws[place][row].tolist() if place in draws else []
+            frame = transform.apply(frame, found)
         return frame
 
     def make(
@@ -136,7 +172,7 @@ class Recipe:
             found: list[float] = draws[place][row].tolist() if place in draws else []
             return found
 
-        frame: Frame = frame_of(pixels)
+        frame = self._fitted(frame_of(pixels))
         for place, transform in self.geometry:
             frame = transform.apply(frame, drawn(place))
         is_direct = self.table is None and not self.is_chw and not self.painting
@@ -169,10 +205,6 @@ def recipe_of(message: images_pb.DecodeImage) -> Recipe:
     channels = message.channels or 3
     _check(channels in {1, 3}, f"channels is {channels}; it must be 1 or 3")
     _check(
-        not (message.height or message.width or message.fit),
-        "height, width and fit are for images without transforms; use Resize or CenterCrop",
-    )
-    _check(
         message.layout in images_pb.ImageLayout.values(),
         f"layout is {message.layout}, which is not an ImageLayout",
     )
@@ -184,19 +216,21 @@ def recipe_of(message: images_pb.DecodeImage) -> Recipe:
         len(message.transforms) <= MOST_TRANSFORMS,
         f"there are {len(message.transforms)} transforms; there must be at most {MOST_TRANSFORMS}",
     )
-    read = _Reader(channels)
+    fitted = _fitted_of(message)
+    read = _Reader(channels, fitted)
     for place, transform in enumerate(message.transforms):
         read.add(place, transform)
     if read.size is None:
         raise refusal(
-            "the images do not all have the same size at the end; end with RandomResizedCrop, "
-            "CenterCrop, or Resize to a height and a width"
+            "the images do not all have the same size at the end; give height and width, or end "
+            "transforms with RandomResizedCrop, CenterCrop, or Resize to a height and a width"
         )
     return Recipe(
         channels=channels,
         is_chw=message.layout == images_pb.IMAGE_LAYOUT_CHW,
         height=read.size[0],
         width=read.size[1],
+        fitted=fitted,
         geometry=tuple(read.geometry),
         painting=tuple(read.painting),
         table=read.table,
@@ -205,13 +239,24 @@ def recipe_of(message: images_pb.DecodeImage) -> Recipe:
     )
 
 
+def _fitted_of(message: images_pb.DecodeImage) -> Fitted | None:
+    if not (message.height or message.width):
+        _check(not message.fit, "fit needs a height and a width")
+        return None
+    _check(
+        message.fit in images_pb.ImageFit.values(),
+        f"fit is {message.fit}, which is not an ImageFit",
+    )
+    return _FITS[message.fit](*_sides("the image", message.height, message.width))
+
+
 class _Reader:
     """Read one transform after the other."""
 
-    def __init__(self, channels: int) -> None:
+    def __init__(self, channels: int, fitted: Fitted | None) -> None:
         self._channels = channels
-        self._is_cut = False
-        self.size: Size = None
+        self._is_cut = fitted is not None
+        self.size: Size = None if fitted is None else fitted.size(None)
         self.geometry: list[tuple[int, Geometry]] = []
         self.painting: list[tuple[int, Painting]] = []
         self.finish: list[tuple[int, Painting]] = []

@@ -125,6 +125,38 @@ class CenterCrop(_ToSize):
 
 
 @dataclass(frozen=True, slots=True)
+class Cover(_ToSize):
+    """Keep as much of the centre as has the proportions of a size, and scale to it."""
+
+    draw_count: int = 0
+
+    def apply(self, frame: Frame, draws: Sequence[float]) -> Frame:
+        """Crop an image and scale the result."""
+        del draws
+        scale = max(self.height / frame.height, self.width / frame.width)
+        rows = min(frame.height, max(1, round(self.height / scale)))
+        columns = min(frame.width, max(1, round(self.width / scale)))
+        box = (_middle(frame.height, rows), _middle(frame.width, columns), rows, columns)
+        return frame.cropped(box).scaled(self.height, self.width)
+
+
+@dataclass(frozen=True, slots=True)
+class Contain(_ToSize):
+    """Scale to fit within a size, and add zeros on both sides."""
+
+    draw_count: int = 0
+
+    def apply(self, frame: Frame, draws: Sequence[float]) -> Frame:
+        """Scale an image."""
+        del draws
+        scale = min(self.height / frame.height, self.width / frame.width)
+        rows = max(1, min(self.height, round(frame.height * scale)))
+        columns = max(1, min(self.width, round(frame.width * scale)))
+        box = (_middle(rows, self.height), _middle(columns, self.width), self.height, self.width)
+        return frame.scaled(rows, columns).cropped(box)
+
+
+@dataclass(frozen=True, slots=True)
 class RandomResizedCrop(_ToSize):
     """Keep a random part and scale it."""
 
