@@ -27,7 +27,7 @@ from numpy.typing import NDArray
 from headrace.client import NumpyDataset
 from headrace.server.telemetry.metrics import Metrics
 from headrace.server.telemetry.status import status_of
-from headrace.server.telemetry.stream_tally import StreamTally
+from headrace.server.telemetry.stream_counts import StreamTally
 from support.datasets import write_dataset, write_manifest
 from support.page_samples import shapes_table
 from support.paged import Paged, paged, served_page
@@ -139,7 +139,7 @@ def _print_ratio(what: str, ratios: NDArray[np.float64]) -> None:
 def _question() -> None:
     metrics = Metrics()
     for number in range(_STREAMS):
-        tally = StreamTally(metrics, f"dataset-{number % 8}", number)
+        tally = StreamTally(metrics.streams, f"dataset-{number % 8}", number)
         tally.begin()
         tally.sent("", batches=1, samples=1, payload_bytes=1, place=(0, 1, 1))
     began = time.perf_counter()

@@ -31,8 +31,7 @@ from headrace.server.cache.needs import Shortage
 from headrace.server.process.page_process import check_page
 from headrace.server.telemetry.metrics import Metrics
 from headrace.server.telemetry.status import status_of
-from headrace.server.telemetry.stream_counts import StreamAbout
-from headrace.server.telemetry.stream_tally import StreamTally
+from headrace.server.telemetry.stream_counts import StreamAbout, StreamTally
 from support.datasets import small_table, write_dataset
 from support.paged import TIMEOUT_S, answers, paged, served_page, write_tokens
 from support.waiting import until
@@ -180,7 +179,7 @@ def test_256_streams_are_a_line_each(tmp_path: Path) -> None:
     metrics = Metrics()
     for number in range(256):
         about = StreamAbout("anna", "ipv4:10.0.0.1:1", "batches", 1000, (0, 0))
-        tally = StreamTally(metrics, "red", number, about)
+        tally = StreamTally(metrics.streams, "red", number, about)
         tally.begin()
         place = (0, 1000 - number, number)
         tally.sent("", batches=1, samples=1, payload_bytes=1, place=place)
@@ -206,7 +205,7 @@ def test_a_cache_that_is_too_small_is_named_with_what_would_help(tmp_path: Path)
         about = StreamAbout(
             "anna", "ipv4:10.0.0.1:1", "batches", 10, (0, 0), partial(copy, shortage)
         )
-        StreamTally(metrics, "red", rank, about).begin()
+        StreamTally(metrics.streams, "red", rank, about).begin()
     with (
         _watched(metrics) as watch,
         paged({"red": str(tmp_path / "red")}, watch=watch, tokens=tokens) as page,
@@ -245,7 +244,7 @@ def test_nobody_looks_and_nothing_is_asked(tmp_path: Path) -> None:
 def test_a_wait_that_has_not_ended_counts() -> None:
     """A stream that stands is seen to stand, for its reader or for its store."""
     metrics = Metrics()
-    tally = StreamTally(metrics, "red", 0)
+    tally = StreamTally(metrics.streams, "red", 0)
     tally.begin()
     messages = tally.timed((each for each in [b"message"]), taken=lambda _: None)
 

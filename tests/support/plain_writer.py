@@ -41,7 +41,7 @@ class PlainWriter:
         self.projection = projection
         self._columns = tuple(columns)
         self._projection = projection
-        self._row_bytes = projection.layout.parts[0].row_bytes
+        self.row_bytes = self._row_bytes = projection.layout.parts[0].row_bytes
         self._scratch = np.empty(0, np.uint8)
         self._packed: NDArray[np.uint8] = self._scratch
 

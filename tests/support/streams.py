@@ -14,7 +14,7 @@ from headrace.server.stream.batch_stream import BatchStream, StreamLimits, Strea
 from headrace.server.stream.stage_plugs import open_stages
 from headrace.server.stream.stream_setup import stream_contents
 from headrace.server.telemetry.metrics import Metrics
-from headrace.server.telemetry.stream_tally import StreamTally
+from headrace.server.telemetry.stream_counts import StreamTally
 from headrace.storage import open_dataset
 from headrace.v1 import shard_service_pb2 as pb
 
@@ -54,7 +54,7 @@ class Streams:
             dataset=self.served.name,
             blocks=contents.blocks(self.cache),
             limits=limits,
-            observer=observer or StreamTally(Metrics(), self.served.name, None),
+            observer=observer or StreamTally(Metrics().streams, self.served.name, None),
             outlet=outlet,
             share=share,
         )

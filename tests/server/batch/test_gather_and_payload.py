@@ -159,7 +159,7 @@ def test_any_table_arrives_as_it_was(table: pa.Table, draw: st.DataObject) -> No
         staged.add(places, rows_at(places))
 
     plain = PlainWriter(columns, projection)
-    compiled = CompiledWriter(columns, projection)
+    compiled = CompiledWriter(columns, projection.layout)
     in_one = staged.in_one_block()
     payloads = [
         _made(writer, rows, ids, limit)

@@ -17,7 +17,7 @@ from headrace.server.datasets.served_dataset import ServedDataset
 from headrace.server.stream.batch_stream import BatchStream, StreamLimits
 from headrace.server.stream.stream_setup import stream_contents
 from headrace.server.telemetry.metrics import Metrics
-from headrace.server.telemetry.stream_tally import StreamTally
+from headrace.server.telemetry.stream_counts import StreamTally
 from headrace.storage import Dataset, OpenDataset, open_dataset
 from headrace.v1 import shard_service_pb2 as pb
 from server.conftest import StartServer
@@ -158,7 +158,7 @@ class _Bench:
                 max_batch_bytes=1 << 24,
                 prefetch_bytes=lambda: 1 << 20,
             ),
-            observer=StreamTally(Metrics(), "rich", None),
+            observer=StreamTally(Metrics().streams, "rich", None),
         )
 
     def messages(self) -> Iterator[pb.ReadBatchesResponse]:

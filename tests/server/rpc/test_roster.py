@@ -168,7 +168,7 @@ def test_a_trainer_goes_on_with_the_same_content_elsewhere(
 
     assert list(range(_EPOCHS * _LARGE // _BATCH)) == [event.header.step for event in seen]
     assert moved == server._catalog.get("b").dataset.url.removeprefix("file://")
-    assert 1.0 == server._metrics._ended_streams.labels("b", "REBALANCE")._value.get()
+    assert 1.0 == server._metrics.streams._ended_streams.labels("b", "REBALANCE")._value.get()
 
 
 def test_a_trainer_is_told_of_other_content(

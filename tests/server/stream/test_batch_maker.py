@@ -18,7 +18,7 @@ from headrace.server.kernels.loader import LOOPS
 from headrace.server.stream.batch_maker import TOGETHER_BYTES, BatchMaker
 from headrace.server.stream.stream_setup import stream_contents
 from headrace.server.telemetry.metrics import Metrics
-from headrace.server.telemetry.stream_tally import StreamTally
+from headrace.server.telemetry.stream_counts import StreamTally
 from headrace.v1 import shard_service_pb2 as pb
 from support.datasets import write_dataset
 from support.plain_writer import PlainWriter
@@ -55,7 +55,7 @@ def _alone(streams: Streams, request: pb.ReadBatchesRequest) -> Iterator[bytes]:
         outlet=WireOutlet(contents.max_chunk_bytes),
         max_batch_bytes=1 << 27,
     )
-    maker._writer = PlainWriter(contents.columns, maker.projection)
+    maker._writer = PlainWriter(contents.columns, maker._writer.projection)
     for planned in contents.plans:
         for batch in planned if isinstance(planned, list) else []:
             made = maker.make([batch])
@@ -211,7 +211,7 @@ def test_a_stream_ends_between_two_batches_that_were_made_together(streams: Stre
 
 def test_batches_that_go_out_in_one_message_are_counted_together(streams: Streams) -> None:
     """Once it is sent, also where the stream ends behind it."""
-    tally = StreamTally(Metrics(), "small", None)
+    tally = StreamTally(Metrics().streams, "small", None)
     stream = streams.open(_request(16, max_group_bytes=1 << 20), observer=tally)
     messages = stream.messages()
     sent = count = 0

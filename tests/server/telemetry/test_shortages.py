@@ -27,7 +27,6 @@ def test_each_dataset_is_warned_of_once_in_ten_minutes(caplog: pytest.LogCapture
     warnings = ShortageWarnings(now=lambda: seconds)
     shortage = Shortage(6 * _MIB, 3 * _MIB, 12 * _MIB, 5 * _MIB, 2)
 
-    warnings.warn(None, dataset="fits")
     for _ in range(3):
         warnings.warn(shortage, dataset="one")
         warnings.warn(shortage, dataset="other")

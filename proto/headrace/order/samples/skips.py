@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,6 +16,7 @@ from headrace.order.samples.runs import Runs
 _Array = NDArray[np.int64]
 
 
+@dataclass(frozen=True, slots=True, init=False)
 class Skips:
     """A list of sample ids to leave out.
 
@@ -23,6 +25,10 @@ class Skips:
 
     Args:
         sample_ids: Sample ids, in any order; repeats count once.
+
+    Attributes:
+        sample_ids: The ids, rising: ``(n,) int64``, not writeable.
+        digest: BLAKE2b-128 of the ids as little-endian int64: 32 hexadecimal digits.
 
     Raises:
         BadArgumentError: An id is negative.
@@ -33,41 +39,36 @@ class Skips:
         array([3, 7])
     """
 
-    def __init__(self, sample_ids: NDArray[np.int64] | Sequence[int]) -> None:
-        self._sample_ids = np.unique(np.asarray(sample_ids, np.int64))
-        if len(self._sample_ids) and self._sample_ids[0] < 0:
+    sample_ids: _Array = field(compare=False)
+    digest: str
+
+    def __init__(self, sample_ids: _Array | Sequence[int]) -> None:
+        distinct = np.unique(np.asarray(sample_ids, np.int64))
+        if len(distinct) and distinct[0] < 0:
             raise BadArgumentError(
-                f"skips contain the sample id {int(self._sample_ids[0])}, but ids start at 0",
-                field="skips",
+                f"skips contain the sample id {int(distinct[0])}, but ids start at 0", field="skips"
             )
-        self._sample_ids.flags.writeable = False
+        distinct.flags.writeable = False
+        little_endian = distinct.astype("<i8").tobytes()
+        found = hashlib.blake2b(little_endian, digest_size=16, person=b"headrace-skips")
+        object.__setattr__(self, "sample_ids", distinct)
+        object.__setattr__(self, "digest", found.hexdigest())
 
     def __len__(self) -> int:
-        return len(self._sample_ids)
-
-    @property
-    def sample_ids(self) -> NDArray[np.int64]:
-        """The ids, rising: (n,) int64, not writeable."""
-        return self._sample_ids
-
-    @property
-    def digest(self) -> str:
-        """BLAKE2b-128 of the ids as little-endian int64: 32 hexadecimal digits."""
-        little_endian = self._sample_ids.astype("<i8").tobytes()
-        return hashlib.blake2b(little_endian, digest_size=16, person=b"headrace-skips").hexdigest()
+        return len(self.sample_ids)
 
     def contains(self, sample_ids: NDArray[np.int64]) -> NDArray[np.bool_]:
         """Return which of the sample ids are skipped: (n,) bool."""
-        if not len(self._sample_ids):
+        if not len(self.sample_ids):
             return np.zeros(len(sample_ids), np.bool_)
-        places = np.searchsorted(self._sample_ids, sample_ids)
-        places[places == len(self._sample_ids)] = 0
-        skipped: NDArray[np.bool_] = self._sample_ids[places] == sample_ids
+        places = np.searchsorted(self.sample_ids, sample_ids)
+        places[places == len(self.sample_ids)] = 0
+        skipped: NDArray[np.bool_] = self.sample_ids[places] == sample_ids
         return skipped
 
     def count_in(self, first: int, stop: int) -> int:
         """Return how many ids in [first, stop) are skipped."""
-        start, end = np.searchsorted(self._sample_ids, (first, stop)).tolist()
+        start, end = np.searchsorted(self.sample_ids, (first, stop)).tolist()
         return int(end - start)
 
 

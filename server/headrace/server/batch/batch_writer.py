@@ -17,6 +17,10 @@ from headrace.server.batch.targets import Target
 from headrace.server.cache.gather import BlockRows
 from headrace.server.layout.block_layout import Projection
 
+# Bytes of a row beyond its values while a batch is gathered: ids and places, and column spans.
+ROW_BYTES = 64
+SPAN_BYTES = 48
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Measured:
@@ -58,10 +62,14 @@ class BatchWriter(Protocol):
     Not thread-safe: `write` writes the batches that were measured last.
 
     Attributes:
-        projection: The columns of the dataset that it reads.
+        row_bytes: Bytes of memory for each row, beyond its values, while batches are made.
     """
 
-    projection: Projection
+    row_bytes: int
+
+    @property
+    def projection(self) -> Projection:
+        """The columns of the dataset that it reads."""
 
     def measure(self, rows: BlockRows, read: Read, batch_count: int) -> Measured:
         """Lay out batches with equal numbers of items.

@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 from headrace.errors import InternalError
 from headrace.payload import OFFSET_BYTES, SAMPLE_ID_COLUMN
-from headrace.server.batch.batch_writer import Measured, Read
+from headrace.server.batch.batch_writer import ROW_BYTES, SPAN_BYTES, Measured, Read
 from headrace.server.batch.compiled_writer import hash_short, placed
 from headrace.server.batch.packed_checks import (
     NO_PIECES,
@@ -94,6 +94,7 @@ class CompiledRows:
         buffers = [each for column in columns for each in _buffers_of(column, packed, names)]
         self._made = np.array([each[:2] for each in buffers], np.int64)
         self._buffers = np.array([each[2:] for each in buffers], np.int64)
+        self.row_bytes = self._row_bytes + ROW_BYTES + SPAN_BYTES * len(self._fields)
         self._spans = np.empty((len(self._fields), 3, 0), np.int64)
         self._checks_labels = has_labels(packed, columns) and has_wide_tokens(
             packed, packed.sources[0]

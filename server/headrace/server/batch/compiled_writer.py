@@ -8,6 +8,7 @@ processor's caches: that code then takes 240 us, instead of 40 us in a tight loo
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from functools import cached_property, partial
 from typing import cast
 
 import numpy as np
@@ -16,7 +17,7 @@ from numpy.typing import NDArray
 
 from headrace.errors import InternalError
 from headrace.payload import OFFSET_BYTES, SAMPLE_ID_COLUMN
-from headrace.server.batch.batch_writer import Measured, Read
+from headrace.server.batch.batch_writer import ROW_BYTES, SPAN_BYTES, Measured, Read
 from headrace.server.batch.payload_out import PartsOut, write_hash
 from headrace.server.batch.targets import Parts, Target, Whole, writable
 from headrace.server.cache.gather import BlockRows
@@ -35,12 +36,11 @@ class CompiledWriter:
 
     Args:
         columns: The columns in the requested order, including the server's own.
-        projection: The dataset's columns among them.
+        layout: The layout of the blocks that hold the others.
     """
 
-    def __init__(self, columns: Sequence[WireColumn], projection: Projection) -> None:
-        self.projection = projection
-        layout = projection.layout
+    def __init__(self, columns: Sequence[WireColumn], layout: BlockLayout) -> None:
+        self._columns, self._layout = columns, layout
         fields: list[tuple[int, int, int, int, int, int]] = []
         ragged: list[tuple[int, int, int]] = []
         # Bytes for each row and extra bytes, or the number of a ragged column.
@@ -69,12 +69,19 @@ class CompiledWriter:
         # Columns of one part come together, so that their rows are looked up once.
         fields.sort(key=lambda field: field[0])
         self._packed_bytes = packed_bytes
+        self.row_bytes = packed_bytes + ROW_BYTES + SPAN_BYTES * len(ragged)
         self._fields = np.array(fields, np.int64).reshape(-1, 6)
         self._ragged = np.array(ragged, np.int64).reshape(-1, 3)
         self._buffers = np.array(buffers, np.int64).reshape(-1, 2)
         self._spans = np.empty((len(ragged), 3, 0), np.int64)
         # By rows and batches: without ragged columns, equal numbers give equal layouts.
         self._measured: dict[tuple[int, int], Measured] = {}
+
+    @cached_property
+    def projection(self) -> Projection:
+        """The columns of the dataset that it reads."""
+        names = [column.name for column in self._columns if column.name != SAMPLE_ID_COLUMN]
+        return self._layout.projection(names)
 
     def measure(self, rows: BlockRows, read: Read, batch_count: int) -> Measured:
         """Lay out batches with equal numbers of rows."""
@@ -316,9 +323,4 @@ def sample_writer(columns: Sequence[WireColumn]) -> Callable[[BlockLayout], Comp
     Args:
         columns: The columns of its batches, including the server's own.
     """
-    names = [column.name for column in columns if column.name != SAMPLE_ID_COLUMN]
-
-    def writer(layout: BlockLayout) -> CompiledWriter:
-        return CompiledWriter(columns, layout.projection(names))
-
-    return writer
+    return partial(CompiledWriter, columns)

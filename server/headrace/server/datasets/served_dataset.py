@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import copy
-import functools
 import re
 import threading
-from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property, lru_cache, partial
 from types import MappingProxyType
 from typing import Final, Generic, TypeVar
 
@@ -252,35 +251,31 @@ class ServedDataset:
         self.windows = JobWindows(cache, [self.source], np.array([0, dataset.block_count]))
         self.table = table_of(dataset.stretches())
         self.filter: RowFilter | None = None
-        self._filtered: OrderedDict[str, ServedDataset] = OrderedDict()
-        self._finders: Recent[Finder] = Recent(_MAX_ORDERS)
-        self._lock = threading.Lock()
+        self._filtered: Recent[ServedDataset] = Recent(_MAX_FILTERED)
+        self._set_finders()
         self.config = config
         self.tables = LengthTables(name, dataset.fingerprint, config)
         self.versions: Versions[ServedDataset] | None = None
 
-    @functools.cached_property
+    @cached_property
     def classes(self) -> list[pb.ColumnClasses]:
         """Return the class names of its label columns, as far as they fit into a response."""
         return class_messages(self.dataset.schema)
 
     def filtered(self, found: RowFilter) -> ServedDataset:
         """Return the part that a filter keeps; streams with the same filter share the object."""
-        with self._lock:
-            view = self._filtered.get(found.kept.digest)
-            if view is None:
-                view = self._filtered[found.kept.digest] = copy.copy(self)
-                view.filter, view._lock = found, threading.Lock()  # noqa: SLF001 - its own copy
-                view._finders, view._filtered = Recent(_MAX_ORDERS), OrderedDict()  # noqa: SLF001
-                view.memory_bytes = self._memory_bytes_of(found.kept)
-                view.readable = replace(
-                    self.readable,
-                    sample_count=found.kept.count,
-                    stages=(("filter", found.kept.digest),),
-                )
-            self._filtered.move_to_end(found.kept.digest)
-            if len(self._filtered) > _MAX_FILTERED:
-                self._filtered.popitem(last=False)
+        return self._filtered.get(found.kept.digest, lambda: self._view(found))
+
+    def _view(self, found: RowFilter) -> ServedDataset:
+        view = copy.copy(self)
+        view.filter, view._filtered = found, Recent(_MAX_FILTERED)  # noqa: SLF001 - its own copy
+        view._set_finders()  # noqa: SLF001
+        view.memory_bytes = self._memory_bytes_of(found.kept)
+        view.readable = replace(
+            self.readable,
+            sample_count=found.kept.count,
+            stages=(("filter", found.kept.digest),),
+        )
         return view
 
     def _memory_bytes_of(self, kept: Kept) -> int:
@@ -312,8 +307,8 @@ class ServedDataset:
 
     def finder(self, spec: OrderSpec, skips: Skips | None = None) -> Finder:
         """Return the finder for the order of a spec; streams with equal specs share it."""
-        key = (spec, "" if skips is None else skips.digest)
-        return self._finders.get(key, lambda: self._new_finder(spec, skips))
+        with self._finding:
+            return self._finder(spec, skips)
 
     def unskipped_finder(self, spec: OrderSpec) -> Finder:
         """Return the finder for the order of a spec."""
@@ -330,16 +325,11 @@ class ServedDataset:
     def dealing(self, order: OrderSpec, ranks: Ranks, finder: Finder) -> None:
         """Return None: samples are dealt in order."""
 
-    def _new_finder(self, spec: OrderSpec, skips: Skips | None) -> Finder:
-        if self.filter is None:
-            return step_finder(Order(spec, self.table, skips=skips, walk=walk), self.dataset)
-        kept, table = self.filter.kept, self.filter.table
-        order = KeptOrder(spec, table, kept, skips=skips, walk=walk)
-        return PlainFinder(
-            order,
-            Located(self.dataset),
-            lane_bytes=table_bytes(spec, table, order.memory_samples),
-        )
+    def _set_finders(self) -> None:
+        """Keep the finders that are made from now on, of orders of the kept samples."""
+        self._finding = threading.Lock()
+        make = partial(_new_finder, self.dataset, self.ordered, self.filter)
+        self._finder = lru_cache(_MAX_ORDERS)(make)
 
     @property
     def base(self) -> ServedDataset:
@@ -444,3 +434,17 @@ class ServedDataset:
             return None
         kept = self.filter.kept
         return pb.Filter(where=self.filter.text, digest=kept.digest, sample_count=kept.count)
+
+
+def _new_finder(
+    dataset: OpenDataset,
+    table: ShardTable,
+    kept: RowFilter | None,
+    spec: OrderSpec,
+    skips: Skips | None,
+) -> Finder:
+    if kept is None:
+        return step_finder(Order(spec, table, skips=skips, walk=walk), dataset)
+    order = KeptOrder(spec, table, kept.kept, skips=skips, walk=walk)
+    lane_bytes = table_bytes(spec, table, order.memory_samples)
+    return PlainFinder(order, Located(dataset), lane_bytes=lane_bytes)

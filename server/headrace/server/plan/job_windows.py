@@ -28,6 +28,7 @@ class JobWindows:
 
     Attributes:
         windows: All of them.
+        needs: What the jobs of the cache need.
 
     Args:
         cache: The cache.
@@ -40,14 +41,14 @@ class JobWindows:
         self, cache: BlockCache, wholes: Sequence[Source], first_blocks: NDArray[np.int64]
     ) -> None:
         self.windows = Windows(cache, wholes, first_blocks)
-        self._needs = cache.needs
+        self.needs = cache.needs
         self._lock = threading.Lock()
         self._finders: OrderedDict[Hashable, WindowFinder] = OrderedDict()
 
     def finder(
         self, ordered: Finder, need: CacheNeed, *, lanes: int, together: int, batch: int
-    ) -> WindowFinder | None:
-        """Return a finder that reads windows, which its job shares; None if its cache suffices.
+    ) -> WindowFinder:
+        """Return a finder that reads windows, which its job shares.
 
         Args:
             ordered: Finds the samples.
@@ -57,9 +58,7 @@ class JobWindows:
             together: The number of positions that are shuffled together.
             batch: The number of positions of a global batch.
         """
-        needs = self._needs
-        if needs.would_fit(need):
-            return None
+        needs = self.needs
         whole = replace(need, lanes=range(lanes))
         with self._lock:
             found = self._finders.get(need.job)

@@ -34,10 +34,6 @@ TOGETHER_BYTES = 9 << 18
 stream holds this much twice. An eighth more is for ids and boundaries, so that eight batches of 256
 KiB, as they are planned, take one pass of eight and not one of seven and another one."""
 
-# Bytes of a row beyond its values while a batch is gathered: ids, places, column spans.
-_ROW_BYTES = 64
-_SPAN_BYTES = 48
-
 
 @dataclass(frozen=True, slots=True)
 class Made:
@@ -65,7 +61,6 @@ class BatchMaker:
         claim: Claims memory for batches before it is used.
 
     Attributes:
-        projection: The columns that the stream needs of its dataset.
         most: How many batches to make next.
     """
 
@@ -85,10 +80,6 @@ class BatchMaker:
         self._claim = claim
         self._most_bytes = min(contents.max_chunk_bytes, max_batch_bytes)
         self._writer = contents.writer(blocks.layout)
-        self.projection = self._writer.projection
-        ragged = sum(not entry.column.is_tensor for entry in self.projection.fields)
-        row_bytes = self.projection.layout.parts[0].row_bytes
-        self._row_bytes = row_bytes + _ROW_BYTES + _SPAN_BYTES * ragged
         self.most = 1
 
     def note(self, *, payload_bytes: int, is_there: bool) -> None:
@@ -130,7 +121,7 @@ class BatchMaker:
         """
         found = batches[0].found.up_to(batches[-1].found)
         count = found.past - found.first
-        beside += self._row_bytes * count
+        beside += self._writer.row_bytes * count
         if not isinstance(rows, BlockRows):
             rows = self._in_one_block(rows, count)
             beside += rows.memory.array.nbytes
@@ -153,7 +144,7 @@ class BatchMaker:
     def stage(self, count: int) -> StagedRows:
         """Return where a number of samples can be copied to."""
         return StagedRows(
-            self.projection, count, max_bytes=self._max_batch_bytes, claim=self._claim
+            self._writer.projection, count, max_bytes=self._max_batch_bytes, claim=self._claim
         )
 
     def _in_one_block(self, rows: Rows, count: int) -> BlockRows:

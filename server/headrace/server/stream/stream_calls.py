@@ -47,8 +47,7 @@ from headrace.server.stream.stream_setup import Contents
 from headrace.server.stream.transport_plugs import Attach, Attached, AttachingCall
 from headrace.server.telemetry.logs import event
 from headrace.server.telemetry.shortages import ShortageWarnings, tell_shortage
-from headrace.server.telemetry.stream_counts import StreamAbout
-from headrace.server.telemetry.stream_tally import StreamTally
+from headrace.server.telemetry.stream_counts import StreamAbout, StreamTally
 from headrace.v1 import shard_service_pb2 as pb
 
 # How long calls wait for a filter before they are told to ask again.
@@ -184,7 +183,9 @@ class StreamCalls:
     def _sent(self, opened: _Opened, attached: Attached | None) -> Iterator[bytes]:
         served, call = opened.served, opened.call
         contents, cache = opened.contents, self._parts.cache
-        tally = StreamTally(self._parts.metrics, served.name, opened.rank, self._about(opened))
+        tally = StreamTally(
+            self._parts.metrics.streams, served.name, opened.rank, self._about(opened)
+        )
         stream = BatchStream(
             contents,
             dataset=served.name,
@@ -207,8 +208,9 @@ class StreamCalls:
                 closing(stream),
                 cache.needs.held(contents.need, on_short=on_short) as shortage,
             ):
-                self._shortages.warn(shortage, dataset=served.name)
-                tell_shortage(contents.start, shortage)
+                if shortage is not None:
+                    self._shortages.warn(shortage, dataset=served.name)
+                    tell_shortage(contents.start, shortage)
                 self._streams.begin(opened.registered, stream, served.retirements)
                 running = attached.announced(stream) if attached else self._running(stream, opened)
                 if not call.on_end(running.cancel):

@@ -270,6 +270,8 @@ def _cut(
     if need is None:
         return None, served.blocks, False
     windows = served.windows
+    if windows.needs.would_fit(need):
+        return None, served.blocks, True
     windowed = windows.finder(
         finder,
         need,
@@ -277,8 +279,6 @@ def _cut(
         together=_together(spec, served, finder),
         batch=spec.global_batch_size,
     )
-    if windowed is None:
-        return None, served.blocks, True
     return windowed, lambda cache: windows.blocks(served.blocks(cache)), False
 
 

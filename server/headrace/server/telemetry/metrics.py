@@ -18,25 +18,12 @@ from headrace.server.shares import Budget
 from headrace.server.telemetry.stream_counts import StreamCounts
 
 _FETCH_SECONDS = (0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0)
-_WAIT_SECONDS = (0.001, 0.01, 0.1, 1.0, 10.0, 100.0)
 
 
 class _CallMetrics:
-    """Metrics of calls and streams."""
+    """Metrics of calls."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
-        self._open_streams = Gauge(
-            "headrace_open_streams",
-            "Streams open now. At max_streams new ones are refused: add replicas.",
-            registry=registry,
-        )
-        self._ended_streams = Counter(
-            "headrace_ended_streams_total",
-            "Streams that ended, by reason (OK, CANCELLED or the reason of the error). A rise of "
-            "SHARD_CORRUPT, STORE_UNAVAILABLE or INTERNAL needs a person.",
-            ["dataset", "reason"],
-            registry=registry,
-        )
         self._failed_calls = Counter(
             "headrace_failed_calls_total",
             "Calls that ended in an error, by reason, including refused and unary calls. A rise of "
@@ -44,45 +31,10 @@ class _CallMetrics:
             ["reason"],
             registry=registry,
         )
-        self._damaged = Counter(
-            "headrace_damaged_samples_total",
-            "Samples whose image cannot be decoded and which were replaced by others "
-            "(on_error=skip). Above 0: the log names them; list them in skips, or repair the "
-            "files.",
-            ["dataset"],
-            registry=registry,
-        )
-        self._starved = Histogram(
-            "headrace_store_wait_seconds",
-            "Time that a batch waited for blocks that were not cached. Much above a millisecond: "
-            "the store is too slow, or the cache or prefetch_bytes too small.",
-            ["dataset"],
-            buckets=_WAIT_SECONDS,
-            registry=registry,
-        )
-
-    def stream_opened(self, dataset: str) -> None:
-        """Count a stream."""
-        self._open_streams.inc()
-        # From now on the value is 0, not missing.
-        self._starved.labels(dataset)
-
-    def stream_ended(self, dataset: str, reason: str) -> None:
-        """Count the end of a stream."""
-        self._open_streams.dec()
-        self._ended_streams.labels(dataset, reason).inc()
 
     def call_failed(self, reason: str) -> None:
         """Count a call that ended in an error."""
         self._failed_calls.labels(reason).inc()
-
-    def replaced(self, dataset: str, *, samples: int) -> None:
-        """Count damaged samples that were replaced by others."""
-        self._damaged.labels(dataset).inc(samples)
-
-    def starved(self, dataset: str, *, seconds: float) -> None:
-        """Note how long a batch waited for blocks."""
-        self._starved.labels(dataset).observe(seconds)
 
 
 class _MemoryMetrics:
@@ -218,13 +170,12 @@ class Metrics(_CallMetrics, _MemoryMetrics, _CacheMetrics, _StoreMetrics):
 
     Attributes:
         registry: The registry with all metrics.
-        streams: The sums of what streams count.
+        streams: The metrics of streams.
     """
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
-        self.streams = StreamCounts()
-        self.registry.register(self.streams)
+        self.streams = StreamCounts(self.registry)
         for group in _GROUPS:
             group.__init__(self, self.registry)
         Info(

@@ -37,11 +37,10 @@ class Shortage(Protocol):
     def job_count(self) -> int: ...
 
 
-def tell_shortage(start: pb.StreamStart, shortage: Shortage | None) -> None:
-    """Tell a client of its own job's shortage, and nothing of other jobs; None for no shortage."""
-    if shortage is not None:
-        start.cache_shortage.job_bytes = shortage.job_bytes
-        start.cache_shortage.part_bytes = shortage.part_bytes
+def tell_shortage(start: pb.StreamStart, shortage: Shortage) -> None:
+    """Tell a client of its own job's shortage, and nothing of other jobs."""
+    start.cache_shortage.job_bytes = shortage.job_bytes
+    start.cache_shortage.part_bytes = shortage.part_bytes
 
 
 class ShortageWarnings:
@@ -56,10 +55,8 @@ class ShortageWarnings:
         self._lock = threading.Lock()
         self._said_at: dict[str, float] = {}
 
-    def warn(self, shortage: Shortage | None, *, dataset: str) -> None:
-        """Warn of a shortage that a stream of a dataset has met; None for no shortage."""
-        if shortage is None:
-            return
+    def warn(self, shortage: Shortage, *, dataset: str) -> None:
+        """Warn of a shortage that a stream of a dataset has met."""
         with self._lock:
             now = self._now()
             if now < self._said_at.get(dataset, -_EVERY_S) + _EVERY_S:

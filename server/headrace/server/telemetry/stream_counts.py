@@ -1,4 +1,4 @@
-"""Count batches in plain numbers per stream, which are added up on request.
+"""Count what streams send and how long they wait, in plain numbers that are added up on request.
 
 A Prometheus counter takes a lock and some calls, and each batch changes a dozen counters. Here each
 number belongs to one stream and is written by one of its threads, so counting is a plain addition.
@@ -10,10 +10,11 @@ import itertools
 import threading
 import time
 from bisect import bisect_left
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 from prometheus_client.core import (
     CounterMetricFamily,
     GaugeMetricFamily,
@@ -25,6 +26,7 @@ from prometheus_client.registry import Collector
 from headrace.server.telemetry.shortages import Shortage
 
 _BATCH_SECONDS = (0.0003, 0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0)
+_WAIT_SECONDS = (0.001, 0.01, 0.1, 1.0, 10.0, 100.0)
 
 _SENT = {
     "batches": "Batches sent. Flat while streams are open: trainers or the store are stuck.",
@@ -106,11 +108,6 @@ class Counts:
     about: StreamAbout = _NOBODY
     number: int = field(default_factory=itertools.count().__next__)
 
-    def note_made(self, seconds: float, batches: int) -> None:
-        """Count batches that took a given time to make, in total."""
-        self.made[bisect_left(_BATCH_SECONDS, seconds / batches)] += batches
-        self.made_s += seconds
-
     def add(self, other: Counts) -> None:
         """Add the counts of another stream, which has ended."""
         self.batches += other.batches
@@ -121,24 +118,70 @@ class Counts:
 
 
 class StreamCounts(Collector):
-    """Add up the counts of streams. Safe for several threads."""
+    """The metrics of all streams, which add up their counts. Safe for several threads.
 
-    def __init__(self) -> None:
+    Args:
+        registry: Where they are registered.
+    """
+
+    def __init__(self, registry: CollectorRegistry) -> None:
         self._lock = threading.Lock()
         self._open: set[Counts] = set()
         self._ended: dict[str, Counts] = {}
+        registry.register(self)
+        self._open_streams = Gauge(
+            "headrace_open_streams",
+            "Streams open now. At max_streams new ones are refused: add replicas.",
+            registry=registry,
+        )
+        self._ended_streams = Counter(
+            "headrace_ended_streams_total",
+            "Streams that ended, by reason (OK, CANCELLED or the reason of the error). A rise of "
+            "SHARD_CORRUPT, STORE_UNAVAILABLE or INTERNAL needs a person.",
+            ["dataset", "reason"],
+            registry=registry,
+        )
+        self._damaged = Counter(
+            "headrace_damaged_samples_total",
+            "Samples whose image cannot be decoded and which were replaced by others "
+            "(on_error=skip). Above 0: the log names them; list them in skips, or repair the "
+            "files.",
+            ["dataset"],
+            registry=registry,
+        )
+        self._starved = Histogram(
+            "headrace_store_wait_seconds",
+            "Time that a batch waited for blocks that were not cached. Much above a millisecond: "
+            "the store is too slow, or the cache or prefetch_bytes too small.",
+            ["dataset"],
+            buckets=_WAIT_SECONDS,
+            registry=registry,
+        )
 
     def open(self, counts: Counts) -> None:
         """Add a stream; `close` must follow."""
+        self._open_streams.inc()
+        # From now on the value is 0, not missing.
+        self._starved.labels(counts.dataset)
         with self._lock:
             self._open.add(counts)
             self._ended.setdefault(counts.dataset, Counts(counts.dataset, None))
 
-    def close(self, counts: Counts) -> None:
-        """Keep the sums of a stream that has ended."""
+    def close(self, counts: Counts, reason: str) -> None:
+        """Count the end of a stream, and keep its sums."""
         with self._lock:
             self._open.discard(counts)
             self._ended[counts.dataset].add(counts)
+        self._open_streams.dec()
+        self._ended_streams.labels(counts.dataset, reason).inc()
+
+    def replaced(self, dataset: str, *, samples: int) -> None:
+        """Count damaged samples that were replaced by others."""
+        self._damaged.labels(dataset).inc(samples)
+
+    def starved(self, dataset: str, *, seconds: float) -> None:
+        """Note how long a batch waited for blocks."""
+        self._starved.labels(dataset).observe(seconds)
 
     def rows(self) -> list[dict[str, Any]]:
         """Return the counts of each open stream as JSON values."""
@@ -161,6 +204,116 @@ class StreamCounts(Collector):
                 *_by_rank([counts for counts in self._open if counts.rank is not None]),
                 _in_flight(sum(counts.in_flight_bytes for counts in self._open)),
             ]
+
+
+class StreamTally:
+    """Counts for one stream, without a lock, since each thread counts different things.
+
+    Args:
+        streams: The metrics of all streams.
+        dataset: What is sent from, in words.
+        rank: The rank of the stream; None for a call that is over after one batch.
+        about: The properties of the stream.
+
+    Attributes:
+        counts: The counts.
+    """
+
+    def __init__(
+        self,
+        streams: StreamCounts,
+        dataset: str,
+        rank: int | None,
+        about: StreamAbout | None = None,
+    ) -> None:
+        self._streams = streams
+        self._began = time.monotonic()
+        self.counts = Counts(dataset, None if rank is None else str(rank))
+        if about is not None:
+            self.counts.about = about
+
+    def begin(self) -> None:
+        """Count the stream as open; `close` must follow."""
+        self._streams.open(self.counts)
+
+    @property
+    def seconds(self) -> float:
+        """Return how long the stream has been open."""
+        return time.monotonic() - self._began
+
+    def made(self, dataset: str, *, seconds: float, batches: int) -> None:
+        """Note how long it took to make batches, in total."""
+        del dataset
+        self.counts.made[bisect_left(_BATCH_SECONDS, seconds / batches)] += batches
+        self.counts.made_s += seconds
+
+    def sent(
+        self,
+        dataset: str,
+        *,
+        batches: int,
+        samples: int,
+        payload_bytes: int,
+        place: tuple[int, int, int],
+    ) -> None:
+        """Count batches."""
+        del dataset
+        counts = self.counts
+        counts.batches += batches
+        counts.samples += samples
+        counts.payload_bytes += payload_bytes
+        counts.place = place
+
+    def replaced(self, dataset: str, *, samples: int) -> None:
+        """Count damaged samples that were replaced by others."""
+        self._streams.replaced(dataset, samples=samples)
+
+    def starving(self, since: float) -> None:
+        """Note that a batch has been waiting for its store since a time on the monotonic clock."""
+        self.counts.starving_since = since
+
+    def starved(self, dataset: str, *, seconds: float) -> None:
+        """Note how long a batch waited for its store."""
+        self.counts.starving_since = None
+        self.counts.store_wait_s += seconds
+        self._streams.starved(dataset, seconds=seconds)
+
+    def timed(
+        self, messages: Generator[bytes, None, None], *, taken: Callable[[int], None]
+    ) -> Iterator[bytes]:
+        """Yield messages, and count the time until each has been read.
+
+        Args:
+            messages: The messages of the stream.
+            taken: Is called with the size of each message after it has been read.
+        """
+        counts = self.counts
+        try:
+            for message in messages:
+                counts.in_flight_bytes = len(message)
+                began = counts.sending_since = time.monotonic()
+                try:
+                    yield message
+                finally:
+                    counts.sending_since = None
+                    counts.client_wait_s += time.monotonic() - began
+                    counts.in_flight_bytes = 0
+                taken(len(message))
+        finally:
+            messages.close()
+
+    def close(self, reason: str) -> dict[str, object]:
+        """Remove the stream from the metrics; return its summary for the log."""
+        counts = self.counts
+        self._streams.close(counts, reason)
+        return {
+            "batches": counts.batches,
+            "samples": counts.samples,
+            "payload_bytes": counts.payload_bytes,
+            "seconds": round(self.seconds, 3),
+            "store_wait_s": round(counts.store_wait_s, 3),
+            "client_wait_s": round(counts.client_wait_s, 3),
+        }
 
 
 def _row(counts: Counts) -> dict[str, Any]:
