@@ -16,6 +16,7 @@ If the code differs, the code is wrong.
 from __future__ import annotations
 
 import itertools
+import os
 import threading
 import time
 from collections import deque
@@ -29,7 +30,7 @@ from weakref import WeakValueDictionary
 import numpy as np
 from numpy.typing import NDArray
 
-from headrace.errors import DrainingError
+from headrace.errors import DrainingError, ServerUnreachableError
 from headrace.server.cache.block_cache import CacheObserver
 from headrace.server.cache.disk.disk_cache import DiskCache
 from headrace.server.cache.fetch.block_runs import BlockReader
@@ -69,6 +70,8 @@ from headrace.server.workers.messages import (
 )
 from headrace.server.workers.shared_needs import WorkerNeeds
 
+# As long as workers have to start: the supervisor may have to open the dataset, from a store.
+_OPEN_TIMEOUT_S = 600.0
 # How often the future reads of streams are written (arbitrary: a few batches).
 _DESK_PERIOD_S = 0.05
 
@@ -351,7 +354,15 @@ class WorkerCache:
             self._check_lost()
             self._opening[message.request] = opened
         self.send(message)
-        indices, shared = opened.result()
+        try:
+            indices, shared = opened.result(_OPEN_TIMEOUT_S)
+        except TimeoutError as error:
+            with self._lock:
+                self._opening.pop(message.request, None)
+            raise ServerUnreachableError(
+                f"the server's process that holds the cache did not answer within "
+                f"{_OPEN_TIMEOUT_S:.0f} s; try again, and look at its log for what it waits for"
+            ) from error
         try:
             return indices, shared.map_read_only()
         finally:
@@ -396,11 +407,15 @@ class WorkerCache:
                 # The descriptor follows the message, so it must be received here.
                 fd = recv_handle(self._connection) if message.error is None else -1
                 with self._lock:
-                    opened = self._opening.pop(message.request)
+                    opened = self._opening.pop(message.request, None)
                 if message.error is not None:
-                    opened.set_exception(message.error)
-                else:
+                    if opened is not None:
+                        opened.set_exception(message.error)
+                elif opened is not None:
                     opened.set_result((message.indices, Shared(fd, message.size)))
+                else:
+                    # Nobody waits for it any more; the supervisor keeps its side.
+                    os.close(fd)
             case _:
                 other(message)
 
