@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+import traceback
 
 from pyspark.sql import SparkSession
 
@@ -19,7 +20,8 @@ def main(folder: str) -> None:
     try:
         write_shards(spark.range(10), f"{folder}/dataset")
     except ConfigurationError as error:
-        sys.stdout.write(json.dumps({"message": error.message}) + "\n")
+        shown = "".join(traceback.format_exception(error))
+        sys.stdout.write(json.dumps({"message": error.message, "shown": shown}) + "\n")
 
 
 if __name__ == "__main__":

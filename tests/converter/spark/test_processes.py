@@ -136,8 +136,11 @@ def test_workers_whose_python_lacks_a_package_are_told_apart(tmp_path: Path) -> 
     """A driver in an environment that is not activated starts workers with another Python."""
     venv.create(tmp_path / "bare", with_pip=False)
     python = str(tmp_path / "bare" / "bin" / "python")
-    message = _answer(_run("job_bare_workers.py", str(tmp_path), PYSPARK_PYTHON=python))["message"]
+    answer = _answer(_run("job_bare_workers.py", str(tmp_path), PYSPARK_PYTHON=python))
+    message = answer["message"]
 
+    assert "py4j" not in answer["shown"]
+    assert "org.apache" not in answer["shown"]
     assert "cannot import pyarrow" in message
     assert python in message
     assert "PYSPARK_PYTHON" in message

@@ -202,6 +202,9 @@ def _collect(make: Callable[[], DataFrame]) -> list[Row]:
         return make().collect()
     except (PySparkException, Py4JJavaError) as error:
         found = error_in(str(error))
+        missing = None if found is not None else _MISSING.search(str(error))
+        if missing is not None:
+            raise _lacks(missing[1]) from None
         if found is not None and says_all(found):
             # Not from Spark's, with its calls of the JVM.
             raise found from None
@@ -248,16 +251,17 @@ def _run_connected(
     return rows
 
 
+def _lacks(module: str) -> ConfigurationError:
+    return ConfigurationError(
+        f"no dataset was written, because the Python of Spark's workers cannot import {module}; "
+        f"they run {os.environ.get('PYSPARK_PYTHON', 'python3')}, and this driver runs "
+        f"{sys.executable}. Set the environment variable PYSPARK_PYTHON to a Python that has "
+        f"{module} before the session starts, or install it there"
+    )
+
+
 def _explained(text: str) -> str:
     """Explain why a job failed, from Spark's message."""
-    missing = _MISSING.search(text)
-    if missing is not None:
-        return (
-            f"no dataset was written, because the Python of Spark's workers cannot import "
-            f"{missing[1]}; they run {os.environ.get('PYSPARK_PYTHON', 'python3')}, and this "
-            f"driver runs {sys.executable}. Set the environment variable PYSPARK_PYTHON to a "
-            f"Python that has {missing[1]} before the session starts, or install it there"
-        )
     # The exception comes after the Python calls that led to it, and is followed by calls of the
     # JVM.
     _, _, raised = text.partition(_JVM)[0].rpartition("Traceback (most recent call last):\n")
