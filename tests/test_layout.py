@@ -65,6 +65,8 @@ _ENTRY_POINTS = {
     "converter/headrace/converter/api/convert_files.py: convert_files",
     "converter/headrace/converter/api/make_converter.py: make_converter",
     "converter/headrace/converter/api/write_shards.py: write_shards",
+    "tools/headrace/compat/streaming/dataset.py: StreamingDataset.__init__",
+    "tools/headrace/compat/streaming/streams.py: Stream.__init__",
 }
 
 

@@ -1,0 +1,1 @@
+"""What other libraries' users import, over headrace: they change one import and keep their code."""
