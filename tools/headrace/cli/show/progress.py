@@ -6,7 +6,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 import click
 
@@ -23,11 +23,103 @@ _LINE_S = 10.0
 """Seconds between two log lines (arbitrary)."""
 
 
-@contextmanager
-def conversion_progress() -> Iterator[Callable[[Progress], None]]:
+class _State(NamedTuple):
+    """How far work is: what is being done, how much of it, and its share in [0, 1] if known."""
+
+    what: str
+    amount: str
+    share: float | None
+
+
+def conversion_progress() -> AbstractContextManager[Callable[[Progress], None]]:
     """Yield a function that shows the progress of a conversion on standard error."""
+    passes = _Passes()
+
+    def state(now: Progress) -> _State:
+        elapsed_s = passes.update(now)
+        checked, left = now.checked_bytes, now.unchecked_bytes
+        whole = checked + left if left else now.tasks_total
+        share = (checked or now.tasks_done) / whole if whole else None
+        return _State(passes.name, amount(now, elapsed_s), share)
+
+    return _progress(passes.name, state)
+
+
+def count_progress(
+    what: str, *, total: int, unit: str
+) -> AbstractContextManager[Callable[[int], None]]:
+    """Yield a function that takes the number of finished items of ``total``."""
+    return _progress(
+        what,
+        lambda done: _State(what, f"{done:,} of {total:,} {unit}", done / total if total else None),
+    )
+
+
+@contextmanager
+def shard_progress(what: str) -> Iterator[Callable[[int, int], None]]:
+    """Yield a function that takes the number of finished shards or files, and their total."""
+
+    def state(now: tuple[int, int]) -> _State:
+        done, total = now
+        return _State(what, f"{done:,} of {total:,}", done / total if total else None)
+
+    with _progress(what, state) as show:
+        yield lambda done, total: show((done, total))
+
+
+def compact_progress() -> AbstractContextManager[Callable[[Compaction], None]]:
+    """Yield a function that takes the progress of a compaction."""
+    began_s = time.monotonic()
+    resumed_bytes: list[int] = []  # of an earlier run, which say nothing about the rate
+
+    def state(now: Compaction) -> _State:
+        resumed_bytes.append(now.raw_bytes_done)
+        rate = (now.raw_bytes_done - resumed_bytes[0]) / max(time.monotonic() - began_s, 1e-9)
+        del resumed_bytes[1:]
+        text = (
+            f"{now.shards_done:,} of {now.shards_total:,} shards, {size(now.raw_bytes_done)} of "
+            f"{size(now.raw_bytes_total)}, {size(int(rate))}/s"
+        )
+        return _State("compacting", text, now.raw_bytes_done / max(now.raw_bytes_total, 1))
+
+    return _progress("compacting", state)
+
+
+def swarm_progress() -> AbstractContextManager[Callable[[SwarmProgress], None]]:
+    """Yield a function that takes the progress of a load test."""
+
+    def state(now: SwarmProgress) -> _State:
+        elapsed_s = max(now.elapsed_s, 1e-9)
+        waiting = now.waited_s / (elapsed_s * now.ranks)
+        text = (
+            f"{now.ranks:,} ranks  {now.batches:,} batches  "
+            f"{now.samples / elapsed_s:,.0f} samples/s  "
+            f"{size(int(now.payload_bytes / elapsed_s))}/s  waiting {min(waiting, 1.0):.0%}"
+        )
+        return _State("load test", text, now.share)
+
+    return _progress("load test", state)
+
+
+@contextmanager
+def _progress(
+    what: str, state_of: Callable[[_Progress], _State]
+) -> Iterator[Callable[[_Progress], None]]:
+    """Yield a function that shows progress on standard error.
+
+    Args:
+        what: What is done at first.
+        state_of: Called at each progress, in turn.
+    """
     if not sys.stderr.isatty():
-        yield _conversion_lines()
+        is_due = _Throttle()
+
+        def show_line(now: _Progress) -> None:
+            state = state_of(now)
+            if is_due():
+                click.echo(f"{state.what}: {state.amount}", err=True)
+
+        yield show_line
         return
     from rich.console import Console  # noqa: PLC0415 - only on a terminal
     from rich.progress import BarColumn, TextColumn, TimeRemainingColumn  # noqa: PLC0415
@@ -39,152 +131,17 @@ def conversion_progress() -> Iterator[Callable[[Progress], None]]:
         TextColumn("{task.fields[amount]}"),
         TimeRemainingColumn(elapsed_when_finished=True),
     )
-    passes = _Passes()
     with Bar(*columns, console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task("converting", total=None, amount="")
+        task = bar.add_task(what, total=None, amount="")
 
-        def show(progress: Progress) -> None:
-            is_new, elapsed_s = passes.update(progress)
-            if is_new:
-                bar.reset(task, description=passes.name)
-            checked, left = progress.checked_bytes, progress.unchecked_bytes
-            bar.update(
-                task,
-                completed=checked or progress.tasks_done,
-                total=(checked + left if left else progress.tasks_total) or None,
-                amount=amount(progress, elapsed_s),
-            )
+        def show(now: _Progress) -> None:
+            state = state_of(now)
+            if state.what != bar.tasks[0].description:
+                bar.reset(task, description=state.what)  # the time left is that of this pass
+            total = None if state.share is None else 1.0
+            bar.update(task, completed=state.share or 0.0, total=total, amount=state.amount)
 
         yield show
-
-
-@contextmanager
-def count_progress(what: str, *, total: int, unit: str) -> Iterator[Callable[[int], None]]:
-    """Yield a function that takes the number of finished items of ``total``."""
-    if not sys.stderr.isatty():
-        yield _count_lines(what, total, unit)
-        return
-    from rich.console import Console  # noqa: PLC0415 - only on a terminal
-    from rich.progress import (  # noqa: PLC0415
-        BarColumn,
-        MofNCompleteColumn,
-        TextColumn,
-        TimeRemainingColumn,
-    )
-    from rich.progress import Progress as Bar  # noqa: PLC0415
-
-    columns = (
-        TextColumn(what),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TextColumn(unit),
-        TimeRemainingColumn(),
-    )
-    with Bar(*columns, console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task(what, total=total)
-        yield lambda done: bar.update(task, completed=done)
-
-
-@contextmanager
-def shard_progress(what: str) -> Iterator[Callable[[int, int], None]]:
-    """Yield a function that takes the number of finished shards or files, and their total."""
-    if not sys.stderr.isatty():
-        is_due = _Throttle()
-
-        def show_line(done: int, total: int) -> None:
-            if is_due():
-                click.echo(f"{what}: {done:,} of {total:,}", err=True)
-
-        yield show_line
-        return
-    from rich.console import Console  # noqa: PLC0415 - only on a terminal
-    from rich.progress import Progress as Bar  # noqa: PLC0415
-
-    with Bar(console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task(what, total=None)
-        yield lambda done, total: bar.update(task, completed=done, total=total)
-
-
-def compact_progress() -> AbstractContextManager[Callable[[Compaction], None]]:
-    """Yield a function that takes the progress of a compaction."""
-    began_s = time.monotonic()
-    resumed_bytes: list[int] = []  # of an earlier run, which say nothing about the rate
-
-    def text(now: Compaction) -> str:
-        resumed_bytes.append(now.raw_bytes_done)
-        rate = (now.raw_bytes_done - resumed_bytes[0]) / max(time.monotonic() - began_s, 1e-9)
-        del resumed_bytes[1:]
-        return (
-            f"{now.shards_done:,} of {now.shards_total:,} shards, {size(now.raw_bytes_done)} of "
-            f"{size(now.raw_bytes_total)}, {size(int(rate))}/s"
-        )
-
-    def share(now: Compaction) -> float:
-        return now.raw_bytes_done / max(now.raw_bytes_total, 1)
-
-    return _share_progress("compacting", text, share)
-
-
-def swarm_progress() -> AbstractContextManager[Callable[[SwarmProgress], None]]:
-    """Yield a function that takes the progress of a load test."""
-    return _share_progress("load test", _swarm_amount, lambda progress: progress.share)
-
-
-@contextmanager
-def _share_progress(
-    what: str, text: Callable[[_Progress], str], share: Callable[[_Progress], float]
-) -> Iterator[Callable[[_Progress], None]]:
-    """Yield a function that takes progress, shown with its text and its share in [0, 1]."""
-    if not sys.stderr.isatty():
-        is_due = _Throttle()
-
-        def show_line(now: _Progress) -> None:
-            line = text(now)
-            if is_due():
-                click.echo(f"{what}: {line}", err=True)
-
-        yield show_line
-        return
-    from rich.console import Console  # noqa: PLC0415 - only on a terminal
-    from rich.progress import BarColumn, TextColumn, TimeRemainingColumn  # noqa: PLC0415
-    from rich.progress import Progress as Bar  # noqa: PLC0415
-
-    columns = (BarColumn(), TextColumn("{task.fields[amount]}"), TimeRemainingColumn())
-    with Bar(*columns, console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task(what, total=1.0, amount="")
-        yield lambda now: bar.update(task, completed=share(now), amount=text(now))
-
-
-def _swarm_amount(progress: SwarmProgress) -> str:
-    elapsed_s = max(progress.elapsed_s, 1e-9)
-    waiting = progress.waited_s / (elapsed_s * progress.ranks)
-    return (
-        f"{progress.ranks:,} ranks  {progress.batches:,} batches  "
-        f"{progress.samples / elapsed_s:,.0f} samples/s  "
-        f"{size(int(progress.payload_bytes / elapsed_s))}/s  waiting {min(waiting, 1.0):.0%}"
-    )
-
-
-def _count_lines(what: str, total: int, unit: str) -> Callable[[int], None]:
-    is_due = _Throttle()
-
-    def show(done: int) -> None:
-        if is_due():
-            click.echo(f"{what}: {done:,} of {total:,} {unit}", err=True)
-
-    return show
-
-
-def _conversion_lines() -> Callable[[Progress], None]:
-    is_due = _Throttle()
-    passes = _Passes()
-
-    def show(progress: Progress) -> None:
-        _, elapsed_s = passes.update(progress)
-        if is_due():
-            click.echo(f"{passes.name}: {amount(progress, elapsed_s)}", err=True)
-
-    return show
 
 
 class _Passes:
@@ -198,8 +155,8 @@ class _Passes:
         self.name = "converting"
         self._began_s = time.monotonic()
 
-    def update(self, progress: Progress) -> tuple[bool, float]:
-        """Return whether a new pass has started, and the seconds since the current one started."""
+    def update(self, progress: Progress) -> float:
+        """Return the seconds since the current pass started."""
         now = time.monotonic()
         found = "converting"
         if progress.checked_bytes:
@@ -209,7 +166,7 @@ class _Passes:
         is_new, self.name = found != self.name, found
         if is_new and found != "checking":
             self._began_s = now  # the first pass, checking, starts with the command
-        return is_new, now - self._began_s
+        return now - self._began_s
 
 
 class _Throttle:
