@@ -47,14 +47,12 @@ _LIMITS = {
     "--mib",
     type=click.IntRange(min=1),
     default=64,
-    show_default=True,
     help="Size of each dataset in MiB.",
 )
 @click.option(
     "--seconds",
     type=NumberType(min=0.1),
     default=2.0,
-    show_default=True,
     help="Seconds per measurement; each kind takes 18.",
 )
 @click.option(

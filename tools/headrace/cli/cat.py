@@ -41,7 +41,6 @@ _UNLIMITED = 1 << 16
     "--limit",
     type=click.IntRange(min=1),
     default=10,
-    show_default=True,
     help="Number of samples to show if no ids are given.",
 )
 @click.option("--columns", help="Columns to show, separated by commas.")

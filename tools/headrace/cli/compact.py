@@ -3,58 +3,32 @@
 from __future__ import annotations
 
 import json
+from contextlib import closing
 from dataclasses import asdict
-from typing import cast
 
 import click
 
-from headrace.cli.options.types import SIZE
+from headrace.cli.options.objects import ObjectCommand, object_options
 from headrace.cli.show.progress import compact_progress
 from headrace.cli.show.texts import counted, size
-from headrace.storage import CompactOptions, CompactReport, Compression, compact, open_store
+from headrace.storage import CompactOptions, CompactReport, compact, open_store
 
 
-@click.command(name="compact")
+@click.command(name="compact", cls=ObjectCommand)
 @click.argument("url", metavar="URL")
-@click.option(
-    "--shard-bytes",
-    type=SIZE,
-    default="64MiB",
-    show_default=True,
-    help="Maximum size of a shard before compression.",
+@object_options(
+    "headrace.storage:CompactOptions",
+    "options",
+    types={"compression": click.Choice(["lz4", "zstd", "none"]), "compression_level": int},
 )
-@click.option(
-    "--block-bytes",
-    type=SIZE,
-    show_default="1MiB",
-    help="Approximate size of a block, the unit of a read, before compression.",
-)
-@click.option(
-    "--compression",
-    type=click.Choice(["lz4", "zstd", "none"]),
-    default="lz4",
-    show_default=True,
-    help="Compression of each block.",
-)
-@click.option("--compression-level", type=int, help="Compression level.")
 @click.option(
     "--threads",
     type=click.IntRange(min=1),
     default=4,
-    show_default=True,
     help="Shards to write at the same time; each takes about 100 MiB of memory.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
-def command(
-    *,
-    url: str,
-    shard_bytes: int,
-    block_bytes: int | None,
-    compression: str,
-    compression_level: int | None,
-    threads: int,
-    as_json: bool,
-) -> None:
+def command(*, url: str, options: CompactOptions, threads: int, as_json: bool) -> None:
     """Rewrite the dataset at URL with fewer, larger shards.
 
     The result is a new version with the same samples in the same order. `headrace gc` removes the
@@ -65,18 +39,8 @@ def command(
     headrace compact s3://bucket/flights
     headrace compact s3://bucket/flights --shard-bytes 256MiB --compression zstd
     """
-    options = CompactOptions(
-        shard_bytes=shard_bytes,
-        block_bytes=block_bytes,
-        compression=cast("Compression", compression),
-        compression_level=compression_level,
-    )
-    store = open_store(url)
-    try:
-        with compact_progress() as progress:
-            report = compact(store, options=options, threads=threads, progress=progress)
-    finally:
-        store.close()
+    with closing(open_store(url)) as store, compact_progress() as progress:
+        report = compact(store, options=options, threads=threads, progress=progress)
     click.echo(json.dumps({"url": url, **asdict(report)}) if as_json else _text(url, report))
 
 

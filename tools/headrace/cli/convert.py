@@ -10,9 +10,8 @@ from typing import TYPE_CHECKING, Any, Literal, cast
 import click
 
 from headrace.cli.inputs.formats import FORMATS, detect_format
-from headrace.cli.options.objects import ObjectCommand, setting_options
+from headrace.cli.options.objects import ObjectCommand, object_options, setting_options
 from headrace.cli.options.pairs import PAIR, parse_columns, parse_hashes, parse_shapes, parse_splits
-from headrace.cli.options.shared import missing_as_null_option
 from headrace.cli.options.types import FOLDER_URL
 from headrace.cli.show.texts import counted, size
 from headrace.errors import BadArgumentError
@@ -21,12 +20,10 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from headrace.converter import FilesLeftOut, SourceFormat
-    from headrace.converter.text import LeftOut
+    from headrace.converter.text import LeftOut, TextOptions
     from headrace.converter.text.options import TextKind
-    from headrace.storage import Manifest
+    from headrace.storage import Manifest, SourceOptions
     from headrace.storage.mds import Index
-
-    _Report = Callable[[LeftOut | FilesLeftOut], None]
 
 _ONLY_SPARK = {"orc"}
 _TEXT = {"csv", "json", "text"}
@@ -34,6 +31,11 @@ _ALSO_SPARK = {"images", "parquet", *_TEXT}
 _COMPRESSION = click.Choice(["lz4", "zstd", "none", "br", "bz2", "gz", "snappy"])
 _MAX_FILES = 20  # names in a message
 _MAX_COLUMNS = 20  # lines before the summary
+
+
+def character(text: str) -> str:
+    r"""Return a character of a command line, where a tab may be written as ``\t``."""
+    return "\t" if text == r"\t" else text
 
 
 @click.command(name="convert", cls=ObjectCommand)
@@ -77,7 +79,6 @@ _MAX_COLUMNS = 20  # lines before the summary
     "--split-seed",
     type=int,
     default=0,
-    show_default=True,
     help="Seed of --split.",
 )
 @click.option(
@@ -92,57 +93,21 @@ _MAX_COLUMNS = 20  # lines before the summary
     show_default="the system's temporary folder",
     help="Folder for the temporary data of --shuffle-seed.",
 )
-@click.option(
-    "--null-value",
-    "null_values",
-    multiple=True,
-    help="Unquoted CSV value that means null, such as NA, in addition to empty fields; can "
-    "be given several times.",
-)
-@click.option(
-    "--encoding",
-    default="utf-8",
-    show_default=True,
-    help="Encoding of CSV, JSON and text, such as latin-1 or utf-16.",
-)
-@click.option(
-    "--delimiter",
-    show_default="a comma, or a tab in .tsv files",
-    help=r"Separator of CSV fields, such as ';' or '\t'.",
-)
-@click.option(
-    "--no-header",
-    is_flag=True,
-    help="CSV files have no header line; name the columns column0, column1, ….",
-)
-@click.option(
-    "--on-error",
-    type=click.Choice(["refuse", "skip"]),
-    default="refuse",
-    show_default=True,
-    help="What to do with unreadable records of CSV, JSON and text, and with damaged images: fail "
-    "and name them, or leave them out and list them.",
-)
+@object_options("headrace.converter.text:TextOptions", "text", types={"delimiter": character})
 @click.option(
     "--label",
     type=click.Choice(["first", "last", "none"]),
     help="Which of several nested folders names the class of an image: the first below SRC or its "
     "split, the last, or none.",
 )
-@click.option(
-    "--table-version",
-    type=click.IntRange(min=0),
-    show_default="the newest",
-    help="Version of a Delta table.",
+@object_options(
+    "headrace.storage:SourceOptions", "source_options", leave=("source", "mixed_arrays", "index_of")
 )
-@click.option("--allow-pickle", is_flag=True, help="Keep pickled columns of MDS as bytes.")
-@missing_as_null_option
 @click.option(
     "--write",
     "format_",
     type=click.Choice(["arrow", "mds"]),
     default="arrow",
-    show_default=True,
     help="Output format: headrace's shards, or those of MosaicML Streaming.",
 )
 @setting_options(
@@ -159,7 +124,6 @@ _MAX_COLUMNS = 20  # lines before the summary
     "--mode",
     type=click.Choice(["error", "overwrite", "append"]),
     default="error",
-    show_default=True,
     help="What to do if DST already holds a dataset.",
 )
 @click.option(
@@ -185,15 +149,9 @@ def command(
     split_seed: int,
     shuffle_seed: int | None,
     spill_folder: str | None,
-    null_values: tuple[str, ...],
-    encoding: str,
-    delimiter: str | None,
-    no_header: bool,
-    on_error: Literal["refuse", "skip"],
+    text: TextOptions,
     label: Literal["first", "last", "none"] | None,
-    table_version: int | None,
-    allow_pickle: bool,
-    missing_as_null: bool,
+    source_options: SourceOptions,
     format_: Literal["arrow", "mds"],
     hashes: str | None,
     mode: Literal["error", "overwrite", "append"],
@@ -216,11 +174,22 @@ def command(
     Exit codes: 0 success; 1 failure, and no dataset was written or changed; 2 wrong command line
     or input; 130 interrupted.
     """
-    from headrace.converter import WriteOptions  # noqa: PLC0415 - needs the [converter] extra
+    from headrace.converter import ImageOptions, WriteOptions  # noqa: PLC0415 - needs the [converter] extra
 
     found = file_format or detect_format(source)
-    target = _Target(
+    left_out: list[LeftOut | FilesLeftOut] = []
+
+    def report(found: LeftOut | FilesLeftOut) -> None:
+        # Now, because the conversion may fail on account of what it leaves out.
+        left_out.append(found)
+        _print_left_out(found)
+
+    job = _Job(
+        source=source,
         url=url,
+        file_format=found,
+        text=text,
+        report=report,
         settings={
             "columns": parse_columns(columns),
             "splits": parse_splits(splits, split_by),
@@ -235,34 +204,16 @@ def command(
             ),
             "mode": mode,
         },
-    )
-    source_options = _Source(
-        url=source,
-        file_format=found,
-        master=spark or "local[*]",
-        verbose=bool(ctx.obj),
-        text={
-            "encoding": encoding,
-            "delimiter": "\t" if delimiter == r"\t" else delimiter,
-            "header": not no_header,
-            "null_values": null_values,
-            "on_error": on_error,
+        reading={
+            "source_options": source_options,
+            "images": ImageOptions(label=label, on_error=text.on_error),
+            "spill_folder": spill_folder,
         },
-        images={"label": label, "on_error": on_error},
-        table_version=table_version,
-        allow_pickle=allow_pickle,
-        missing_as_null=missing_as_null,
-        spill_folder=spill_folder,
     )
-    left_out: list[LeftOut | FilesLeftOut] = []
-
-    def report(found: LeftOut | FilesLeftOut) -> None:
-        # Now, because the conversion may fail on account of what it leaves out.
-        left_out.append(found)
-        _print_left_out(found)
-
-    write = _with_spark if _needs_spark(found, master=spark) else _without_spark
-    written = write(source_options, target, report)
+    if _needs_spark(found, master=spark):
+        written = _with_spark(job, spark or "local[*]", verbose=bool(ctx.obj))
+    else:
+        written = _without_spark(job)
     _print_result(url, written, left_out, as_json=as_json)
 
 
@@ -291,28 +242,27 @@ def _print_result(
             )
 
 
-@dataclass(frozen=True, slots=True)
-class _Target:
-    """Where and how to write: the options that `write_shards` and `convert_files` share."""
-
-    url: str
-    settings: Mapping[str, Any]
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Source:
-    """What to read, and how."""
+class _Job:
+    """What to convert, and how.
 
+    Attributes:
+        source: The place of the files.
+        url: The place of the dataset.
+        file_format: The format of the files.
+        text: How to read CSV, JSON and text.
+        report: Called with what is left out.
+        settings: The arguments that `write_shards` and `convert_files` share.
+        reading: The arguments of `convert_files` alone.
+    """
+
+    source: str
     url: str
     file_format: str
-    master: str
-    verbose: bool
-    text: Mapping[str, Any]
-    images: Mapping[str, Any]
-    table_version: int | None
-    allow_pickle: bool
-    missing_as_null: bool
-    spill_folder: str | None
+    text: TextOptions
+    report: Callable[[LeftOut | FilesLeftOut], None]
+    settings: Mapping[str, Any]
+    reading: Mapping[str, Any]
 
 
 def _needs_spark(file_format: str, *, master: str | None) -> bool:
@@ -327,61 +277,51 @@ def _needs_spark(file_format: str, *, master: str | None) -> bool:
     return master is not None
 
 
-def _with_spark(source: _Source, target: _Target, report: _Report) -> dict[str, Manifest | Index]:
-    from headrace.cli.inputs.spark import read_frame, start_spark, text_rows  # noqa: PLC0415
+def _with_spark(job: _Job, master: str, *, verbose: bool) -> dict[str, Manifest | Index]:
+    from headrace.cli.inputs.spark import read_frame, start_spark  # noqa: PLC0415
+
+    spark = start_spark(master, verbose=verbose)
     from headrace.cli.show.progress import conversion_progress  # noqa: PLC0415
-
-    spark = start_spark(source.master, verbose=source.verbose)
     from headrace.converter import write_shards  # noqa: PLC0415 - needs the [converter] extra
+    from headrace.converter.spark.text_rows import rows_on_spark  # noqa: PLC0415 - as above
 
-    settings = target.settings
+    settings = job.settings
     try:
-        if source.file_format == "images":
-            return _without_spark(source, target, report, spark)
+        if job.file_format == "images":
+            return _without_spark(job, spark)
         with conversion_progress() as progress:
-            if source.file_format in _TEXT:
-                kind = cast("TextKind", source.file_format)
-                frame, settings, found = text_rows(
-                    spark, source.url, kind, source.text, settings, progress=progress
+            if job.file_format in _TEXT:
+                # Spark's own readers split fields at quoted line ends, do not distinguish empty
+                # fields from "", and infer types that lose digits.
+                kind = cast("TextKind", job.file_format)
+                frame, settings, found = rows_on_spark(
+                    spark, job.source, kind, how=job.text, settings=settings, progress=progress
                 )
-                report(found)
+                job.report(found)
             else:
-                frame = read_frame(spark, source.url, file_format=source.file_format)
-            written: Any = write_shards(frame, target.url, progress=progress, **settings)
+                frame = read_frame(spark, job.source, file_format=job.file_format)
+            written: Any = write_shards(frame, job.url, progress=progress, **settings)
     finally:
         spark.stop()
     return written if isinstance(written, dict) else {"": written}
 
 
-def _without_spark(
-    source: _Source,
-    target: _Target,
-    report: _Report,
-    spark: SparkSession | None = None,
-) -> dict[str, Manifest | Index]:
+def _without_spark(job: _Job, spark: SparkSession | None = None) -> dict[str, Manifest | Index]:
     from headrace.cli.show.progress import conversion_progress  # noqa: PLC0415
-    from headrace.converter import ImageOptions, convert_files  # noqa: PLC0415 - needs the [converter] extra
-    from headrace.converter.text import TextOptions  # noqa: PLC0415 - as above
-    from headrace.storage import SourceOptions  # noqa: PLC0415
+    from headrace.converter import convert_files  # noqa: PLC0415 - needs the [converter] extra
 
     with conversion_progress() as progress:
         return convert_files(
-            source.url,
-            target.url,
-            source_format=cast("SourceFormat", source.file_format),
-            source_options=SourceOptions(
-                allow_pickle=source.allow_pickle,
-                missing_as_null=source.missing_as_null,
-                table_version=source.table_version,
-            ),
-            text=TextOptions(**source.text),
-            images=ImageOptions(**source.images),
+            job.source,
+            job.url,
+            source_format=cast("SourceFormat", job.file_format),
+            text=job.text,
             spark=spark,
-            spill_folder=source.spill_folder,
-            left_out=report,
+            left_out=job.report,
             notice=lambda sentence: click.echo(sentence, err=True),
             progress=progress,
-            **target.settings,
+            **job.reading,
+            **job.settings,
         )
 
 

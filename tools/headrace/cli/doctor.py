@@ -40,7 +40,6 @@ if TYPE_CHECKING:
     "--ranks",
     type=click.IntRange(min=1),
     default=1,
-    show_default=True,
     help="With --store or --images: number of ranks of the job, each of which needs --need.",
 )
 @click.option(
@@ -55,21 +54,18 @@ if TYPE_CHECKING:
     "--run-bytes",
     type=SIZE,
     default="2MiB",
-    show_default=True,
     help="With --store: bytes of neighbouring samples to read together.",
 )
 @click.option(
     "--shuffle-bytes",
     type=SIZE,
     default="2GiB",
-    show_default=True,
     help="With --store: bytes of samples to shuffle together.",
 )
 @click.option(
     "--get-price",
     type=NOT_NEGATIVE,
     default=0.4,
-    show_default=True,
     help="With --store: price of a million reads.",
 )
 @missing_as_null_option
@@ -78,7 +74,6 @@ if TYPE_CHECKING:
     "--seconds",
     type=NumberType(min=0.1),
     default=5.0,
-    show_default=True,
     help="Duration of a pass; with --store, a fifth of it per number of simultaneous reads.",
 )
 @access_options

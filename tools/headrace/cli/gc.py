@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import time
+from contextlib import closing
 
 import click
 
@@ -19,14 +20,12 @@ from headrace.storage import GarbagePlan, collect_garbage, open_store, plan_gc
     "--keep",
     type=click.IntRange(min=1),
     default=1,
-    show_default=True,
     help="Number of the newest versions to keep.",
 )
 @click.option(
     "--older-than",
     type=DURATION,
     default="24h",
-    show_default=True,
     help="Minimum age of unused files, and minimum time since a version was replaced.",
 )
 @click.option("--dry-run", is_flag=True, help="List what would be removed, without removing it.")
@@ -45,15 +44,12 @@ def command(*, url: str, keep: int, older_than: float, dry_run: bool, as_json: b
     headrace gc s3://bucket/flights --dry-run
     headrace gc s3://bucket/flights --keep 3 --older-than 7d
     """
-    store = open_store(url)
-    try:
+    with closing(open_store(url)) as store:
         plan = plan_gc(store, keep=keep, older_than_s=older_than, now_s=time.time())
         if not dry_run:
             total = len(plan.files) + len(plan.unfinished)
             with count_progress("removing", total=total, unit="files") as progress:
                 collect_garbage(store, plan, progress=progress)
-    finally:
-        store.close()
     if as_json:
         _print_json(plan, dry_run=dry_run)
     else:

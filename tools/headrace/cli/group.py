@@ -77,7 +77,10 @@ class _LazyGroup(click.Group):
             raise click.UsageError(f"{error.message} Did you mean {names}?", ctx) from error
 
 
-@click.group(cls=_LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
+_CONTEXT = {"help_option_names": ["-h", "--help"], "show_default": True}
+
+
+@click.group(cls=_LazyGroup, context_settings=_CONTEXT)
 @click.version_option(version("headrace"), prog_name="headrace")
 @click.option("--debug", is_flag=True, help="Show the traceback of an error.")
 @click.pass_context

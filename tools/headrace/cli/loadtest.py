@@ -50,21 +50,17 @@ from headrace.loadtest import (
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
     help="JSON file that describes a mixture of datasets, instead of DATASET.",
 )
-@click.option(
-    "--ranks", type=click.IntRange(min=1), default=8, show_default=True, help="Ranks per job."
-)
+@click.option("--ranks", type=click.IntRange(min=1), default=8, help="Ranks per job.")
 @click.option(
     "--jobs",
     type=click.IntRange(min=1),
     default=1,
-    show_default=True,
     help="Number of simultaneous jobs, each with its own seed.",
 )
 @click.option(
     "--batch-size",
     type=click.IntRange(min=1),
     default=256,
-    show_default=True,
     help="Samples per batch of each rank.",
 )
 @global_batch_size_option
@@ -75,7 +71,7 @@ from headrace.loadtest import (
     "--step-ms",
     type=NOT_NEGATIVE,
     default=0.0,
-    help="Milliseconds per training step; 0, the default, reads as fast as possible.",
+    help="Milliseconds per training step; 0 reads as fast as possible.",
 )
 @order_options(leave=("buckets",))
 @end_option
@@ -85,7 +81,6 @@ from headrace.loadtest import (
     "--transport",
     metavar="NAME",
     default="grpc",
-    show_default=True,
     help="How batches arrive: grpc; ring, which is shared memory, for a server's unix socket; or "
     "auto for the best that is to be had.",
 )
@@ -108,7 +103,6 @@ from headrace.loadtest import (
     "--tokens",
     type=click.IntRange(min=0),
     default=8,
-    show_default=True,
     help="Number of tokens to resume with a second reader.",
 )
 @click.option(
@@ -129,7 +123,6 @@ from headrace.loadtest import (
     "--every",
     type=NOT_NEGATIVE,
     default=5.0,
-    show_default=True,
     help="Minimum seconds between two faults. A fault also waits until batches arrive again.",
 )
 @click.option(
@@ -166,7 +159,6 @@ from headrace.loadtest import (
     "--give-up-s",
     type=NOT_NEGATIVE,
     default=60.0,
-    show_default=True,
     help="Seconds without a server after which a rank gives up.",
 )
 @click.option(

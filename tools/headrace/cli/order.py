@@ -58,21 +58,18 @@ _Ids = list[int] | list[str]
     "--batching",
     type=click.Choice(["random", "stratified", "per_dataset"]),
     default="random",
-    show_default=True,
     help="How batches of a mixture are composed.",
 )
 @click.option(
     "--epoch",
     type=click.IntRange(min=0),
     default=0,
-    show_default=True,
     help="First epoch of the run; --find searches this epoch.",
 )
 @click.option(
     "--step",
     type=click.IntRange(min=0),
     default=0,
-    show_default=True,
     help="First step to show, counted from the beginning of the run across its epochs, as in "
     "`headrace read`.",
 )
@@ -80,7 +77,6 @@ _Ids = list[int] | list[str]
     "--batches",
     type=click.IntRange(min=1),
     default=1,
-    show_default=True,
     help="Number of batches to show.",
 )
 @click.option(

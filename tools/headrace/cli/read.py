@@ -52,14 +52,11 @@ from headrace.order import EndMode, OrderSpec, decode_token
 @order_options(leave=())
 @click.option("--columns", help="Columns to send, separated by commas.")
 @where_option
-@click.option(
-    "--epoch", type=click.IntRange(min=0), default=0, show_default=True, help="First epoch to read."
-)
+@click.option("--epoch", type=click.IntRange(min=0), default=0, help="First epoch to read.")
 @click.option(
     "--epochs",
     type=click.IntRange(min=1),
     default=1,
-    show_default=True,
     help="Number of epochs to read.",
 )
 @click.option(
@@ -76,7 +73,6 @@ from headrace.order import EndMode, OrderSpec, decode_token
     "--connect-s",
     type=NOT_NEGATIVE,
     default=10.0,
-    show_default=True,
     help="Seconds to wait for the server.",
 )
 @access_options

@@ -52,14 +52,12 @@ _MAX_POINTS = 20_000
     "--lanes",
     type=click.IntRange(min=1, max=64),
     default=1,
-    show_default=True,
     help="Number of parts of the data that are shuffled separately.",
 )
 @click.option(
     "--batch-size",
     type=click.IntRange(min=1),
     default=256,
-    show_default=True,
     help="Samples per batch over all ranks.",
 )
 @seed_option
@@ -69,14 +67,12 @@ _MAX_POINTS = 20_000
     "max_bytes",
     type=SIZE,
     default="1GiB",
-    show_default=True,
     help="Maximum number of stored bytes to read for --label, in evenly spaced blocks.",
 )
 @click.option(
     "--get-price",
     type=NOT_NEGATIVE,
     default=0.4,
-    show_default=True,
     help="Price of a million reads.",
 )
 @click.option(

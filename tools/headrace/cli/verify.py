@@ -37,7 +37,6 @@ from headrace.storage import (
     "--threads",
     type=click.IntRange(min=1),
     default=16,
-    show_default=True,
     help="Blocks to read at the same time.",
 )
 @click.option(
@@ -131,9 +130,10 @@ def _verify(url: str, dataset: OpenDataset, *, threads: int, as_json: bool) -> i
             found.odd_shards += 1
             advice = "restore it, or convert the data again"
             show(check, f"shard {check.shard}: {check.problem}; {advice}")
-    for damage in _packing_faults(url, dataset):
-        found.packing_faults += 1
-        show(damage, damage.message)
+    with closing(open_store(split_source(url)[0])) as store:
+        for damage in verify_packing(store, dataset):
+            found.packing_faults += 1
+            show(damage, damage.message)
     found.uneven_shards = _uneven_count(dataset)
     if as_json:
         click.echo(json.dumps(asdict(found)))
@@ -167,12 +167,6 @@ def _summary(found: _Findings, total: int) -> Iterator[str]:
         )
 
 
-def _packing_faults(url: str, dataset: OpenDataset) -> Iterator[PackingFault]:
-
-    with closing(open_store(split_source(url)[0])) as store:
-        yield from verify_packing(store, dataset)
-
-
 def _uneven_count(dataset: OpenDataset) -> int:
     stretches = dataset.stretches()
     return int(((stretches.block_samples == 0) & (stretches.sample_counts > 0)).sum())
@@ -180,23 +174,13 @@ def _uneven_count(dataset: OpenDataset) -> int:
 
 def _repair(url: str, patterns: tuple[str, ...], *, as_json: bool) -> int:
 
-    store = open_store(url)
-    try:
-        # The number of shards is unknown before the remaining files have been listed.
-        with shard_progress("repairing") as progress:
-            report = repair_manifest(store, patterns=patterns, progress=progress)
-    finally:
-        store.close()
+    # The number of shards is unknown before the remaining files have been listed.
+    with closing(open_store(url)) as store, shard_progress("repairing") as progress:
+        report = repair_manifest(store, patterns=patterns, progress=progress)
     for lost in report.lost:
         click.echo(json.dumps(asdict(lost)) if as_json else f"lost: {lost.message}")
-    facts = {
-        "fingerprint": report.fingerprint,
-        "fingerprint_before": report.fingerprint_before,
-        "sample_count": report.sample_count,
-        "shard_count": report.shard_count,
-        "samples_lost": report.samples_lost,
-        "written": report.written,
-    }
+    facts = {**asdict(report), "samples_lost": report.samples_lost}
+    del facts["lost"]
     click.echo(json.dumps(facts) if as_json else _repair_text(url, report))
     return 1 if report.lost else 0
 

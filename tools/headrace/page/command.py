@@ -18,12 +18,12 @@ from headrace.server.access.callers import Access
 @click.option(
     "--listen",
     default="127.0.0.1:8080",
-    show_default=True,
     help="HOST:PORT to listen on; port 0 picks a free one.",
 )
 @click.option(
     "--page-hosts",
     default="",
+    show_default="none",
     help="Host names of the page besides localhost, separated by commas.",
 )
 @click.option(

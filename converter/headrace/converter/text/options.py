@@ -15,18 +15,20 @@ TextKind = Literal["csv", "json", "text"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TextOptions:
-    """How to read CSV, JSON and lines of text; nothing is guessed from the content.
+    r"""How to read CSV, JSON and lines of text; nothing is guessed from the content.
 
     Attributes:
-        encoding: The encoding of all files, by its Python name; a UTF-8 byte-order mark is left
-            out.
-        delimiter: The ASCII character between fields; `None` is a comma, or a tab in files whose
-            names end with ``.tsv`` or ``.tab``.
+        encoding: The encoding of CSV, JSON and text by its Python name, such as ``latin-1`` or
+            ``utf-16``; a UTF-8 byte-order mark is left out.
+        delimiter: The ASCII character between CSV fields, such as ``;`` or ``\t``. `None` is a
+            comma, or a tab in files whose names end with ``.tsv`` or ``.tab``.
         header: Whether the first record of each CSV file names the columns; otherwise they are
             ``column0``, ``column1``, ….
-        null_values: Values that mean null in CSV if they are not quoted, besides empty fields.
-        on_error: ``refuse`` names records that cannot be read, and writes nothing. ``skip`` leaves
-            them out, and counts and lists them.
+        null_values: A value that means null in CSV if it is not quoted, such as ``NA``, besides
+            empty fields.
+        on_error: What to do with records of CSV, JSON and text that cannot be read, and with
+            damaged images: ``refuse`` names them and writes nothing; ``skip`` leaves them out, and
+            counts and lists them.
     """
 
     encoding: str = "utf-8"

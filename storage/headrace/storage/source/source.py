@@ -168,11 +168,11 @@ class SourceOptions:
 
     Attributes:
         source: The name of the source, for a URL with several; `None` detects it.
-        allow_pickle: Serve columns of pickles, as bytes; they are never unpickled here. Off by
+        allow_pickle: Read columns of pickles, as bytes; they are never unpickled here. Off by
             default, because unpickling such a column can run arbitrary code of its writer.
         mixed_arrays: Assume that MDS arrays that store their own type or shape may have any. If
             this is off, samples from across the dataset are read to find out.
-        missing_as_null: Serve a column that some Parquet files of a folder lack, as null for their
+        missing_as_null: Read a column that some Parquet files of a folder lack, as null for their
             samples. Off by default, because a column may also be missing by mistake.
         table_version: The version of a table with its own versions (Delta); `None` means the
             current one.

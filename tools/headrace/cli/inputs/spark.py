@@ -5,10 +5,10 @@ from __future__ import annotations
 import os
 import re
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
@@ -16,10 +16,6 @@ from headrace.errors import BadArgumentError
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
-
-    from headrace.converter import Progress
-    from headrace.converter.text import LeftOut
-    from headrace.converter.text.options import TextKind
 
 
 def start_spark(master: str, *, verbose: bool) -> SparkSession:
@@ -70,38 +66,6 @@ def _silent_stderr() -> Iterator[None]:
         os.dup2(stderr, 2)
         os.close(stderr)
         os.close(devnull)
-
-
-def text_rows(
-    spark: SparkSession,
-    source: str,
-    kind: TextKind,
-    text: Mapping[str, Any],
-    settings: Mapping[str, Any],
-    *,
-    progress: Callable[[Progress], None],
-) -> tuple[DataFrame, dict[str, Any], LeftOut]:
-    """Make a DataFrame of CSV, JSON or text files, with the same rows as without Spark.
-
-    Spark's own readers differ: they split fields at quoted line ends, do not distinguish empty
-    fields from ``""``, and infer types that lose digits.
-
-    Args:
-        spark: The session.
-        source: The URL of the files, which all workers must be able to read.
-        kind: Their kind.
-        text: Fields of `headrace.converter.text.TextOptions`.
-        settings: The settings for `write_shards`.
-        progress: Called a few times per second.
-
-    Returns:
-        The arguments for `write_shards`, and what is left out.
-    """
-    from headrace.converter.spark.text_rows import rows_on_spark  # noqa: PLC0415 - as above
-    from headrace.converter.text import TextOptions  # noqa: PLC0415 - needs the [converter] extra
-
-    how = TextOptions(**text)
-    return rows_on_spark(spark, source, kind, how=how, settings=settings, progress=progress)
 
 
 def read_frame(spark: SparkSession, source: str, *, file_format: str) -> DataFrame:

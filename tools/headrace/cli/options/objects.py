@@ -89,6 +89,7 @@ class _Fields:
             [f"--{name}/--no-{name}" if hint is bool else f"--{name}", field.name],
             type=self._types.get(field.name, bool if hint is bool else _type(field.name, hint)),
             default=default if self._is_set and has_default else None,
+            show_default=False,  # in its own words, above
             help=text + shown,
         )
 
@@ -109,7 +110,11 @@ def object_options(
         types: Types of values that click should check, by field, where the annotation is too wide.
     """
     group = _Fields(place, leave=leave, types=types or {}, is_set=True)
-    return _with(group, lambda given: {into: group.kind(**given)})
+
+    def made(given: dict[str, Any]) -> dict[str, Any]:
+        return {into: group.kind(**{name: x for name, x in given.items() if x is not None})}
+
+    return _with(group, made)
 
 
 def setting_options(

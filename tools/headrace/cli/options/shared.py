@@ -15,6 +15,7 @@ _Decorator = Callable[[Any], Any]
 where_option: _Decorator = click.option(
     "--where",
     default="",
+    show_default=False,
     metavar="EXPR",
     help="Only the samples for which this is true, such as \"label < 10 and lang = 'en'\".",
 )
@@ -31,7 +32,6 @@ batch_size_option: _Decorator = click.option(
     "--batch-size",
     type=click.IntRange(min=1),
     default=256,
-    show_default=True,
     help="Samples per batch of each rank.",
 )
 global_batch_size_option: _Decorator = click.option(
@@ -43,35 +43,31 @@ end_option: _Decorator = click.option(
     "--end",
     type=click.Choice(["drop_last", "uneven", "pad"]),
     default="drop_last",
-    show_default=True,
     help="What to do with an incomplete last batch.",
 )
 seed_option: _Decorator = click.option(
-    "--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Seed of the order."
+    "--seed", type=click.IntRange(min=0), default=0, help="Seed of the order."
 )
 timeout_option: _Decorator = click.option(
     "--timeout-s",
     type=NumberType(min=0.1),
     default=5.0,
-    show_default=True,
     help="Seconds to wait for the answer.",
 )
 
 rank_option: _Decorator = click.option(
-    "--rank", type=click.IntRange(min=0), default=0, show_default=True, help="Rank to read."
+    "--rank", type=click.IntRange(min=0), default=0, help="Rank to read."
 )
 world_size_option: _Decorator = click.option(
     "--world-size",
     type=click.IntRange(min=1),
     default=1,
-    show_default=True,
     help="Number of ranks.",
 )
 
 ramp_option = click.option(
     "--ramp/--no-ramp",
     default=True,
-    show_default=True,
     help="Start epoch 0 with small steps, so that its first batch comes early.",
 )
 
@@ -93,7 +89,6 @@ def order_options(*, leave: tuple[str, ...]) -> _Decorator:
     shuffle = click.option(
         "--shuffle/--no-shuffle",
         default=True,
-        show_default=True,
         help="Shuffle, or read in storage order.",
     )
     # Sample ids have names of their own in commands, and the unit is the global batch.
