@@ -34,7 +34,7 @@ from support.page_world import World, flights, parsed, torch_parts, world
 from support.pages import Block, Command, blocks, commands, pages
 from support.private import end_servers
 from support.s3 import S3
-from support.served import read
+from support.served import epoch_request, read
 from support.tokenizer_files import bpe_file, random_texts
 
 if TYPE_CHECKING:
@@ -517,13 +517,8 @@ def _decoder(here: World, block: Block) -> None:
     assert ([0, 2, 2, 5], [True, False, True]) == tuple(part.tolist() for part in found["a"][1:])
     assert [[1, 2], [3, 4], [5, 6]] == found["b"][0].tolist()
 
-    request = pb.ReadBatchesRequest(
-        dataset="flights",
-        order=pb.OrderSpec(shuffle=False),
-        global_batch_size=64,
-        world_size=1,
-        epoch_start=pb.EpochStart(),
-        epoch_count=1,
+    request = epoch_request(
+        dataset="flights", order=pb.OrderSpec(shuffle=False), global_batch_size=64
     )
     with grpc.insecure_channel(here.names["server"]) as channel:
         seen = read(channel, request)

@@ -79,6 +79,12 @@ def stub_of(channel: grpc.Channel) -> pb_grpc.ShardServiceStub:
     return pb_grpc.ShardServiceStub(channel)
 
 
+def epoch_request(**fields: Any) -> pb.ReadBatchesRequest:
+    """Ask for one epoch as the only rank, from its start or from a token, unless fields differ."""
+    start = {} if "resume_token" in fields else {"epoch_start": pb.EpochStart()}
+    return pb.ReadBatchesRequest(**{"world_size": 1, "epoch_count": 1, **start, **fields})
+
+
 def messages_of(
     channel: grpc.Channel, request: pb.ReadBatchesRequest
 ) -> Iterator[pb.ReadBatchesResponse]:

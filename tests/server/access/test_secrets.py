@@ -11,11 +11,10 @@ from urllib.request import urlopen
 import grpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
-from headrace.v1 import shard_service_pb2 as pb
 from support.command import run, serving
 from support.datasets import small_table, write_dataset
 from support.s3 import S3
-from support.served import TIMEOUT_S, messages_of, read_until_failure, stub_of
+from support.served import TIMEOUT_S, epoch_request, messages_of, read_until_failure, stub_of
 from support.waiting import until
 
 _BEARER, _WRONG = "bearer-of-the-test-0123456789", "wrong-bearer-0123456789"
@@ -53,9 +52,7 @@ def _config(s3: S3, folder: Path, *, bad: bool) -> str:
 def _said_to_callers(address: str) -> str:
     """Read well, with a wrong token, and with none; return all that is said."""
     said = []
-    request = pb.ReadBatchesRequest(
-        dataset="d", global_batch_size=5, world_size=1, epoch_start=pb.EpochStart(), epoch_count=1
-    )
+    request = epoch_request(dataset="d", global_batch_size=5)
     with grpc.insecure_channel(address) as channel:
         call = stub_of(channel).ReadBatches
         for token in (_BEARER, _WRONG):

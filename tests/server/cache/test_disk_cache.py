@@ -23,23 +23,15 @@ from headrace.server.cache.disk.disk_cache import DiskCache
 from headrace.server.datasets.served_dataset import ServedDataset
 from headrace.server.telemetry.metrics import Metrics
 from headrace.storage import open_dataset
-from headrace.v1 import shard_service_pb2 as pb
 from support.datasets import small_table, write_dataset
 from support.no_descriptors import no_descriptors
 from support.no_threads import no_threads
 from support.running import RICH_SAMPLES, Running, running
-from support.served import read
+from support.served import epoch_request, read
 
 _NAME = "0123456789abcdef" * 2
 _PAGE = 4096
-_EPOCH = pb.ReadBatchesRequest(
-    dataset="rich",
-    global_batch_size=100,
-    world_size=1,
-    epoch_start=pb.EpochStart(),
-    epoch_count=1,
-    with_ids=True,
-)
+_EPOCH = epoch_request(dataset="rich", global_batch_size=100, with_ids=True)
 
 
 @contextmanager

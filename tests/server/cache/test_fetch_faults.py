@@ -22,15 +22,19 @@ from headrace.storage import Dataset, OpenDataset, open_dataset
 from headrace.v1 import shard_service_pb2 as pb
 from server.conftest import StartServer
 from support.running import RICH_SAMPLES
-from support.served import failure_of, messages_of, read, read_until_failure, transcript
+from support.served import (
+    epoch_request,
+    failure_of,
+    messages_of,
+    read,
+    read_until_failure,
+    transcript,
+)
 
-_REQUEST = pb.ReadBatchesRequest(
+_REQUEST = epoch_request(
     dataset="rich",
     order=pb.OrderSpec(seed=5),
     global_batch_size=100,
-    world_size=1,
-    epoch_start=pb.EpochStart(),
-    epoch_count=1,
     with_ids=True,
     columns=["number", "text"],
 )

@@ -24,6 +24,7 @@ from support.s3 import S3
 from support.served import (
     Transcript,
     detail,
+    epoch_request,
     failure_of,
     messages_of,
     read,
@@ -32,13 +33,10 @@ from support.served import (
 )
 from support.store_proxy import Fault, StoreProxy, store_proxied
 
-_REQUEST = pb.ReadBatchesRequest(
+_REQUEST = epoch_request(
     dataset="rich",
     order=pb.OrderSpec(seed=5, shuffle_samples=250),
     global_batch_size=100,
-    world_size=1,
-    epoch_start=pb.EpochStart(),
-    epoch_count=1,
     with_ids=True,
     columns=["number", "text"],
 )

@@ -18,20 +18,17 @@ from support.datasets import write_dataset
 from support.no_threads import no_threads
 from support.running import RICH_SAMPLES, running
 from support.s3 import S3
-from support.served import read
+from support.served import epoch_request, read
 
 
 def test_a_dataset_in_s3_is_served_whole(s3: S3, rich: pa.Table) -> None:
     """From a cold cache smaller than the dataset every sample comes once, with its values."""
     url = s3.url("rich")
     write_dataset(url, rich, shard_samples=(600, 400), block_bytes=16_384)
-    request = pb.ReadBatchesRequest(
+    request = epoch_request(
         dataset="rich",
         order=pb.OrderSpec(seed=8, shuffle_samples=250),
         global_batch_size=100,
-        world_size=1,
-        epoch_start=pb.EpochStart(),
-        epoch_count=1,
         with_ids=True,
         columns=["number", "text"],
     )

@@ -31,7 +31,7 @@ from headrace.v1 import ring_pb2
 from headrace.v1 import shard_service_pb2 as pb
 from support.datasets import small_table, write_dataset
 from support.s3 import S3
-from support.served import TIMEOUT_S, failure_of, stub_of
+from support.served import TIMEOUT_S, epoch_request, failure_of, stub_of
 from support.store_proxy import Fault, store_proxied
 
 _FOLDER = "telling folder"
@@ -48,14 +48,7 @@ class _Answers:
 
 
 def _requests(fingerprint: str) -> Iterator[tuple[str, object]]:
-    read = pb.ReadBatchesRequest(
-        dataset="d",
-        fingerprint=fingerprint,
-        global_batch_size=4,
-        world_size=1,
-        epoch_start=pb.EpochStart(),
-        epoch_count=1,
-    )
+    read = epoch_request(dataset="d", fingerprint=fingerprint, global_batch_size=4)
     batch = pb.GetBatchRequest(
         dataset="d",
         fingerprint=fingerprint,

@@ -20,7 +20,7 @@ from headrace.v1 import shard_service_pb2 as pb
 from server.conftest import StartServer
 from support.datasets import write_dataset
 from support.needs import needed_cache
-from support.served import messages_of
+from support.served import epoch_request, messages_of
 
 _BLOCK_BYTES = 2048
 _RUN_BLOCKS = 2
@@ -134,15 +134,12 @@ def test_a_mixture_reads_each_run_once(batching: pb.Batching, tmp_path: Path) ->
     for name in names:
         _write(str(tmp_path / name), case.block_samples, block_count=block_count)
     order = case.order()
-    request = pb.ReadBatchesRequest(
+    request = epoch_request(
         mixture=pb.Mixture(
             datasets=[pb.MixtureDataset(name=name) for name in names], batching=batching
         ),
         order=order,
         global_batch_size=order.unit,
-        world_size=1,
-        epoch_start=pb.EpochStart(),
-        epoch_count=1,
         end=pb.END_MODE_UNEVEN,
     )
     config = ServerConfig(

@@ -13,19 +13,13 @@ from google.rpc import error_details_pb2
 from headrace.order import OrderSpec, Token, decode_token, encode_token
 from headrace.v1 import shard_service_pb2 as pb
 from support.running import RICH_SAMPLES, Running
-from support.served import TIMEOUT_S, detail, failure_of, read, stub_of
+from support.served import TIMEOUT_S, detail, epoch_request, failure_of, read, stub_of
 
 Change = Callable[[pb.ReadBatchesRequest], object]
 
 
 def _request() -> pb.ReadBatchesRequest:
-    return pb.ReadBatchesRequest(
-        dataset="rich",
-        global_batch_size=64,
-        world_size=4,
-        epoch_start=pb.EpochStart(),
-        epoch_count=1,
-    )
+    return epoch_request(dataset="rich", global_batch_size=64, world_size=4)
 
 
 def _refused(served: Running, request: pb.ReadBatchesRequest) -> grpc.RpcError:

@@ -17,7 +17,16 @@ from headrace.storage import Dataset, open_dataset
 from headrace.v1 import shard_service_pb2 as pb
 from server.conftest import StartServer
 from support.running import RICH_SAMPLES, Running
-from support.served import TIMEOUT_S, Transcript, failure_of, messages_of, read, stub_of, transcript
+from support.served import (
+    TIMEOUT_S,
+    Transcript,
+    epoch_request,
+    failure_of,
+    messages_of,
+    read,
+    stub_of,
+    transcript,
+)
 
 _ORDER = pb.OrderSpec(seed=5, shuffle_samples=300)
 _ENDS = (pb.END_MODE_DROP_LAST, pb.END_MODE_UNEVEN, pb.END_MODE_PAD)
@@ -57,15 +66,7 @@ def _explain(served: Running, request: pb.GetBatchRequest) -> pb.ExplainBatchRes
 
 
 def _epoch(served: Running, **fields: object) -> Transcript:
-    request = pb.ReadBatchesRequest(
-        dataset="rich",
-        order=_ORDER,
-        global_batch_size=64,
-        world_size=1,
-        epoch_start=pb.EpochStart(),
-        epoch_count=1,
-        with_ids=True,
-    )
+    request = epoch_request(dataset="rich", order=_ORDER, global_batch_size=64, with_ids=True)
     request.MergeFrom(pb.ReadBatchesRequest(**fields))  # type: ignore[arg-type]  # by name
     return read(served.channel, request)
 

@@ -9,9 +9,8 @@ import pyarrow as pa
 
 import headrace.errors
 from headrace.errors import HeadraceError
-from headrace.v1 import shard_service_pb2 as pb
 from support.running import Running
-from support.served import read
+from support.served import epoch_request, read
 
 _PAGE = (Path(__file__).parents[3] / "docs" / "protocol.md").read_text()
 
@@ -21,14 +20,7 @@ def test_the_example_decodes_a_batch(served: Running, rich: pa.Table) -> None:
     code = _PAGE.split("```python\n")[1].split("```")[0]
     names: dict[str, object] = {}
     exec(code, names)  # noqa: S102 - that is what is claimed
-    request = pb.ReadBatchesRequest(
-        dataset="rich",
-        global_batch_size=50,
-        world_size=1,
-        epoch_start=pb.EpochStart(),
-        epoch_count=1,
-        with_ids=True,
-    )
+    request = epoch_request(dataset="rich", global_batch_size=50, with_ids=True)
     seen = read(served.channel, request)
     batch = seen.batches[1]
 

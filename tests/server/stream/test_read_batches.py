@@ -15,7 +15,7 @@ from headrace.server import ServerConfig, start_server
 from headrace.storage import open_dataset
 from headrace.v1 import shard_service_pb2 as pb
 from support.running import RICH_SAMPLES, Running, running
-from support.served import read
+from support.served import epoch_request, read
 
 _ENDS = {
     "drop_last": pb.END_MODE_DROP_LAST,
@@ -25,13 +25,10 @@ _ENDS = {
 
 
 def _request(**fields: object) -> pb.ReadBatchesRequest:
-    request = pb.ReadBatchesRequest(
+    request = epoch_request(
         dataset="rich",
         order=pb.OrderSpec(seed=5, shuffle_samples=300),
         global_batch_size=64,
-        world_size=1,
-        epoch_start=pb.EpochStart(),
-        epoch_count=1,
         with_ids=True,
     )
     request.MergeFrom(pb.ReadBatchesRequest(**fields))  # type: ignore[arg-type]  # by name

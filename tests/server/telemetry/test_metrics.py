@@ -13,17 +13,10 @@ from prometheus_client.parser import text_string_to_metric_families
 from headrace.v1 import shard_service_pb2 as pb
 from server.conftest import StartServer
 from support.running import Running
-from support.served import TIMEOUT_S, messages_of, read, read_until_failure
+from support.served import TIMEOUT_S, epoch_request, messages_of, read, read_until_failure
 from support.waiting import until
 
-_EPOCH = pb.ReadBatchesRequest(
-    dataset="rich",
-    global_batch_size=500,
-    rank=1,
-    world_size=2,
-    epoch_start=pb.EpochStart(),
-    epoch_count=1,
-)
+_EPOCH = epoch_request(dataset="rich", global_batch_size=500, rank=1, world_size=2)
 
 
 def _families(running: Running) -> dict[str, Metric]:

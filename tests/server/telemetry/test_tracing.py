@@ -17,9 +17,8 @@ from opentelemetry.proto.collector.trace.v1 import trace_service_pb2_grpc as otl
 from opentelemetry.proto.trace.v1.trace_pb2 import Span, Status
 
 from headrace.server.telemetry.tracing import start_tracing
-from headrace.v1 import shard_service_pb2 as pb
 from server.conftest import StartServer
-from support.served import TIMEOUT_S, stub_of
+from support.served import TIMEOUT_S, epoch_request, stub_of
 
 # How long the exporter waits for an answer, by default.
 _EXPORT_S = 10.0
@@ -69,13 +68,7 @@ def test_streams_and_reads_are_spans(start: StartServer, collector: tuple[str, _
     """A stream is a child of its caller's span, with what the log says; reads are spans too."""
     endpoint, kept = collector
     running = start(otlp_endpoint=endpoint)
-    request = pb.ReadBatchesRequest(
-        dataset="rich",
-        global_batch_size=500,
-        world_size=1,
-        epoch_start=pb.EpochStart(),
-        epoch_count=1,
-    )
+    request = epoch_request(dataset="rich", global_batch_size=500)
     metadata = (("traceparent", f"00-{_TRACE}-{_PARENT}-01"),)
 
     for _ in stub_of(running.channel).ReadBatches(request, timeout=TIMEOUT_S, metadata=metadata):

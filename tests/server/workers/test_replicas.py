@@ -15,7 +15,7 @@ from headrace.server import ServerConfig, start_server
 from headrace.v1 import shard_service_pb2 as pb
 from support.datasets import write_dataset
 from support.s3 import S3
-from support.served import Transcript, read
+from support.served import Transcript, epoch_request, read
 from support.store_proxy import StoreProxy, store_proxied
 
 _REPLICAS = 8
@@ -34,14 +34,12 @@ def _stored_bytes(proxy: StoreProxy) -> int:
 
 
 def _request(rank: int) -> pb.ReadBatchesRequest:
-    return pb.ReadBatchesRequest(
+    return epoch_request(
         dataset="lanes",
         order=pb.OrderSpec(seed=4, shuffle_samples=_SAMPLES // 32, lanes=_REPLICAS),
         global_batch_size=_REPLICAS * 32,
         rank=rank,
         world_size=_REPLICAS,
-        epoch_start=pb.EpochStart(),
-        epoch_count=1,
         with_ids=True,
         columns=["number"],
     )

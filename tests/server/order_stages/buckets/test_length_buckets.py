@@ -31,6 +31,7 @@ from headrace.v1 import shard_service_pb2 as pb
 from support.datasets import write_dataset
 from support.served import (
     ReadBatch,
+    epoch_request,
     failure_of,
     messages_of,
     read,
@@ -74,22 +75,18 @@ def channel(server: Server) -> Iterator[grpc.Channel]:
 
 
 def _request(**fields: Any) -> pb.ReadBatchesRequest:
-    merged = {
-        "dataset": "d",
-        "order": pb.OrderSpec(seed=3, shuffle_samples=100),
-        "global_batch_size": _SIZE,
-        "world_size": 1,
-        "epoch_count": 1,
-        "epoch_start": pb.EpochStart(),
-        "with_ids": True,
-        "columns": ["tokens"],
-        "end": pb.END_MODE_UNEVEN,
-        "buckets": 6,
-        **fields,
-    }
-    if "resume_token" in fields:
-        del merged["epoch_start"]
-    return pb.ReadBatchesRequest(**merged)
+    return epoch_request(
+        **{
+            "dataset": "d",
+            "order": pb.OrderSpec(seed=3, shuffle_samples=100),
+            "global_batch_size": _SIZE,
+            "with_ids": True,
+            "columns": ["tokens"],
+            "end": pb.END_MODE_UNEVEN,
+            "buckets": 6,
+            **fields,
+        }
+    )
 
 
 def _ranks(channel: grpc.Channel, world: int, **fields: Any) -> list[list[ReadBatch]]:

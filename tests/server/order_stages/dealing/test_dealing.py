@@ -27,6 +27,7 @@ from support.datasets import write_dataset
 from support.served import (
     TIMEOUT_S,
     ReadBatch,
+    epoch_request,
     failure_of,
     messages_of,
     read,
@@ -62,21 +63,17 @@ def channel(lengths: list[int], tmp_path_factory: pytest.TempPathFactory) -> Ite
 
 
 def _request(**fields: Any) -> pb.ReadBatchesRequest:
-    merged = {
-        "dataset": "d",
-        "order": pb.OrderSpec(seed=3),
-        "global_batch_size": 32,
-        "world_size": 1,
-        "epoch_count": 1,
-        "epoch_start": pb.EpochStart(),
-        "with_ids": True,
-        "columns": ["tokens"],
-        "end": pb.END_MODE_UNEVEN,
-        **fields,
-    }
-    if "resume_token" in fields:
-        del merged["epoch_start"]
-    return pb.ReadBatchesRequest(**merged)
+    return epoch_request(
+        **{
+            "dataset": "d",
+            "order": pb.OrderSpec(seed=3),
+            "global_batch_size": 32,
+            "with_ids": True,
+            "columns": ["tokens"],
+            "end": pb.END_MODE_UNEVEN,
+            **fields,
+        }
+    )
 
 
 def _ranks(channel: grpc.Channel, world: int, **fields: Any) -> list[list[ReadBatch]]:

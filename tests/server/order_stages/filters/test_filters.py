@@ -32,7 +32,7 @@ from headrace.server.telemetry.metrics import Metrics
 from headrace.storage import Filter, kept_bits, make_filter, open_dataset
 from headrace.v1 import shard_service_pb2 as pb
 from support.datasets import write_dataset
-from support.served import TIMEOUT_S, failure_of, read, stub_of
+from support.served import TIMEOUT_S, epoch_request, failure_of, read, stub_of
 from support.waiting import until
 
 SAMPLES = 3000
@@ -57,14 +57,11 @@ def channel(url: str) -> Iterator[grpc.Channel]:
 
 
 def _request(**fields: Any) -> pb.ReadBatchesRequest:
-    request = pb.ReadBatchesRequest(
+    request = epoch_request(
         dataset="d",
         order=pb.OrderSpec(seed=2, shuffle_samples=40),
         global_batch_size=20,
-        world_size=1,
-        epoch_count=1,
         with_ids=True,
-        epoch_start=pb.EpochStart(),
     )
     request.MergeFrom(pb.ReadBatchesRequest(**fields))
     return request

@@ -27,7 +27,16 @@ from headrace.server import ServerConfig, start_server
 from headrace.storage import ShardWriter, commit_dataset, open_dataset, open_store
 from headrace.v1 import shard_service_pb2 as pb
 from support.datasets import write_dataset
-from support.served import TIMEOUT_S, Transcript, failure_of, read, rich_table, stub_of, transcript
+from support.served import (
+    TIMEOUT_S,
+    Transcript,
+    epoch_request,
+    failure_of,
+    read,
+    rich_table,
+    stub_of,
+    transcript,
+)
 
 SIZES = {"a": 120, "b": 80, "c": 33}
 _UNKNOWN_BATCHING = pb.Mixture.FromString(bytes([2 << 3, 9]))
@@ -70,14 +79,8 @@ def _mixture(**amounts: float) -> pb.Mixture:
 
 
 def _request(base: pb.Mixture, /, **fields: Any) -> pb.ReadBatchesRequest:
-    request = pb.ReadBatchesRequest(
-        mixture=base,
-        order=pb.OrderSpec(seed=4, unit=20),
-        global_batch_size=20,
-        world_size=1,
-        epoch_count=1,
-        with_ids=True,
-        epoch_start=pb.EpochStart(),
+    request = epoch_request(
+        mixture=base, order=pb.OrderSpec(seed=4, unit=20), global_batch_size=20, with_ids=True
     )
     request.MergeFrom(pb.ReadBatchesRequest(**fields))
     return request

@@ -40,7 +40,7 @@ from support.packed import (
     shown_samples,
     table_of,
 )
-from support.served import TIMEOUT_S, Transcript, failure_of, read, stub_of
+from support.served import TIMEOUT_S, Transcript, epoch_request, failure_of, read, stub_of
 
 _OPTIONS = RowOptions(64, eos=9)
 _COUNTS = {"a": 150, "b": 60, "c": 25}
@@ -90,20 +90,16 @@ def _mixture(
 
 
 def _request(mixture: pb.Mixture, **fields: Any) -> pb.ReadBatchesRequest:
-    merged = {
-        "mixture": mixture,
-        "order": pb.OrderSpec(seed=3, shuffle_samples=20, unit=8),
-        "global_batch_size": 8,
-        "world_size": 1,
-        "epoch_count": 1,
-        "epoch_start": pb.EpochStart(),
-        "with_ids": True,
-        "end": pb.END_MODE_UNEVEN,
-        **fields,
-    }
-    if "resume_token" in fields:
-        del merged["epoch_start"]
-    return pb.ReadBatchesRequest(**merged)
+    return epoch_request(
+        **{
+            "mixture": mixture,
+            "order": pb.OrderSpec(seed=3, shuffle_samples=20, unit=8),
+            "global_batch_size": 8,
+            "with_ids": True,
+            "end": pb.END_MODE_UNEVEN,
+            **fields,
+        }
+    )
 
 
 def _check_passes(rows: list[dict[str, Any]], documents: _Documents, row_counts: list[int]) -> None:

@@ -47,13 +47,7 @@ from support.packed import (
     shown_samples,
     table_of,
 )
-from support.served import (
-    TIMEOUT_S,
-    Transcript,
-    failure_of,
-    read,
-    stub_of,
-)
+from support.served import TIMEOUT_S, Transcript, epoch_request, failure_of, read, stub_of
 
 _LENGTHS = (64, 100)
 _COUNT = 150
@@ -85,20 +79,16 @@ def channel(url: str) -> Iterator[grpc.Channel]:
 
 
 def _request(length: int = 64, **fields: Any) -> pb.ReadBatchesRequest:
-    merged = {
-        "dataset": f"d:{length}",
-        "order": pb.OrderSpec(seed=3, shuffle_samples=20),
-        "global_batch_size": 7,
-        "world_size": 1,
-        "epoch_count": 1,
-        "epoch_start": pb.EpochStart(),
-        "with_ids": True,
-        "end": pb.END_MODE_UNEVEN,
-        **fields,
-    }
-    if "resume_token" in fields:
-        del merged["epoch_start"]
-    return pb.ReadBatchesRequest(**merged)
+    return epoch_request(
+        **{
+            "dataset": f"d:{length}",
+            "order": pb.OrderSpec(seed=3, shuffle_samples=20),
+            "global_batch_size": 7,
+            "with_ids": True,
+            "end": pb.END_MODE_UNEVEN,
+            **fields,
+        }
+    )
 
 
 @pytest.mark.parametrize("length", _LENGTHS)

@@ -16,7 +16,7 @@ from headrace.server import DatasetConfig, ServerConfig, start_server
 from headrace.storage import open_dataset
 from headrace.v1 import shard_service_pb2 as pb
 from support.datasets import small_table, write_dataset
-from support.served import TIMEOUT_S, Transcript, failure_of, read, stub_of
+from support.served import TIMEOUT_S, Transcript, epoch_request, failure_of, read, stub_of
 
 SAMPLES = 150
 FEW, MORE = Skips(range(0, 150, 10)), Skips(range(0, 150, 5))
@@ -51,14 +51,11 @@ def _sent(skips: Skips) -> pb.SkipList:
 
 
 def _request(**fields: Any) -> pb.ReadBatchesRequest:
-    request = pb.ReadBatchesRequest(
+    request = epoch_request(
         dataset="d",
         order=pb.OrderSpec(seed=2, shuffle_samples=40),
         global_batch_size=20,
-        world_size=1,
-        epoch_count=1,
         with_ids=True,
-        epoch_start=pb.EpochStart(),
     )
     request.MergeFrom(pb.ReadBatchesRequest(**fields))
     return request

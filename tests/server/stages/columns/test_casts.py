@@ -24,7 +24,7 @@ from headrace.v1 import images_pb2 as images_pb
 from headrace.v1 import shard_service_pb2 as pb
 from headrace.v1.stages import packed
 from support.datasets import write_dataset
-from support.served import Transcript, failure_of, read
+from support.served import Transcript, epoch_request, failure_of, read
 
 SAMPLES = 60
 
@@ -83,14 +83,11 @@ def channel(tmp_path_factory: pytest.TempPathFactory) -> Iterator[grpc.Channel]:
 
 
 def _request(*steps: any_pb2.Any, columns: list[str], **fields: Any) -> pb.ReadBatchesRequest:
-    request = pb.ReadBatchesRequest(
+    request = epoch_request(
         dataset="d",
         order=pb.OrderSpec(seed=2),
         global_batch_size=12,
-        world_size=1,
-        epoch_count=1,
         with_ids=True,
-        epoch_start=pb.EpochStart(),
         columns=columns,
         stages=steps,
     )

@@ -27,7 +27,7 @@ from headrace.v1 import transforms_pb2 as transforms_pb
 from headrace.v1.stages import packed
 from support.bombs import claimed_png, scanned_jpeg
 from support.datasets import write_dataset
-from support.served import failure_of, messages_of, read_until_failure, stub_of
+from support.served import epoch_request, failure_of, messages_of, read_until_failure, stub_of
 from support.waiting import seconds_until, until
 
 _SIDE = 2500
@@ -65,13 +65,8 @@ def opened(urls: dict[str, str]) -> Iterator[grpc.Channel]:
 
 def _request(dataset: str, rows: int, step: any_pb2.Any | None = None) -> pb.ReadBatchesRequest:
     decode = packed(images_pb.DecodeImage(column="photo", height=8, width=8))
-    return pb.ReadBatchesRequest(
-        dataset=dataset,
-        global_batch_size=rows,
-        world_size=1,
-        epoch_count=1,
-        epoch_start=pb.EpochStart(),
-        stages=[decode if step is None else step],
+    return epoch_request(
+        dataset=dataset, global_batch_size=rows, stages=[decode if step is None else step]
     )
 
 
