@@ -12,8 +12,8 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from headrace.server import ServerConfig, start_server
 from support.datasets import write_dataset
+from support.running import server_of
 
 _PACKAGES = ("client", "converter", "order", "server", "storage")
 
@@ -39,7 +39,7 @@ def given(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Any]]:
     """What the API reference says that examples have: `url` and `address`."""
     url = str(tmp_path_factory.mktemp("docstrings") / "numbers")
     write_dataset(url, pa.table({"x": np.arange(10)}), shard_samples=[5, 5])
-    with start_server(ServerConfig(datasets={"numbers": url}, listen="127.0.0.1:0")) as server:
+    with server_of({"numbers": url}) as server:
         yield {"url": url, "address": server.address}
 
 

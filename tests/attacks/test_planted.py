@@ -14,9 +14,9 @@ import pytest
 
 from headrace.client import RemoteDataset
 from headrace.errors import HeadraceError
-from headrace.server import ServerConfig, start_server
 from headrace.storage import open_dataset, open_store, store_index
 from headrace.v1 import shard_service_pb2 as pb
+from support.running import server_of
 from support.s3 import S3
 from support.served import TIMEOUT_S, failure_of, stub_of
 from support.shards import numbered_batch, write_shards_of
@@ -66,7 +66,7 @@ def test_an_index_that_is_planted_under_a_running_server_opens_nothing(
     write_shards_of(own, [numbered_batch(0, 5)])
     fingerprint = _write_secret(other)
     (entry,) = open_store(other).list_entries()
-    with start_server(ServerConfig(datasets={"own": own}, listen="127.0.0.1:0")) as server:
+    with server_of({"own": own}) as server:
         for name in (other, "../secret", f"cached://::{other}", "secret"):
             _plant(own, tmp_path / "scratch", {"version": version, "url": name, "path": name})
             shutil.rmtree(tmp_path / "scratch")

@@ -15,9 +15,9 @@ from PIL import Image
 from headrace.bench import Need
 from headrace.bench.doctor import Pass, judge
 from headrace.cli.doctor import command
-from headrace.server import ServerConfig, start_server
 from support.command import run, serving
 from support.datasets import small_table, write_dataset
+from support.running import server_of
 
 
 def _pass(rate: float, **hops: float) -> Pass:
@@ -76,10 +76,7 @@ def test_a_greedy_job_is_not(address: str) -> None:
 def test_a_cache_that_is_too_small_is_named(address: str, tmp_path: Path) -> None:
     """With what the job needs, what it may use, and what to set; a large cache is not named."""
     write_dataset(str(tmp_path), small_table(2000), shard_samples=[500] * 4)
-    config = ServerConfig(
-        datasets={"ds": str(tmp_path)}, listen="127.0.0.1:0", cache_bytes=16 << 10
-    )
-    with start_server(config) as server:
+    with server_of({"ds": str(tmp_path)}, cache_bytes=16 << 10) as server:
         needs = ("ds", "--need", "1/s", "--seconds", "0.1")
         found = CliRunner().invoke(command, [server.address, *needs])
         report = json.loads(CliRunner().invoke(command, [server.address, *needs, "--json"]).stdout)

@@ -22,9 +22,9 @@ from numpy.typing import NDArray
 
 from headrace.cli.stored.row_counter import row_counter
 from headrace.client import Batch, Deal, RaggedColumn, RemoteDataset, Sharding
-from headrace.server import ServerConfig, start_server
 from headrace.storage import RowOptions, index_packing
 from support.datasets import write_dataset
+from support.running import server_of
 
 _RANKS = 8
 _SHARDS = 4
@@ -38,8 +38,7 @@ def main() -> int:
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         _write(folder, arguments.documents, arguments.length)
-        config = ServerConfig(datasets={"d": folder}, listen="127.0.0.1:0")
-        with start_server(config) as server:
+        with server_of({"d": folder}) as server:
             for title, dataset, batch_size, deal, cost in _cases(arguments.length):
                 for way, own in (("in order", None), ("balanced", deal)):
                     costs = _costs(server.address, dataset, batch_size, own, cost)

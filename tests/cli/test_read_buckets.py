@@ -15,10 +15,11 @@ import pytest
 
 from headrace.cli.stored.row_counter import row_counter
 from headrace.client import NumpyDataset, Order
-from headrace.server import Server, ServerConfig, start_server
+from headrace.server import Server
 from headrace.storage import RowOptions, index_packing
 from support.command import run
 from support.datasets import write_dataset
+from support.running import server_of
 
 _COUNT = 400
 _LENGTHS = np.random.default_rng(8).integers(1, 200, _COUNT)
@@ -32,7 +33,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     for url in urls.values():
         write_dataset(url, pa.table({"tokens": lists}), shard_samples=(150, 250), block_bytes=4096)
     index_packing(urls["d"], RowOptions(256), columns=["tokens"], count_rows=row_counter())
-    with start_server(ServerConfig(datasets=urls, listen="127.0.0.1:0")) as running:
+    with server_of(urls) as running:
         yield running
 
 

@@ -8,9 +8,9 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from headrace.server import ServerConfig, start_server
 from support.command import run
 from support.datasets import write_dataset
+from support.running import server_of
 
 WHERE = "label < 10 and lang = 'en'"
 
@@ -37,7 +37,7 @@ def url(tmp_path: Path) -> str:
 def test_commands_agree_on_what_is_kept(url: str) -> None:
     """`inspect` counts, `order` and `read` give the same ids, and mistakes are pointed at."""
     shared = ["--where", WHERE, "--seed", "5", "--json"]
-    with start_server(ServerConfig(datasets={"d": url}, listen="127.0.0.1:0")) as server:
+    with server_of({"d": url}) as server:
         (facts,) = _lines("inspect", url, "--where", WHERE, "--json")
         read = _lines("read", server.address, "d", "--batches", "1", "--ids", *shared)
     ordered = _lines("order", url, "--global-batch-size", "256", *shared)
@@ -56,9 +56,8 @@ def test_a_load_test_proves_what_is_kept(url: str, tmp_path: Path) -> None:
     entries = [{"name": "d", "where": "lang is null"}, {"name": "e", "where": "label = 3"}]
     mixture.write_text(json.dumps({"datasets": entries}))
     few = ["--ranks", "2", "--batch-size", "16", "--epochs", "1", "--end", "uneven", "--json"]
-    config = ServerConfig(datasets={"d": url, "e": url}, listen="127.0.0.1:0")
 
-    with start_server(config) as server:
+    with server_of({"d": url, "e": url}) as server:
         for subject in (["d", "--where", WHERE], ["--mixture", str(mixture), "--manifest", url]):
             (proof,) = _lines("loadtest", server.address, *subject, "--manifest", url, *few)
             assert proof["passed"]

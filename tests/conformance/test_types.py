@@ -15,6 +15,7 @@ from headrace.client import Batch, RaggedColumn, RemoteDataset, Transport
 from headrace.errors import UnsupportedColumnError
 from headrace.server import ServerConfig, start_server
 from support.datasets import write_dataset
+from support.running import server_of
 from support.transports import TRANSPORTS, listen_for
 
 TABLE = pa.table(
@@ -120,8 +121,7 @@ def test_null_items_are_refused_or_announced(item_nulls: bool, tmp_path: object)
     """A null inside a list is an error, or a zero with a validity beside it: never a mere zero."""
     url = f"{tmp_path}/d"
     write_dataset(url, pa.table({"x": pa.array([[1, None], [3]])}), shard_samples=[2])
-    config = ServerConfig(datasets={"d": url}, listen="127.0.0.1:0", item_nulls=item_nulls)
-    server = start_server(config)
+    server = server_of({"d": url}, item_nulls=item_nulls)
     dataset = RemoteDataset(server.address, "d", batch_size=2, shuffle=False)
     try:
         if not item_nulls:

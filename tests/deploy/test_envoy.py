@@ -14,9 +14,9 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from headrace.client import Access, Deadlines, RemoteDataset, TlsConfig, Transport
 from headrace.errors import HeadraceError
-from headrace.server import ServerConfig, start_server
 from support.datasets import small_table, write_dataset
 from support.envoy import BINARY, envoy, free_port
+from support.running import server_of
 from support.served import TIMEOUT_S
 
 _TOKEN = "of-the-trainer-0123456789"  # noqa: S105 - of this test alone
@@ -46,14 +46,10 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def address(folder: Path) -> Iterator[str]:
     """Where Envoy listens."""
     health = f"127.0.0.1:{free_port()}"
-    config = ServerConfig(
-        datasets={"d": str(folder / "d")},
-        listen="127.0.0.1:0",
-        health_listen=health,
-        tokens=str(folder / "tokens.json"),
-    )
     with (
-        start_server(config) as server,
+        server_of(
+            {"d": str(folder / "d")}, health_listen=health, tokens=str(folder / "tokens.json")
+        ) as server,
         envoy(folder, server=server.address, health=health, tls=folder) as found,
     ):
         yield found.replace("127.0.0.1", "localhost")

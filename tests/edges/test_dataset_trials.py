@@ -10,10 +10,11 @@ import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from headrace.errors import ConfigurationError, NotADatasetError
-from headrace.server import Server, ServerConfig, start_server
+from headrace.server import Server, ServerConfig
 from headrace.storage import SourceOptions, StoreOptions, Trial, try_datasets
 from headrace.v1 import shard_service_pb2 as pb
 from support.datasets import small_table, write_dataset
+from support.running import server_of
 from support.served import TIMEOUT_S, messages_of, stub_of
 from support.waiting import until
 
@@ -77,7 +78,7 @@ def good(tmp_path: Path) -> str:
 @pytest.fixture
 def server(good: str) -> Iterator[Server]:
     """A server of it."""
-    with start_server(ServerConfig(datasets={"a": good}, listen="127.0.0.1:0")) as started:
+    with server_of({"a": good}) as started:
         yield started
 
 

@@ -20,9 +20,9 @@ from headrace.client import (
     Selection,
 )
 from headrace.errors import BadArgumentError, NotADatasetError, TokenSpecChangedError
-from headrace.server import ServerConfig, start_server
 from headrace.storage import open_dataset
 from support.datasets import write_dataset
+from support.running import server_of
 
 SAMPLES = {"small": 100, "large": 400}
 End = Literal["drop_last", "uneven", "pad"]
@@ -36,7 +36,7 @@ def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     for name, count in SAMPLES.items():
         urls[name] = str(folder / name)
         write_dataset(urls[name], pa.table({"x": np.arange(count)}), shard_samples=[count])
-    with start_server(ServerConfig(datasets=urls, listen="127.0.0.1:0")) as server:
+    with server_of(urls) as server:
         yield server.address
 
 

@@ -14,9 +14,9 @@ import pytest
 import torch
 from torch import nn
 
-from headrace.server import ServerConfig, start_server
 from support.datasets import write_dataset
 from support.gradient_job import GLOBAL_BATCH, WIDTH, gradient_of, make_model
+from support.running import server_of
 
 JOB = Path(__file__).parents[1] / "support" / "gradient_job.py"
 SAMPLES = 2 * GLOBAL_BATCH - 1
@@ -34,8 +34,7 @@ def _run(folder: Path, cases: list[dict[str, Any]]) -> list[list[Found]]:
     x, y = _samples()
     table = pa.table({"x": pa.FixedSizeListArray.from_arrays(pa.array(x.ravel()), WIDTH), "y": y})
     write_dataset(str(folder / "d"), table, shard_samples=[SAMPLES])
-    config = ServerConfig(datasets={"d": str(folder / "d")}, listen="127.0.0.1:0")
-    with start_server(config) as server:
+    with server_of({"d": str(folder / "d")}) as server:
         job = [sys.executable, str(JOB), str(folder), server.address, json.dumps(cases)]
         subprocess.run(job, check=True, timeout=500)
     ranks = [

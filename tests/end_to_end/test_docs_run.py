@@ -33,6 +33,7 @@ from storage.mds.mds_make import texts
 from support.page_world import World, flights, parsed, torch_parts, world
 from support.pages import Block, Command, blocks, commands, pages
 from support.private import end_servers
+from support.running import server_of
 from support.s3 import S3
 from support.served import epoch_request, read
 from support.tokenizer_files import bpe_file, random_texts
@@ -540,8 +541,9 @@ def _one_or_the_other(here: World, block: Block) -> None:
 
 def _two_ranks_then_three(here: World, block: Block) -> None:
     """Run the page's script as one rank, as two that are killed, and as three that go on."""
-    config = ServerConfig(datasets={"stories": f"{here.bucket}/stories"}, listen="127.0.0.1:0")
-    here.serve_at(here.stack.enter_context(start_server(config)).address)
+    here.serve_at(
+        here.stack.enter_context(server_of({"stories": f"{here.bucket}/stories"})).address
+    )
     saved = Path("state.json")
 
     def rows_of(rank: int, world_size: int, *, kill_at: int = 0) -> list[list[Any]]:

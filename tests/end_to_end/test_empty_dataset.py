@@ -14,10 +14,11 @@ import pytest
 from headrace.client import BatchLoader, MixtureEntry, NumpyDataset, RemoteDataset, Selection
 from headrace.client import Mixture as ClientMixture
 from headrace.errors import BadArgumentError
-from headrace.server import Server, ServerConfig, start_server
+from headrace.server import Server
 from headrace.storage import ShardWriter, commit_dataset, list_versions, open_dataset, open_store
 from support.command import run
 from support.datasets import small_table, write_dataset
+from support.running import server_of
 
 _FIELDS: list[Any] = [pa.field("x", pa.int64(), nullable=False), pa.field("text", pa.string())]
 _SCHEMA = pa.schema(_FIELDS)
@@ -36,8 +37,7 @@ def server(url: str, tmp_path: Path) -> Iterator[Server]:
     """A server of it, and of one with samples."""
     full = str(tmp_path / "full")
     write_dataset(full, small_table(20), shard_samples=[20])
-    config = ServerConfig(datasets={"empty": url, "full": full}, listen="127.0.0.1:0")
-    with start_server(config) as running:
+    with server_of({"empty": url, "full": full}) as running:
         yield running
 
 

@@ -33,10 +33,10 @@ from headrace.order import (
     order_of,
     table_of,
 )
-from headrace.server import ServerConfig, start_server
 from headrace.storage import open_dataset
 from headrace.v1 import shard_service_pb2 as pb
 from support.datasets import write_dataset
+from support.running import server_of
 from support.served import messages_of, transcript
 
 _SHARDS = {"a": [50, 39, 1], "b": [1], "c": [47], "d": [300, 0, 250, 150], "e": [1000, 2000, 1500]}
@@ -196,13 +196,7 @@ def _live(random_: random.Random, run: Run, stored: Mapping[str, Stored]) -> Non
         cache_bytes = random_.choice([1 << 12, 1 << 14, 1 << 24])
         with ExitStack() as stack:
             # What still streams when a server ends is cut.
-            server = stack.enter_context(
-                start_server(
-                    ServerConfig(
-                        datasets=urls, listen="127.0.0.1:0", cache_bytes=cache_bytes, drain_s=0
-                    )
-                )
-            )
+            server = stack.enter_context(server_of(urls, cache_bytes=cache_bytes, drain_s=0))
             channel = stack.enter_context(grpc.insecure_channel(server.address))
             for _ in range(random_.choice([1, 2, 3])):
                 count = min(random_.choice([1, 2, 5, 20]), total - step)

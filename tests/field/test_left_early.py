@@ -19,8 +19,8 @@ import pytest
 from torch.utils.data import DataLoader
 
 from headrace.client import BatchLoader, NumpyDataset, RemoteDataset
-from headrace.server import ServerConfig, start_server
 from support.datasets import write_dataset
+from support.running import server_of
 
 SAMPLES, BATCHES = 40, 10
 _COMBINED_LOADER = """
@@ -113,7 +113,7 @@ def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """A server of ten batches of four."""
     url = str(tmp_path_factory.mktemp("left") / "d")
     write_dataset(url, pa.table({"x": np.arange(SAMPLES)}), shard_samples=[SAMPLES])
-    with start_server(ServerConfig(datasets={"d": url}, listen="127.0.0.1:0")) as server:
+    with server_of({"d": url}) as server:
         yield server.address
 
 

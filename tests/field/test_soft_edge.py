@@ -17,13 +17,14 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from headrace.server import Server, ServerConfig, start_server
+from headrace.server import Server
 from headrace.storage import RowOptions, open_dataset
 from headrace.storage.packing import groups
 from headrace.v1 import shard_service_pb2 as pb
 from support.datasets import write_dataset
 from support.needs import needed_cache
 from support.packed import index_rows
+from support.running import server_of
 from support.served import TIMEOUT_S, messages_of, read, read_until_failure
 
 _BLOCK_BYTES = 8192
@@ -111,12 +112,9 @@ def _fetched(server: Server, url: Path, name: str) -> float:
 
 
 def _served(stack: ExitStack, urls: dict[str, Path], cache_bytes: int) -> Server:
-    config = ServerConfig(
-        datasets={name: str(url) for name, url in urls.items()},
-        listen="127.0.0.1:0",
-        cache_bytes=cache_bytes,
+    return stack.enter_context(
+        server_of({name: str(url) for name, url in urls.items()}, cache_bytes=cache_bytes)
     )
-    return stack.enter_context(start_server(config))
 
 
 @pytest.fixture(scope="module")

@@ -18,12 +18,13 @@ import pyarrow as pa
 import pytest
 
 from field.test_soft_edge import EDGE
-from headrace.server import ServerConfig, start_server
+from headrace.server import ServerConfig
 from headrace.server.workers.supervisor import Supervisor, start_supervisor
 from headrace.storage import open_dataset
 from headrace.v1 import shard_service_pb2 as pb
 from support.datasets import write_dataset
 from support.needs import needed_cache
+from support.running import channel_of
 from support.served import TIMEOUT_S, messages_of, read
 
 _RANKS, _BATCH = 4, 256
@@ -117,9 +118,8 @@ def _requests(name: str) -> list[pb.ReadBatchesRequest]:
 
 def _expected(url: Path, requests: list[pb.ReadBatchesRequest]) -> list[dict[tuple[int, int], int]]:
     """Return what a cache that holds everything gives to each rank."""
-    config = ServerConfig(datasets={"data": str(url)}, listen="127.0.0.1:0", cache_bytes=1 << 27)
     found = []
-    with start_server(config) as server, grpc.insecure_channel(server.address) as channel:
+    with channel_of({"data": str(url)}, cache_bytes=1 << 27) as channel:
         for request in requests:
             own = pb.ReadBatchesRequest()
             own.CopyFrom(request)

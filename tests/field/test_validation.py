@@ -18,8 +18,8 @@ import pytest
 import torch
 
 from headrace.client import BatchLoader, RemoteDataset
-from headrace.server import ServerConfig, start_server
 from support.datasets import write_dataset
+from support.running import server_of
 
 SAMPLES, RIGHT, BATCH = 301, 253, 16
 
@@ -60,7 +60,7 @@ def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         ids = np.arange(count)
         table = pa.table({"id": ids, "right": (ids < RIGHT).astype(np.float32)})
         write_dataset(urls[name], table, shard_samples=[count])
-    with start_server(ServerConfig(datasets=urls, listen="127.0.0.1:0")) as server:
+    with server_of(urls) as server:
         yield server.address
 
 

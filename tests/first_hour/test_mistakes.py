@@ -13,8 +13,8 @@ import headrace.converter  # noqa: F401 - a command that loads it first would no
 from first_hour.mistakes import CALLS, COMMANDS, Mistake, Stage
 from headrace.cli.group import run
 from headrace.client import RemoteDataset
-from headrace.server import ServerConfig, start_server
 from support.datasets import small_table, write_dataset
+from support.running import server_of
 
 MOST_S = 2.0
 """Of this thread's own time on a processor, however busy the machine is."""
@@ -41,9 +41,7 @@ def stage(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
     with socket.socket() as unused:
         unused.bind(("127.0.0.1", 0))
         free = unused.getsockname()[1]
-        with start_server(
-            ServerConfig(datasets={"small": str(url)}, listen="127.0.0.1:0")
-        ) as server:
+        with server_of({"small": str(url)}) as server:
             places = {
                 "ADDR": server.address,
                 "FREE": f"127.0.0.1:{free}",

@@ -10,9 +10,9 @@ import pytest
 from headrace.client import Deadlines, Mixture, MixtureEntry
 from headrace.loadtest import Rescale, SwarmResult, SwarmSpec, check_tokens, prove, run_swarm
 from headrace.order import EndMode, MixtureOrder, OrderSpec, table_of
-from headrace.server import ServerConfig, start_server
 from headrace.storage import open_dataset
 from support.datasets import small_table, write_dataset
+from support.running import server_of
 
 _SIZES = {"a": 300, "b": 120}
 _GLOBAL_BATCH = 30
@@ -33,8 +33,7 @@ def urls(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, str]:
 @pytest.fixture(scope="module")
 def run(urls: Mapping[str, str]) -> Iterator[SwarmResult]:
     """Three epochs of the mixture by four ranks, then three, in two jobs; the server lives on."""
-    config = ServerConfig(datasets=dict(urls), listen="127.0.0.1:0")
-    with start_server(config) as server:
+    with server_of(dict(urls)) as server:
         spec = SwarmSpec(
             targets=(server.address,),
             dataset="",

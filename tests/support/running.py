@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import Any
 
 import grpc
 
-from headrace.server import Server, ServerConfig, start_server
+from headrace.server import DatasetConfig, Server, ServerConfig, start_server
 
 RICH_SAMPLES = 1000
 
@@ -24,7 +25,22 @@ class Running:
 @contextmanager
 def running(url: str, **settings: object) -> Iterator[Running]:
     """Run a server of the dataset ``rich`` on a free port."""
-    stated = {"listen": "127.0.0.1:0", **settings}
-    config = ServerConfig(datasets={"rich": url}, **stated)  # type: ignore[arg-type]  # tests name the settings they mean
-    with start_server(config) as server, grpc.insecure_channel(server.address) as channel:
+    with (
+        server_of({"rich": url}, **settings) as server,
+        grpc.insecure_channel(server.address) as channel,
+    ):
         yield Running(server, channel)
+
+
+def server_of(datasets: Mapping[str, str | DatasetConfig], **settings: Any) -> Server:
+    """Start a server on a free port, unless the settings say where."""
+    return start_server(ServerConfig(datasets=datasets, **{"listen": "127.0.0.1:0", **settings}))
+
+
+@contextmanager
+def channel_of(
+    datasets: Mapping[str, str | DatasetConfig], **settings: Any
+) -> Iterator[grpc.Channel]:
+    """Run such a server, and open a channel to it."""
+    with server_of(datasets, **settings) as server, grpc.insecure_channel(server.address) as opened:
+        yield opened

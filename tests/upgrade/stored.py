@@ -16,9 +16,9 @@ from pathlib import Path
 
 import grpc
 
-from headrace.server import ServerConfig, start_server
 from headrace.v1 import shard_service_pb2 as pb
 from support.datasets import small_table, write_dataset
+from support.running import channel_of
 from support.served import Transcript, messages_of, read, transcript
 
 GOLDEN = Path(__file__).parent / "golden"
@@ -71,11 +71,7 @@ def _store(folder: Path) -> None:
     subprocess.run([buf, "build", "-o", folder / "schema.binpb"], cwd=_ROOT, check=True)
     url = folder / "dataset"
     write_dataset(str(url), small_table(_SAMPLES), shard_samples=[50, 70])
-    with (
-        start_server(ServerConfig(datasets={"ds": str(url)}, listen="127.0.0.1:0")) as server,
-        grpc.insecure_channel(server.address) as channel,
-        (folder / "tokens.jsonl").open("w") as output,
-    ):
+    with channel_of({"ds": str(url)}) as channel, (folder / "tokens.jsonl").open("w") as output:
         for order in _ORDERS:
             request = pb.ReadBatchesRequest(
                 dataset="ds",

@@ -13,8 +13,8 @@ import pytest
 import xxhash
 
 from headrace.client import Order, RemoteDataset
-from headrace.server import ServerConfig, start_server
 from headrace.v1 import shard_service_pb2 as pb
+from support.running import server_of
 from support.served import read
 from upgrade.old_schema import OldSchema
 from upgrade.stored import GOLDEN, follow, stored_tokens
@@ -33,8 +33,7 @@ def release(request: pytest.FixtureRequest) -> Path:
 @pytest.fixture
 def address(release: Path) -> Iterator[str]:
     """Today's server of the dataset that the release wrote."""
-    config = ServerConfig(datasets={"ds": str(release / "dataset")}, listen="127.0.0.1:0")
-    with start_server(config) as server:
+    with server_of({"ds": str(release / "dataset")}) as server:
         yield server.address
 
 

@@ -36,10 +36,11 @@ from headrace.client.wire.bounds import Bounds
 from headrace.converter import WriteOptions, convert_files
 from headrace.errors import BadArgumentError, CallerError, TokenSpecChangedError
 from headrace.order import decode_token, split_buckets
-from headrace.server import Server, ServerConfig, start_server
+from headrace.server import Server
 from headrace.v1 import shard_service_pb2 as pb
 from support.private import server_pids
 from support.proxy import proxied
+from support.running import server_of
 from support.s3 import S3
 
 _COUNT, _GLOBAL = 500, 24
@@ -62,7 +63,7 @@ def _convert(folder: Path, url: str) -> None:
 
 
 def _serving(url: str) -> Server:
-    return start_server(ServerConfig(datasets={"d": url}, listen="127.0.0.1:0"))
+    return server_of({"d": url})
 
 
 @pytest.fixture(scope="module")

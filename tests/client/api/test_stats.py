@@ -15,11 +15,11 @@ from torch.utils.data import DataLoader
 from headrace.client import BatchLoader, ClientStats, HopSeconds, RemoteDataset, StatsLog
 from headrace.client.api.stats_log import Reporter
 from headrace.errors import BadArgumentError
-from headrace.server import ServerConfig, start_server
 from headrace.v1 import shard_service_pb2 as pb
 from support.batch_functions import end_workers
 from support.command import serving
 from support.datasets import small_table, write_dataset
+from support.running import server_of
 
 COUNT = 13
 EVIL = "<script>alert(1)</script>\x1b[2J & more"
@@ -85,9 +85,8 @@ def test_a_server_whose_cache_is_too_small_is_named(
 ) -> None:
     """Once in the log, with the first batch, and in the statistics, with what to set."""
     write_dataset(str(tmp_path), small_table(2000), shard_samples=[500] * 4)
-    config = ServerConfig(datasets={"d": str(tmp_path)}, listen="127.0.0.1:0", cache_bytes=16 << 10)
     with (
-        start_server(config) as server,
+        server_of({"d": str(tmp_path)}, cache_bytes=16 << 10) as server,
         caplog.at_level(logging.WARNING, "headrace.client"),
         _dataset(server.address, epochs="same") as dataset,
     ):

@@ -22,8 +22,9 @@ from headrace.client import (
     Transport,
 )
 from headrace.errors import BadArgumentError, TokenSpecChangedError
-from headrace.server import Server, ServerConfig, start_server
+from headrace.server import Server
 from support.datasets import write_dataset
+from support.running import server_of
 
 SAMPLES = 3000
 WHERE = "label < 10 and lang = 'en'"
@@ -49,8 +50,7 @@ def url(tmp_path_factory: pytest.TempPathFactory) -> str:
 @pytest.fixture(scope="module")
 def server(url: str) -> Iterator[Server]:
     """A server of it, under two names."""
-    config = ServerConfig(datasets={"d": url, "e": url}, listen="127.0.0.1:0")
-    with start_server(config) as running:
+    with server_of({"d": url, "e": url}) as running:
         yield running
 
 

@@ -29,10 +29,11 @@ from headrace.client import (
     Sharding,
     Transport,
 )
-from headrace.server import Server, ServerConfig, start_server
+from headrace.server import Server
 from headrace.storage import RowOptions, index_packing
 from support.datasets import write_dataset
 from support.images import noise_bytes
+from support.running import server_of
 
 _SAMPLES = 240
 _LENGTHS = np.random.default_rng(5).integers(1, 200, _SAMPLES)
@@ -54,7 +55,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     )
     write_dataset(url, table, shard_samples=[100, 140], block_bytes=4096)
     index_packing(url, RowOptions(256), count_rows=row_counter())
-    with start_server(ServerConfig(datasets={"d": url}, listen="127.0.0.1:0")) as running:
+    with server_of({"d": url}) as running:
         yield running
 
 

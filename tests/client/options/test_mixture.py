@@ -15,9 +15,10 @@ import pytest
 from headrace.client import Batch, Mixture, MixtureEntry, Order, RemoteDataset, read_mixture
 from headrace.errors import BadArgumentError, TokenDatasetChangedError, TokenSpecChangedError
 from headrace.order import piecewise
-from headrace.server import Server, ServerConfig, start_server
+from headrace.server import Server
 from headrace.storage import ShardWriter, commit_dataset, open_store
 from support.datasets import small_table, write_dataset
+from support.running import server_of
 
 PAIRS = [("a", 0.7), ("b", 0.3)]
 
@@ -34,7 +35,7 @@ def urls(tmp_path: Path) -> dict[str, str]:
 @pytest.fixture
 def server(urls: dict[str, str]) -> Iterator[Server]:
     """A server of both."""
-    with start_server(ServerConfig(datasets=urls, listen="127.0.0.1:0")) as started:
+    with server_of(urls) as started:
         yield started
 
 
@@ -72,7 +73,7 @@ def test_a_run_goes_on_in_its_versions_after_an_append(
     rest = _ids(loop)
     _append(urls["b"])
 
-    with start_server(ServerConfig(datasets=urls, listen="127.0.0.1:0")) as later:
+    with server_of(urls) as later:
         resumed = _dataset(later)
         # Asked for its length first, it has learnt of the current versions.
         assert 13 == len(resumed)

@@ -12,15 +12,16 @@ import pytest
 from headrace.client import Order, RemoteDataset, Selection
 from headrace.errors import BadArgumentError, TokenSpecChangedError
 from headrace.order import Skips, decode_token
-from headrace.server import Server, ServerConfig, start_server
+from headrace.server import Server
 from support.datasets import small_table, write_dataset
+from support.running import server_of
 
 
 @pytest.fixture
 def server(tmp_path: Path) -> Iterator[Server]:
     """A server that has no list stored."""
     write_dataset(str(tmp_path), small_table(100), shard_samples=[100])
-    with start_server(ServerConfig(datasets={"d": str(tmp_path)}, listen="127.0.0.1:0")) as started:
+    with server_of({"d": str(tmp_path)}) as started:
         yield started
 
 

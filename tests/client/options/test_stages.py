@@ -12,8 +12,9 @@ import torch
 
 from headrace.client import Cast, DecodeImage, Order, Pad, RemoteDataset, Stack
 from headrace.errors import BadArgumentError, StageFailedError
-from headrace.server import Server, ServerConfig, start_server
+from headrace.server import Server
 from support.datasets import write_dataset
+from support.running import server_of
 
 
 @pytest.fixture
@@ -28,7 +29,7 @@ def server(tmp_path: Path) -> Iterator[Server]:
         }
     )
     write_dataset(str(tmp_path), table, shard_samples=[40])
-    with start_server(ServerConfig(datasets={"d": str(tmp_path)}, listen="127.0.0.1:0")) as started:
+    with server_of({"d": str(tmp_path)}) as started:
         yield started
 
 

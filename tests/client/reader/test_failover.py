@@ -19,11 +19,12 @@ from headrace.errors import (
     ServerUnreachableError,
 )
 from headrace.loadtest import Cut, FaultyProxy
-from headrace.server import Server, ServerConfig, start_server
+from headrace.server import Server
 from support.command import serving
 from support.datasets import write_rows
 from support.private import server_pids
 from support.proxy import proxied
+from support.running import server_of
 
 SAMPLES, WIDTH, BATCH = 4096, 1024, 16
 NAME = "d"
@@ -52,8 +53,7 @@ def undisturbed(url: str) -> list[str]:
 
 
 def _server(url: str, **settings: object) -> Server:
-    config = ServerConfig(datasets={NAME: url}, listen="127.0.0.1:0", **settings)  # type: ignore[arg-type] # tests name the settings they mean
-    return start_server(config)
+    return server_of({NAME: url}, **settings)
 
 
 def _way(deadlines: Deadlines = QUICK, *, fallback: Fallback | None = None) -> Transport:

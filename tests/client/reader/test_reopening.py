@@ -9,9 +9,9 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 
-from headrace.server import ServerConfig, start_server
 from support import reopening
 from support.datasets import write_dataset
+from support.running import server_of
 
 SAMPLES, WIDTH = 4096, 1024
 MOST_KIB = 40
@@ -25,7 +25,7 @@ def test_a_stream_that_is_broken_off_leaves_nothing(tmp_path: Path) -> None:
     url = str(tmp_path / "d")
     write_dataset(url, table, shard_samples=[SAMPLES], block_bytes=1 << 20)
 
-    with start_server(ServerConfig(datasets={"d": url}, listen="127.0.0.1:0")) as server:
+    with server_of({"d": url}) as server:
         command = [sys.executable, reopening.__file__, server.address, "d"]
         done = subprocess.run(command, capture_output=True, text=True, timeout=240, check=False)
 

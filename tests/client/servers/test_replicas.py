@@ -28,6 +28,7 @@ from headrace.errors import ServerUnreachableError
 from headrace.order import OrderSpec
 from headrace.server import Server, ServerConfig, start_server
 from support.datasets import write_dataset
+from support.running import server_of
 from support.waiting import until
 
 _LAUNCHED = {"TORCHELASTIC_RUN_ID": "a", "MASTER_ADDR": "node", "MASTER_PORT": "29500"}
@@ -202,12 +203,11 @@ def _read_on(reader: BatchReader, wanted: threading.Event, tokens: list[bytes]) 
 
 def test_one_replica_becomes_three_and_the_streams_even_out(url: str) -> None:
     """Six ranks under load move to two each within the time that a stream may last."""
-    config = ServerConfig(datasets={"ds": url}, listen="127.0.0.1:0", max_stream_s=1)
     name = _Name(_LOOPBACKS[0])
     ended = threading.Event()
     tokens: list[list[bytes]] = [[] for _ in range(_RANKS)]
     with ExitStack() as stack:
-        servers = [stack.enter_context(start_server(config))]
+        servers = [stack.enter_context(server_of({"ds": url}, max_stream_s=1))]
         port = servers[0].address.rpartition(":")[2]
         threads = [
             threading.Thread(
@@ -258,10 +258,7 @@ def test_certificates_are_checked_against_the_name(
 ) -> None:
     """Not against the address that it stands for; and a certificate of another name is refused."""
     ca, cert, key = certified
-    config = ServerConfig(
-        datasets={"ds": url}, listen="127.0.0.1:0", tls_cert=str(cert), tls_key=str(key)
-    )
-    with start_server(config) as server:
+    with server_of({"ds": url}, tls_cert=str(cert), tls_key=str(key)) as server:
         port = server.address.rpartition(":")[2]
         access = Access(TlsConfig(ca=ca))
         name = _Name("127.0.0.1", "127.0.0.2")

@@ -23,9 +23,9 @@ from headrace.client.wire.assembler import Allocate, BatchEvent, Keep, StreamAss
 from headrace.client.wire.frames import read_frames
 from headrace.client.wire.message_memory import memory_of
 from headrace.order import OrderSpec
-from headrace.server import ServerConfig, start_server
 from headrace.v1 import shard_service_pb2 as pb
 from support.datasets import write_rows
+from support.running import server_of
 from support.wire import batch_messages, start_message, token_at
 
 BATCH = 32
@@ -40,7 +40,7 @@ def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """A server of 2 MiB in batches of 32 KiB."""
     url = str(tmp_path_factory.mktemp("messages") / "rows")
     write_rows(url, sample_count=2048, width=256)
-    with start_server(ServerConfig(datasets={"rows": url}, listen="127.0.0.1:0")) as server:
+    with server_of({"rows": url}) as server:
         yield server.address
 
 

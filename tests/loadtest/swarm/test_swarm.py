@@ -27,6 +27,7 @@ from headrace.server import ServerConfig, start_server
 from headrace.storage import open_dataset
 from support.datasets import small_table, write_dataset
 from support.liar import Lie, alter, exchange, liar, lose, repeat, tell_the_truth
+from support.running import server_of
 from support.transports import listen_for
 
 _SAMPLES = 1000
@@ -44,7 +45,7 @@ def url(tmp_path_factory: pytest.TempPathFactory) -> str:
 @pytest.fixture(scope="module")
 def address(url: str) -> Iterator[str]:
     """A real server of it."""
-    with start_server(ServerConfig(datasets={"ds": url}, listen="127.0.0.1:0")) as server:
+    with server_of({"ds": url}) as server:
         yield server.address
 
 

@@ -17,7 +17,6 @@ import pyarrow.parquet as pq
 import pytest
 
 from headrace.errors import ConfigurationError
-from headrace.server import ServerConfig, start_server
 from headrace.server.cache.block_cache import BlockCache
 from headrace.server.cache.disk.disk_cache import DiskCache
 from headrace.server.datasets.served_dataset import ServedDataset
@@ -26,7 +25,7 @@ from headrace.storage import open_dataset
 from support.datasets import small_table, write_dataset
 from support.no_descriptors import no_descriptors
 from support.no_threads import no_threads
-from support.running import RICH_SAMPLES, Running, running
+from support.running import RICH_SAMPLES, Running, running, server_of
 from support.served import epoch_request, read
 
 _NAME = "0123456789abcdef" * 2
@@ -323,10 +322,10 @@ def test_a_server_survives_a_broken_folder(
     rich_url: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Where nothing can be written every sample comes all the same."""
-    config = ServerConfig(
-        datasets={"rich": rich_url}, listen="127.0.0.1:0", cache_dir=str(tmp_path)
-    )
-    with caplog.at_level(logging.WARNING), start_server(config) as server:
+    with (
+        caplog.at_level(logging.WARNING),
+        server_of({"rich": rich_url}, cache_dir=str(tmp_path)) as server,
+    ):
         fingerprint = server._catalog.get("rich").dataset.fingerprint
         # A file where the folder of the dataset would be.
         (tmp_path / fingerprint).write_bytes(b"in the way")

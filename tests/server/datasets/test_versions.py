@@ -23,6 +23,7 @@ from headrace.storage import (
     plan_gc,
 )
 from support.datasets import small_table, write_dataset
+from support.running import server_of
 
 
 def _append(url: str, sample_count: int) -> None:
@@ -54,13 +55,13 @@ def test_a_run_keeps_its_order_after_an_append(tmp_path: Path) -> None:
     """A token of the old version resumes it, and a stream without one gets the new version."""
     url = str(tmp_path)
     old = write_dataset(url, small_table(50), shard_samples=[50]).fingerprint
-    with start_server(ServerConfig(datasets={"d": url}, listen="127.0.0.1:0")) as before:
+    with server_of({"d": url}) as before:
         whole = _read(before.address, "d")
     token = whole[1].header.resume_token
     _append(url, 30)
     datasets = {"d": url, "old": f"{url}#{old}"}
 
-    with start_server(ServerConfig(datasets=datasets, listen="127.0.0.1:0")) as after:
+    with server_of(datasets) as after:
         rest = _read(after.address, "d", token)
         pinned = _read(after.address, "old", token)
         new = _read(after.address, "d")
@@ -73,9 +74,9 @@ def test_a_server_learns_of_a_version_that_is_newer_than_itself(tmp_path: Path) 
     """A token of a replica that was started after an append resumes on one started before."""
     url = str(tmp_path)
     write_dataset(url, small_table(50), shard_samples=[50])
-    with start_server(ServerConfig(datasets={"d": url}, listen="127.0.0.1:0")) as before:
+    with server_of({"d": url}) as before:
         _append(url, 30)
-        with start_server(ServerConfig(datasets={"d": url}, listen="127.0.0.1:0")) as after:
+        with server_of({"d": url}) as after:
             whole = _read(after.address, "d")
 
         rest = _read(before.address, "d", whole[1].header.resume_token)
@@ -113,13 +114,13 @@ def test_a_version_that_was_removed_is_refused_by_name(tmp_path: Path) -> None:
     """The error has both fingerprints and says what to do."""
     url = str(tmp_path)
     old = write_dataset(url, small_table(50), shard_samples=[50]).fingerprint
-    with start_server(ServerConfig(datasets={"d": url}, listen="127.0.0.1:0")) as before:
+    with server_of({"d": url}) as before:
         token = _read(before.address, "d")[1].header.resume_token
     _append(url, 30)
     store = open_store(url)
     collect_garbage(store, plan_gc(store, keep=1, older_than_s=0, now_s=time.time() + 60))
 
-    with start_server(ServerConfig(datasets={"d": url}, listen="127.0.0.1:0")) as after:
+    with server_of({"d": url}) as after:
         with pytest.raises(TokenDatasetChangedError, match="does not have that version") as caught:
             _read(after.address, "d", token)
         new = decode_token(_read(after.address, "d")[0].header.resume_token).fingerprint

@@ -9,12 +9,13 @@ from pathlib import Path
 
 import grpc
 
-from headrace.server import Server, ServerConfig, start_server
+from headrace.server import Server
 from headrace.storage import RowOptions
 from headrace.v1 import shard_service_pb2 as pb
 from server.conftest import StartServer
 from support.datasets import write_dataset
 from support.packed import documents_of, index_rows, table_of
+from support.running import server_of
 from support.served import TIMEOUT_S, failure_of, stub_of
 from support.waiting import seconds_until
 
@@ -110,16 +111,13 @@ def test_other_changes_of_the_file_end_no_packed_rows(tmp_path: Path) -> None:
     path, url = tmp_path / "tokens", str(tmp_path / "documents")
     write_dataset(url, table_of(documents_of(20, seed=5)), shard_samples=(20,), block_bytes=2048)
     index_rows(url, RowOptions(64, eos=9))
-    config = ServerConfig(
-        datasets={"d": url},
-        listen="127.0.0.1:0",
-        tokens=_tokens(path, datasets=("d",)),
-        max_stream_s=0,
-    )
     request = pb.ReadBatchesRequest(
         dataset="d:64", global_batch_size=4, world_size=1, epoch_start=pb.EpochStart()
     )
-    with start_server(config) as server, grpc.insecure_channel(server.address) as channel:
+    with (
+        server_of({"d": url}, tokens=_tokens(path, datasets=("d",)), max_stream_s=0) as server,
+        grpc.insecure_channel(server.address) as channel,
+    ):
         call = stub_of(channel).ReadBatches(request, timeout=TIMEOUT_S, metadata=_AS)
         read = iter(call)
         next(read)

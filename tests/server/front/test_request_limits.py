@@ -14,10 +14,10 @@ from google.protobuf.descriptor import Descriptor
 from google.protobuf.message_factory import GetMessageClass
 
 from headrace.errors import BadArgumentError
-from headrace.server import ServerConfig, start_server
 from headrace.server.front.request_limits import LIMITS, check_lengths
 from headrace.v1 import shard_service_pb2 as pb
 from support.datasets import small_table, write_dataset
+from support.running import channel_of
 from support.served import TIMEOUT_S, failure_of, stub_of
 
 
@@ -104,10 +104,7 @@ def test_a_server_refuses_them_and_short_pieces_of_schedules(tmp_path: Path) -> 
         "stages": pb.ReadBatchesRequest(dataset="a", stages=[any_pb2.Any()] * 50_000),
         "schedule": pb.ReadBatchesRequest(mixture=mixture),
     }
-    with (
-        start_server(ServerConfig(datasets=urls, listen="127.0.0.1:0")) as server,
-        grpc.insecure_channel(server.address) as channel,
-    ):
+    with channel_of(urls) as channel:
         for field, request in refused.items():
             request.global_batch_size, request.world_size = 4, 1
             request.epoch_start.epoch = 0

@@ -14,12 +14,13 @@ import pyarrow as pa
 import pytest
 
 from headrace.order import Order, OrderSpec, table_of
-from headrace.server import Server, ServerConfig, start_server
+from headrace.server import Server
 from headrace.storage import open_dataset
 from headrace.v1 import shard_service_pb2 as pb
 from server.conftest import StartServer
 from support.datasets import write_dataset
 from support.needs import needed_cache
+from support.running import server_of
 from support.served import epoch_request, messages_of
 
 _BLOCK_BYTES = 2048
@@ -142,13 +143,14 @@ def test_a_mixture_reads_each_run_once(batching: pb.Batching, tmp_path: Path) ->
         global_batch_size=order.unit,
         end=pb.END_MODE_UNEVEN,
     )
-    config = ServerConfig(
-        datasets={name: str(tmp_path / name) for name in names},
-        listen="127.0.0.1:0",
-        cache_bytes=(case.together + len(names) * _MORE) * _BLOCK_BYTES,
-        fetch_threads=2,
-    )
-    with start_server(config) as server, grpc.insecure_channel(server.address) as channel:
+    with (
+        server_of(
+            {name: str(tmp_path / name) for name in names},
+            cache_bytes=(case.together + len(names) * _MORE) * _BLOCK_BYTES,
+            fetch_threads=2,
+        ) as server,
+        grpc.insecure_channel(server.address) as channel,
+    ):
         read = sum(map(_sample_count, messages_of(channel, request)))
         fetched = sum(_count(server, "fetched_blocks_total", dataset=name) for name in names)
 

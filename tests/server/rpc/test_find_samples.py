@@ -6,10 +6,9 @@ import grpc
 import numpy as np
 import pytest
 
-from headrace.server import ServerConfig, start_server
 from headrace.v1 import shard_service_pb2 as pb
 from server.conftest import StartServer
-from support.running import RICH_SAMPLES, Running
+from support.running import RICH_SAMPLES, Running, server_of
 from support.served import TIMEOUT_S, failure_of, read, stub_of
 
 _ORDER = pb.OrderSpec(seed=5, shuffle_samples=300, run_bytes=2000)
@@ -93,8 +92,10 @@ def test_samples_are_where_streams_have_them(
 
 def test_samples_of_a_mixture_are_where_streams_have_them(rich_url: str) -> None:
     """By the dataset's index and the sample's id in it; a dataset may come several times."""
-    config = ServerConfig(datasets={"rich": rich_url, "again": rich_url}, listen="127.0.0.1:0")
-    with start_server(config) as server, grpc.insecure_channel(server.address) as channel:
+    with (
+        server_of({"rich": rich_url, "again": rich_url}) as server,
+        grpc.insecure_channel(server.address) as channel,
+    ):
         _check_mixture(Running(server, channel))
 
 

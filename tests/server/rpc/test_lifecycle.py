@@ -28,7 +28,7 @@ from headrace.server.stream.batch_stream import BatchStream
 from headrace.server.telemetry.metrics import Metrics
 from headrace.v1 import shard_service_pb2 as pb
 from server.conftest import StartServer
-from support.running import Running
+from support.running import Running, channel_of, server_of
 from support.served import (
     TIMEOUT_S,
     detail,
@@ -155,8 +155,7 @@ def test_reflection_names_the_services(served: Running) -> None:
 def test_datasets_are_listed_by_page(rich_url: str) -> None:
     """Pages are sorted by name, chained by tokens, and complete."""
     names = [f"d{number:02d}" for number in range(7)]
-    config = ServerConfig(datasets=dict.fromkeys(reversed(names), rich_url), listen="127.0.0.1:0")
-    with start_server(config) as server, grpc.insecure_channel(server.address) as channel:
+    with channel_of(dict.fromkeys(reversed(names), rich_url)) as channel:
         pages: list[list[str]] = []
         token = ""
         while not pages or token:
@@ -208,7 +207,7 @@ def test_no_dataset_at_the_url_is_an_error_of_the_start(tmp_path: Path) -> None:
     before = _threads()
 
     with pytest.raises(NotADatasetError):
-        start_server(ServerConfig(datasets={"x": str(tmp_path)}, listen="127.0.0.1:0"))
+        server_of({"x": str(tmp_path)})
 
     assert before == _threads()
 
@@ -327,11 +326,11 @@ def test_a_drain_is_bounded(start: StartServer) -> None:
 def test_a_stopped_server_leaves_no_thread(rich_url: str) -> None:
     """Every thread that a server began ends with it."""
     before = _threads()
-    config = ServerConfig(
-        datasets={"rich": rich_url}, listen="127.0.0.1:0", metrics_listen="127.0.0.1:0"
-    )
 
-    with start_server(config) as server, grpc.insecure_channel(server.address) as channel:
+    with (
+        server_of({"rich": rich_url}, metrics_listen="127.0.0.1:0") as server,
+        grpc.insecure_channel(server.address) as channel,
+    ):
         stream = messages_of(channel, _ENDLESS)
         next(stream)
         assert "headrace-fetch" in _threads()

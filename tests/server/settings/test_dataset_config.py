@@ -11,6 +11,7 @@ from headrace.errors import ConfigurationError, StoreRefusedError
 from headrace.server import DatasetConfig, ServerConfig, start_server
 from headrace.storage import StoreOptions
 from support.datasets import small_table, write_dataset
+from support.running import server_of
 from support.s3 import S3
 
 _SAMPLES = 20
@@ -39,12 +40,10 @@ def s3_url(s3: S3, monkeypatch: pytest.MonkeyPatch) -> str:
 def test_each_dataset_has_its_own_store(s3: S3, s3_url: str, tmp_path: Path) -> None:
     """One server reads one dataset with credentials of its own and another from a folder."""
     write_dataset(str(tmp_path), small_table(_SAMPLES), shard_samples=[_SAMPLES])
-    config = ServerConfig(
-        datasets={"far": DatasetConfig(url=s3_url, store=_as_reader(s3)), "near": str(tmp_path)},
-        listen="127.0.0.1:0",
-    )
 
-    with start_server(config) as server:
+    with server_of(
+        {"far": DatasetConfig(url=s3_url, store=_as_reader(s3)), "near": str(tmp_path)}
+    ) as server:
         served = [server._catalog.get(name).dataset for name in server._catalog.names]
         counts = [dataset.sample_count for dataset in served]
         rows = [dataset.read_block(0).num_rows > 0 for dataset in served]

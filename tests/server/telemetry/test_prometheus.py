@@ -18,9 +18,9 @@ from urllib.request import urlopen
 import grpc
 import pytest
 
-from headrace.server import ServerConfig, start_server
 from headrace.v1 import shard_service_pb2 as pb
 from server.conftest import StartServer
+from support.running import server_of
 from support.served import messages_of, read_until_failure
 from support.waiting import until
 
@@ -114,13 +114,11 @@ def test_every_question_of_the_page_has_an_answer(
     queries = [found["query"] for found in _QUESTION.finditer(_OPERATIONS.read_text())]
     queries += _dashboard_queries()
     assert len(queries) >= 24
-    config = ServerConfig(
-        datasets={"good": rich_url, "bad": broken_url},
-        listen="127.0.0.1:0",
-        metrics_listen="127.0.0.1:0",
-    )
     ended = threading.Event()
-    with start_server(config) as server, grpc.insecure_channel(server.address) as channel:
+    with (
+        server_of({"good": rich_url, "bad": broken_url}, metrics_listen="127.0.0.1:0") as server,
+        grpc.insecure_channel(server.address) as channel,
+    ):
         shutil.rmtree(Path(broken_url) / "shards")
         reader = threading.Thread(target=_keep_reading, args=(channel, ended), name="test-load")
         reader.start()

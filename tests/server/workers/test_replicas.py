@@ -11,9 +11,9 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from headrace.server import ServerConfig, start_server
 from headrace.v1 import shard_service_pb2 as pb
 from support.datasets import write_dataset
+from support.running import server_of
 from support.s3 import S3
 from support.served import Transcript, epoch_request, read
 from support.store_proxy import StoreProxy, store_proxied
@@ -66,15 +66,15 @@ def test_replicas_read_the_store_once_together(s3: S3, monkeypatch: pytest.Monke
     with store_proxied(s3.weed.endpoint) as proxy, ExitStack() as stack:
         monkeypatch.setenv("AWS_ENDPOINT_URL", proxy.endpoint)
         monkeypatch.setenv("AWS_ENDPOINT_URL_S3", proxy.endpoint)
-        config = ServerConfig(
-            datasets={"lanes": url},
-            listen="127.0.0.1:0",
-            cache_bytes=_SAMPLES * _ROW_BYTES // 4,
-            fetch_threads=2,
-        )
         channels = [
             stack.enter_context(
-                grpc.insecure_channel(stack.enter_context(start_server(config)).address)
+                grpc.insecure_channel(
+                    stack.enter_context(
+                        server_of(
+                            {"lanes": url}, cache_bytes=_SAMPLES * _ROW_BYTES // 4, fetch_threads=2
+                        )
+                    ).address
+                )
             )
             for _ in range(_REPLICAS)
         ]

@@ -25,10 +25,11 @@ from hypothesis import strategies as st
 
 from headrace.cli.stored.row_counter import row_counter
 from headrace.order import decode_token, split_buckets
-from headrace.server import Server, ServerConfig, start_server
+from headrace.server import Server
 from headrace.storage import RowOptions, index_packing
 from headrace.v1 import shard_service_pb2 as pb
 from support.datasets import write_dataset
+from support.running import channel_of, server_of
 from support.served import (
     ReadBatch,
     epoch_request,
@@ -63,7 +64,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     for url in urls.values():
         _write(url)
     index_packing(urls["d"], RowOptions(512), columns=["tokens"], count_rows=row_counter())
-    with start_server(ServerConfig(datasets=urls, listen="127.0.0.1:0")) as running:
+    with server_of(urls) as running:
         yield running
 
 
@@ -112,8 +113,7 @@ def _failure(channel: grpc.Channel, **fields: Any) -> tuple[ErrorInfo, str]:
 
 @contextmanager
 def _served(url: str) -> Iterator[grpc.Channel]:
-    config = ServerConfig(datasets={"d": url}, listen="127.0.0.1:0")
-    with start_server(config) as server, grpc.insecure_channel(server.address) as opened:
+    with channel_of({"d": url}) as opened:
         yield opened
 
 

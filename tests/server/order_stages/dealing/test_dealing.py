@@ -19,11 +19,11 @@ from hypothesis import strategies as st
 
 from headrace.cli.stored.row_counter import row_counter
 from headrace.order import deal_evenly
-from headrace.server import ServerConfig, start_server
 from headrace.server.order_stages.dealing.dealer import dealt
 from headrace.storage import RowOptions, index_packing
 from headrace.v1 import shard_service_pb2 as pb
 from support.datasets import write_dataset
+from support.running import channel_of
 from support.served import (
     TIMEOUT_S,
     ReadBatch,
@@ -57,8 +57,7 @@ def channel(lengths: list[int], tmp_path_factory: pytest.TempPathFactory) -> Ite
         )
         write_dataset(urls[name], table, shard_samples=(200, 100))
     index_packing(urls["d"], RowOptions(256), count_rows=row_counter())
-    config = ServerConfig(datasets=urls, listen="127.0.0.1:0")
-    with start_server(config) as server, grpc.insecure_channel(server.address) as opened:
+    with channel_of(urls) as opened:
         yield opened
 
 

@@ -12,11 +12,12 @@ import pytest
 
 import headrace.server.order_stages
 from headrace.order import decode_token
-from headrace.server import Server, ServerConfig, start_server
+from headrace.server import Server
 from headrace.v1 import shard_service_pb2 as pb
 from headrace.v1.stages import packed
 from server.order_stages.exercise.even import EvenOptions
 from support.datasets import write_dataset
+from support.running import server_of
 from support.served import TIMEOUT_S, Transcript, failure_of, read, stub_of
 
 _COUNT = 33
@@ -30,10 +31,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     with pytest.MonkeyPatch.context() as patch:
         folders = [*headrace.server.order_stages.__path__, str(Path(__file__).parent)]
         patch.setattr(headrace.server.order_stages, "__path__", folders)
-        config = ServerConfig(
-            datasets={"d": url}, listen="127.0.0.1:0", metrics_listen="127.0.0.1:0"
-        )
-        with start_server(config) as running:
+        with server_of({"d": url}, metrics_listen="127.0.0.1:0") as running:
             yield running
 
 

@@ -23,7 +23,6 @@ from headrace.errors import (
     ShardCorruptError,
 )
 from headrace.order import Kept, KeptOrder, OrderSpec, decode_token, table_of
-from headrace.server import ServerConfig, start_server
 from headrace.server.access.callers import ANYBODY, Caller
 from headrace.server.cache.block_cache import BlockCache
 from headrace.server.datasets.served_dataset import ServedDataset
@@ -32,6 +31,7 @@ from headrace.server.telemetry.metrics import Metrics
 from headrace.storage import Filter, kept_bits, make_filter, open_dataset
 from headrace.v1 import shard_service_pb2 as pb
 from support.datasets import write_dataset
+from support.running import channel_of
 from support.served import TIMEOUT_S, epoch_request, failure_of, read, stub_of
 from support.waiting import until
 
@@ -51,8 +51,7 @@ def url(tmp_path_factory: pytest.TempPathFactory) -> str:
 @pytest.fixture(scope="module")
 def channel(url: str) -> Iterator[grpc.Channel]:
     """A server of it, under two names."""
-    config = ServerConfig(datasets={"d": url, "e": url}, listen="127.0.0.1:0")
-    with start_server(config) as server, grpc.insecure_channel(server.address) as opened:
+    with channel_of({"d": url, "e": url}) as opened:
         yield opened
 
 

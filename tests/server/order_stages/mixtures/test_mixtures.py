@@ -23,10 +23,10 @@ from headrace.order import (
     encode_token,
     table_of,
 )
-from headrace.server import ServerConfig, start_server
 from headrace.storage import ShardWriter, commit_dataset, open_dataset, open_store
 from headrace.v1 import shard_service_pb2 as pb
 from support.datasets import write_dataset
+from support.running import channel_of
 from support.served import (
     TIMEOUT_S,
     Transcript,
@@ -61,11 +61,7 @@ def urls(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
 @pytest.fixture(scope="module")
 def channel(urls: dict[str, str]) -> Iterator[grpc.Channel]:
     """A server of all three with a cache that cannot hold a batch's blocks at once."""
-    config = ServerConfig(datasets=urls, listen="127.0.0.1:0", cache_bytes=1 << 17)
-    with (
-        start_server(config) as server,
-        grpc.insecure_channel(server.address) as opened,
-    ):
+    with channel_of(urls, cache_bytes=1 << 17) as opened:
         yield opened
 
 
@@ -144,8 +140,7 @@ def test_a_mixture_is_the_same_from_memory(
 ) -> None:
     """Batches that lie in memory, several made together in compiled loops, are those copied out."""
     request = _request(base, columns=_NARROW)
-    config = ServerConfig(datasets=urls, listen="127.0.0.1:0")
-    with start_server(config) as server, grpc.insecure_channel(server.address) as roomy:
+    with channel_of(urls) as roomy:
         found = [read(roomy, request) for _ in range(3)]
 
     wanted = [batch.values for batch in read(channel, request).batches]
@@ -315,8 +310,7 @@ def test_a_token_finds_the_versions_of_its_datasets(tmp_path: Path) -> None:
         request = _request(mixture)
         if token is not None:
             request.resume_token = token
-        config = ServerConfig(datasets=urls, listen="127.0.0.1:0")
-        with start_server(config) as server, grpc.insecure_channel(server.address) as opened:
+        with channel_of(urls) as opened:
             return read(opened, request)
 
     whole = read_all()

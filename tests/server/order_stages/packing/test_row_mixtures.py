@@ -40,6 +40,7 @@ from support.packed import (
     shown_samples,
     table_of,
 )
+from support.running import channel_of
 from support.served import TIMEOUT_S, Transcript, epoch_request, failure_of, read, stub_of
 
 _OPTIONS = RowOptions(64, eos=9)
@@ -71,8 +72,7 @@ def urls(documents: _Documents, tmp_path_factory: pytest.TempPathFactory) -> dic
 @pytest.fixture(scope="module")
 def channel(urls: dict[str, str]) -> Iterator[grpc.Channel]:
     """A server of them, with a cache that cannot hold a batch's blocks at once."""
-    config = ServerConfig(datasets=urls, listen="127.0.0.1:0", cache_bytes=1 << 15)
-    with start_server(config) as server, grpc.insecure_channel(server.address) as opened:
+    with channel_of(urls, cache_bytes=1 << 15) as opened:
         yield opened
 
 
@@ -399,8 +399,7 @@ def test_what_cannot_be_mixed_is_refused(tmp_path: Path, documents: _Documents) 
         ("a:64", "e:64"): "no dataset 'e:64'",
     }
 
-    config = ServerConfig(datasets=urls, listen="127.0.0.1:0")
-    with start_server(config) as server, grpc.insecure_channel(server.address) as opened:
+    with channel_of(urls) as opened:
         for names, message in refused.items():
             mixture = pb.Mixture(datasets=[pb.MixtureDataset(name=name) for name in names])
             failure = failure_before_batches(opened, _request(mixture))
@@ -418,8 +417,7 @@ def test_a_column_that_not_all_have_is_refused_by_name(tmp_path: Path) -> None:
         write_dataset(url, table_of(documents_of(20, seed=3)), shard_samples=(20,))
         index_rows(url, _OPTIONS, columns=columns)
 
-    config = ServerConfig(datasets=urls, listen="127.0.0.1:0")
-    with start_server(config) as server, grpc.insecure_channel(server.address) as opened:
+    with channel_of(urls) as opened:
         seen = read(opened, _request(_mixture(a=None, b=None), columns=["tokens", "tokens.labels"]))
         failure = failure_before_batches(
             opened, _request(_mixture(a=None, b=None), columns=["weights"])
@@ -446,12 +444,9 @@ def test_a_length_that_lies_is_found_and_named_with_its_dataset(tmp_path: Path) 
         content = of_other_dataset(file.read_bytes(), pointer.dataset, lying)
         (tmp_path / "b" / "packing" / lying / file.name).write_bytes(content)
 
-    config = ServerConfig(
-        datasets={name: str(tmp_path / name) for name in ("a", "b")}, listen="127.0.0.1:0"
-    )
     mixture = pb.Mixture(datasets=[pb.MixtureDataset(name=name) for name in ("a:16", "b:16")])
     order = pb.OrderSpec(seed=3, unit=99)
-    with start_server(config) as server, grpc.insecure_channel(server.address) as opened:
+    with channel_of({name: str(tmp_path / name) for name in ("a", "b")}) as opened:
         request = _request(mixture, order=order, global_batch_size=99)
         failure = failure_before_batches(opened, request)
 

@@ -47,6 +47,7 @@ from support.packed import (
     shown_samples,
     table_of,
 )
+from support.running import channel_of
 from support.served import TIMEOUT_S, Transcript, epoch_request, failure_of, read, stub_of
 
 _LENGTHS = (64, 100)
@@ -73,8 +74,7 @@ def url(documents: list[NDArray[np.int32]], tmp_path_factory: pytest.TempPathFac
 @pytest.fixture(scope="module")
 def channel(url: str) -> Iterator[grpc.Channel]:
     """A server of them, with a cache that cannot hold a batch's blocks at once."""
-    config = ServerConfig(datasets={"d": url}, listen="127.0.0.1:0", cache_bytes=1 << 15)
-    with start_server(config) as server, grpc.insecure_channel(server.address) as opened:
+    with channel_of({"d": url}, cache_bytes=1 << 15) as opened:
         yield opened
 
 
@@ -164,8 +164,7 @@ def test_rows_are_the_same_for_all_worlds_and_over_resumes(  # noqa: PLR0917 - a
 
 def test_rows_are_the_same_from_memory(url: str) -> None:
     """A first stream waits for blocks, a second finds them."""
-    config = ServerConfig(datasets={"d": url}, listen="127.0.0.1:0")
-    with start_server(config) as server, grpc.insecure_channel(server.address) as opened:
+    with channel_of({"d": url}) as opened:
         requests = [_request(length, max_chunk_bytes=1 << 16) for length in _LENGTHS]
         cold = [payloads(read(opened, each)) for each in requests]
         warm = [payloads(read(opened, each)) for each in requests]
@@ -308,8 +307,7 @@ def test_a_length_that_lies_is_found_and_nothing_of_its_batch_is_sent(tmp_path: 
         content = of_other_dataset(file.read_bytes(), pointer.dataset, fingerprint)
         target.write_bytes(content)
 
-    config = ServerConfig(datasets={"d": lying}, listen="127.0.0.1:0")
-    with start_server(config) as server, grpc.insecure_channel(server.address) as opened:
+    with channel_of({"d": lying}) as opened:
         failure = failure_before_batches(opened, _request(16, global_batch_size=99))
 
     assert failure_of(failure)[1].reason == "STAGE_FAILED"
@@ -380,8 +378,7 @@ def test_what_is_stored_damaged_is_refused(tmp_path: Path) -> None:
         path = tmp_path / "copied" / name
         content = path.read_bytes()
         path.write_bytes(bytes([content[0] ^ 1]) + content[1:])
-        config = ServerConfig(datasets={"d": copied}, listen="127.0.0.1:0")
-        with start_server(config) as server, grpc.insecure_channel(server.address) as opened:
+        with channel_of({"d": copied}) as opened:
             failure = failure_before_batches(opened, _request())
         path.write_bytes(content)
 

@@ -12,10 +12,11 @@ import pytest
 
 from headrace.errors import ConfigurationError
 from headrace.order import Order, OrderSpec, Skips, decode_token, table_of
-from headrace.server import DatasetConfig, ServerConfig, start_server
+from headrace.server import DatasetConfig
 from headrace.storage import open_dataset
 from headrace.v1 import shard_service_pb2 as pb
 from support.datasets import small_table, write_dataset
+from support.running import channel_of, server_of
 from support.served import TIMEOUT_S, Transcript, epoch_request, failure_of, read, stub_of
 
 SAMPLES = 150
@@ -39,10 +40,7 @@ def channel(url: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[grpc
         "d": DatasetConfig(url=url, skips=(str(stored),)),
         "e": url,
     }
-    with (
-        start_server(ServerConfig(datasets=datasets, listen="127.0.0.1:0")) as server,
-        grpc.insecure_channel(server.address) as opened,
-    ):
+    with channel_of(datasets) as opened:
         yield opened
 
 
@@ -211,4 +209,4 @@ def test_a_stored_list_of_something_else_is_refused_at_the_start(
     datasets = {"d": DatasetConfig(url=url, skips=(str(stored),))}
 
     with pytest.raises(ConfigurationError, match=r"list\.txt"):
-        start_server(ServerConfig(datasets=datasets, listen="127.0.0.1:0"))
+        server_of(datasets)

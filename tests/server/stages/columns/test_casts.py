@@ -14,7 +14,6 @@ import pytest
 from google.protobuf import any_pb2
 from PIL import Image
 
-from headrace.server import ServerConfig, start_server
 from headrace.server.batch.batch_values import Batch, Values
 from headrace.server.batch.stage import ColumnStage, Work
 from headrace.server.layout.wire_columns import WireColumn
@@ -24,6 +23,7 @@ from headrace.v1 import images_pb2 as images_pb
 from headrace.v1 import shard_service_pb2 as pb
 from headrace.v1.stages import packed
 from support.datasets import write_dataset
+from support.running import channel_of
 from support.served import Transcript, epoch_request, failure_of, read
 
 SAMPLES = 60
@@ -74,11 +74,7 @@ def channel(tmp_path_factory: pytest.TempPathFactory) -> Iterator[grpc.Channel]:
     """A server of samples with ragged columns and pictures."""
     url = str(tmp_path_factory.mktemp("steps") / "d")
     write_dataset(url, _table(), shard_samples=[25, 35], block_bytes=4096)
-    config = ServerConfig(datasets={"d": url}, listen="127.0.0.1:0", max_batch_bytes=1 << 22)
-    with (
-        start_server(config) as server,
-        grpc.insecure_channel(server.address) as opened,
-    ):
+    with channel_of({"d": url}, max_batch_bytes=1 << 22) as opened:
         yield opened
 
 

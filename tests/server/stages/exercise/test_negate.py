@@ -22,10 +22,8 @@ from headrace.errors import ConfigurationError, TokenSpecChangedError
 from headrace.server import (
     ConfigSource,
     Server,
-    ServerConfig,
     config_text,
     ignored_variables,
-    start_server,
 )
 from headrace.server.settings.plug_settings import STAGES, PlugSettings, folders_of
 from headrace.server.settings.server_config import unchangeable
@@ -33,6 +31,7 @@ from headrace.v1 import shard_service_pb2 as pb
 from headrace.v1.stages import packed
 from server.stages.exercise.negate_stage import Negate, NegateOptions
 from support.datasets import write_dataset
+from support.running import server_of
 from support.served import TIMEOUT_S, Transcript, failure_of, read, stub_of
 
 _NUMBERS = [3, -1, 0, 7]
@@ -61,8 +60,7 @@ def server(negate: ModuleType, tmp_path_factory: pytest.TempPathFactory) -> Iter
         }
     )
     write_dataset(url, table, shard_samples=[4])
-    config = ServerConfig(datasets={"d": url}, listen="127.0.0.1:0", metrics_listen="127.0.0.1:0")
-    with start_server(config) as running:
+    with server_of({"d": url}, metrics_listen="127.0.0.1:0") as running:
         yield running
 
 

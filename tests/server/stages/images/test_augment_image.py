@@ -58,6 +58,7 @@ from headrace.server.stages.transforms.transform_config import transform_configs
 from server.stages.images.test_recipe import recipe
 from support.bombs import claimed_png, scanned_jpeg
 from support.datasets import write_dataset
+from support.running import server_of
 from support.waiting import until
 
 _SAMPLES = 48
@@ -96,10 +97,9 @@ def urls(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
 @pytest.fixture(scope="module")
 def servers(urls: dict[str, str]) -> Iterator[list[Server]]:
     """Two servers of the same data, of one thread and of three."""
-    config = ServerConfig(datasets=urls, listen="127.0.0.1:0", stage_threads=1)
     with (
-        start_server(config) as first,
-        start_server(ServerConfig(datasets=urls, listen="127.0.0.1:0", stage_threads=3)) as second,
+        server_of(urls, stage_threads=1) as first,
+        server_of(urls, stage_threads=3) as second,
     ):
         yield [first, second]
 
@@ -410,9 +410,8 @@ def test_no_transform_is_called_so() -> None:
 
 def test_leaving(urls: dict[str, str]) -> None:
     """A server that stops, or a client that goes, leaves no thread that works on."""
-    config = ServerConfig(datasets=urls, listen="127.0.0.1:0", stage_threads=2, drain_s=0.2)
     before = threading.active_count()
-    with start_server(config) as server:
+    with server_of(urls, stage_threads=2, drain_s=0.2) as server:
         large = DecodeImage("image", transforms=[Resize((1500, 1500)), ColorJitter(0.5, 0.5)])
         dataset = NumpyDataset(server.address, "photos", batch_size=12, stages=[large])
         with dataset:

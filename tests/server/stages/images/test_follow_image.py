@@ -38,9 +38,10 @@ from headrace.client import (
     Resize,
 )
 from headrace.errors import BadArgumentError, StageFailedError
-from headrace.server import Server, ServerConfig, start_server
+from headrace.server import Server
 from support.bombs import claimed_png
 from support.datasets import write_dataset
+from support.running import server_of
 
 _SAMPLES = 40
 _FORMATS: tuple[Any, ...] = ("XYXY", "XYWH", "CXCYWH")
@@ -131,7 +132,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     ]
     sets = {"d": samples, "gaps": gaps, **_wrong()}
     urls = {name: _write(str(folder / name), rows) for name, rows in sets.items()}
-    with start_server(ServerConfig(datasets=urls, listen="127.0.0.1:0")) as running:
+    with server_of(urls) as running:
         yield running
 
 

@@ -42,7 +42,7 @@ from headrace.client import (
 )
 from headrace.errors import BadArgumentError, StageFailedError, TokenSpecChangedError
 from headrace.order import sample_keys, transform_keys, uniform_draws
-from headrace.server import Server, ServerConfig, start_server
+from headrace.server import Server
 from headrace.server.plan.planned_batches import positions_of
 from headrace.server.stages.images.mixing import DRAW_COUNT, Mix, cut_mix, mix_up
 from headrace.server.stages.images.partners import partners_of
@@ -50,6 +50,7 @@ from headrace.storage import RowOptions, index_packing, with_classes
 from support.datasets import write_dataset
 from support.images import noise_bytes
 from support.rank_batches import GLOBAL_BATCH, SEED, rank_batches
+from support.running import server_of
 
 _SAMPLES, _CLASSES = 50, 7
 _LENGTHS = np.random.default_rng(5).integers(1, 200, _SAMPLES)
@@ -87,7 +88,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     write_dataset(urls["d"], _table(_SAMPLES), shard_samples=[20, 30], block_bytes=2048)
     write_dataset(urls["damaged"], _table(8, damaged=5), shard_samples=[8])
     index_packing(urls["d"], RowOptions(256), count_rows=row_counter())
-    with start_server(ServerConfig(datasets=urls, listen="127.0.0.1:0")) as running:
+    with server_of(urls) as running:
         yield running
 
 

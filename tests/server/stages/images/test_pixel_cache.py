@@ -21,10 +21,10 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from headrace.client import DecodeImage, NumpyDataset, RandomResizedCrop
-from headrace.server import ServerConfig, start_server
 from headrace.server.stages.images import ImageSettings
 from headrace.server.stages.images.pixel_cache import PixelCache
 from support.datasets import write_dataset
+from support.running import server_of
 
 _PIXELS = 100
 _ONE = _PIXELS + 512
@@ -116,9 +116,8 @@ def url(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 def _read(url: str, budget: int, channels: list[Any]) -> list[bytes]:
     settings = ImageSettings(decoded_cache_bytes=budget)
-    config = ServerConfig(datasets={"d": url}, listen="127.0.0.1:0", plugs=(settings,))
     found = []
-    with start_server(config) as server:
+    with server_of({"d": url}, plugs=(settings,)) as server:
         for each in channels:
             step = DecodeImage("image", transforms=[RandomResizedCrop(20)], channels=each)
             with NumpyDataset(

@@ -43,6 +43,7 @@ from support.bombs import claimed_png
 from support.datasets import write_dataset
 from support.images import noise_bytes
 from support.rank_batches import GLOBAL_BATCH, SEED, rank_batches
+from support.running import server_of
 
 _SAMPLES = 60
 _DAMAGED = {3: "cut", 4: "text", 17: "empty", 31: "bomb", 32: "cut", 33: "cut", 59: "text"}
@@ -87,8 +88,7 @@ def urls(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
 @pytest.fixture(scope="module")
 def server(urls: dict[str, str]) -> Iterator[Server]:
     """A server of them."""
-    config = ServerConfig(datasets=urls, listen="127.0.0.1:0", metrics_listen="127.0.0.1:0")
-    with start_server(config) as running:
+    with server_of(urls, metrics_listen="127.0.0.1:0") as running:
         yield running
 
 
@@ -113,7 +113,7 @@ def test_the_same_for_all_ranks(urls: dict[str, str], kind: str) -> None:
     """Each rank's rows are those of one rank, from servers that find the damage by themselves."""
     rows = []
     for world in (1, 2, 3):
-        with start_server(ServerConfig(datasets=urls, listen="127.0.0.1:0")) as fresh:
+        with server_of(urls) as fresh:
             parts = [_read(fresh, _STEPS[kind], rank=rank, world=world) for rank in range(world)]
         rows.append(_joined(parts))
 

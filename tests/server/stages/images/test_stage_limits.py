@@ -19,7 +19,6 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from headrace.bench.children import serving
-from headrace.server import ServerConfig, start_server
 from headrace.server.stages.images.image_work import scan_count
 from headrace.v1 import images_pb2 as images_pb
 from headrace.v1 import shard_service_pb2 as pb
@@ -27,6 +26,7 @@ from headrace.v1 import transforms_pb2 as transforms_pb
 from headrace.v1.stages import packed
 from support.bombs import claimed_png, scanned_jpeg
 from support.datasets import write_dataset
+from support.running import channel_of, server_of
 from support.served import epoch_request, failure_of, messages_of, read_until_failure, stub_of
 from support.waiting import seconds_until, until
 
@@ -58,8 +58,7 @@ def urls(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
 @pytest.fixture
 def opened(urls: dict[str, str]) -> Iterator[grpc.Channel]:
     """A server that gives a step half a second."""
-    config = ServerConfig(datasets=urls, listen="127.0.0.1:0", heartbeat_s=0.1, stage_timeout_s=0.5)
-    with start_server(config) as server, grpc.insecure_channel(server.address) as channel:
+    with channel_of(urls, heartbeat_s=0.1, stage_timeout_s=0.5) as channel:
         yield channel
 
 
@@ -102,8 +101,10 @@ def test_too_much_work_is_refused_by_the_heads(
 
 def test_a_step_ends_with_its_caller(urls: dict[str, str]) -> None:
     """Ten seconds of decoding end between two images when the caller goes."""
-    config = ServerConfig(datasets=urls, listen="127.0.0.1:0", heartbeat_s=0.1)
-    with start_server(config) as server, grpc.insecure_channel(server.address) as channel:
+    with (
+        server_of(urls, heartbeat_s=0.1) as server,
+        grpc.insecure_channel(server.address) as channel,
+    ):
         call: Any = messages_of(channel, _request("large", _ROWS))
         assert any(message.HasField("heartbeat") for message in call)
         call.cancel()

@@ -50,6 +50,7 @@ from headrace.server.stages.texts import TextSettings
 from headrace.storage import RowOptions, Tokenizer, index_packing, load_tokenizer
 from support.datasets import write_dataset
 from support.packed import of_other_dataset
+from support.running import server_of
 from support.tokenizer_files import bpe_file, random_texts, word_file
 
 _COUNT = 150
@@ -313,10 +314,7 @@ def test_texts_that_fail(tmp_path: Path) -> None:
     with pytest.raises(BadArgumentError, match=r"sample 2 cannot be tokenized: .*UNK"):
         _index(Path(url), load_tokenizer(words))
 
-    config = ServerConfig(
-        datasets={"d": url}, listen="127.0.0.1:0", plugs=_tokenizers(f"words={words}")
-    )
-    with start_server(config) as server:
+    with server_of({"d": url}, plugs=_tokenizers(f"words={words}")) as server:
         with pytest.raises(StageFailedError, match=r"UNK.*it is sample 2"):
             _batches(server, "d", stages=[Tokenize("text", "words")])
         rows = _rows(
@@ -345,9 +343,7 @@ def test_a_server_with_a_bad_tokenizer_does_not_start(folder: Path, tmp_path: Pa
         datasets = {"d": str(folder / "tokens")}
         with (
             pytest.raises(ConfigurationError, match=message),
-            start_server(
-                ServerConfig(datasets=datasets, listen="127.0.0.1:0", plugs=_tokenizers(stated))
-            ),
+            server_of(datasets, plugs=_tokenizers(stated)),
         ):
             pass
 
