@@ -8,13 +8,11 @@ places below its own URL only: where a source elsewhere is, the operator says.
 from __future__ import annotations
 
 import json
-import re
-from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 
 from headrace.errors import ManifestCorruptError
 from headrace.storage.dataset.newer_format import newer_format
-from headrace.storage.store.names import name_problem
+from headrace.storage.shard.json_object import JsonObject
 
 MANIFEST_FOLDER = "manifests"
 POINTER_VERSION = 1
@@ -23,7 +21,6 @@ _NAMED_SOURCE_VERSION = 2  # contained the URL of the source
 INDEXED_SOURCES = ("mds", "parquet", "webdataset")
 MAX_POINTER_BYTES = 16 << 20
 _MAX_TABLE_BYTES = 4 << 30
-_FINGERPRINT = re.compile("[0-9a-f]{32}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +95,7 @@ def encode_pointer(pointer: Pointer | IndexPointer) -> bytes:
         "version": POINTER_VERSION,
         "source": "arrow",
         "fingerprint": pointer.current.fingerprint,
-        "versions": [_version_object(version) for version in pointer.versions],
+        "versions": [asdict(version) for version in pointer.versions],
     }
     return _text_of(content)
 
@@ -126,7 +123,7 @@ def decode_pointer(content: bytes, *, place: str) -> Pointer | IndexPointer:
         ) from None
     except _NewerError as error:
         raise newer_format(place, str(error)) from error
-    except (_DamageError, ValueError, RecursionError) as error:
+    except (ValueError, RecursionError) as error:
         raise ManifestCorruptError(
             f"{place}: {error}; restore it or convert the data again", place=place
         ) from error
@@ -140,10 +137,6 @@ class _OldError(Exception):
     """The file is a stored index that contains the URL of its source."""
 
 
-class _DamageError(Exception):
-    """A fault in the file; the caller knows which file."""
-
-
 class _NewerError(Exception):
     """The file is of a newer version; the caller knows which file."""
 
@@ -154,11 +147,12 @@ def _text_of(content: dict[str, object]) -> bytes:
 
 def _decode(content: bytes) -> Pointer | IndexPointer:
     if len(content) > MAX_POINTER_BYTES:
-        raise _DamageError(f"more than {MAX_POINTER_BYTES} bytes")
-    top = _mapping(json.loads(content.decode()), "the file")
-    if top.get("format") != "headrace":
-        raise _DamageError(f"format {str(top.get('format'))[:100]!r} found, 'headrace' expected")
-    match top.get("version"), top.get("source"):
+        raise ValueError(f"more than {MAX_POINTER_BYTES} bytes")
+    top = JsonObject(json.loads(content.decode()), "the file")
+    found = top.values.get("format")
+    if found != "headrace":
+        raise ValueError(f"format {str(found)[:100]!r} found, 'headrace' expected")
+    match top.values.get("version"), top.values.get("source"):
         case (1, "arrow"):
             return _pointer(top)
         case (3, str(source)) if source in INDEXED_SOURCES:
@@ -166,7 +160,7 @@ def _decode(content: bytes) -> Pointer | IndexPointer:
         case (2, str(source)) if source in INDEXED_SOURCES:
             raise _OldError
         case (version, source):
-            kind = _NewerError if _is_newer(version, source) else _DamageError
+            kind = _NewerError if _is_newer(version, source) else ValueError
             raise kind(
                 f"version {str(version)[:100]} of source {str(source)[:100]!r} found, but this "
                 f"headrace reads version {POINTER_VERSION} of 'arrow' and version "
@@ -181,108 +175,50 @@ def _is_newer(version: object, source: object) -> bool:
     return version > INDEX_POINTER_VERSION or (version > 0 and isinstance(source, str))
 
 
-def _pointer(top: Mapping[str, object]) -> Pointer:
-    versions = top.get("versions")
-    if not isinstance(versions, list) or not versions:
-        raise _DamageError("no list of versions")
-    pointer = Pointer(tuple(_version(version) for version in versions))
-    if top.get("fingerprint") != pointer.current.fingerprint:
-        raise _DamageError("the fingerprint differs from that of the last version")
+def _pointer(top: JsonObject) -> Pointer:
+    versions = top.sequence("versions")
+    if not versions:
+        raise ValueError("no list of versions")
+    pointer = Pointer(tuple(_version(JsonObject(each, "a version")) for each in versions))
+    if top.values.get("fingerprint") != pointer.current.fingerprint:
+        raise ValueError("the fingerprint differs from that of the last version")
     return pointer
 
 
-def _index_pointer(top: Mapping[str, object], source: str) -> IndexPointer:
-    index = _mapping(top.get("index"), "index")
+def _index_pointer(top: JsonObject, source: str) -> IndexPointer:
     return IndexPointer(
         source=source,
         path=_path(top),
-        fingerprint=_digits(top, "fingerprint"),
-        created=_string(top, "created"),
-        sample_count=_integer(top, "sample_count", 1 << 62),
+        fingerprint=top.digits("fingerprint"),
+        created=top.text("created"),
+        sample_count=top.integer("sample_count", 1 << 62),
         index=_table(top, "index"),
-        digest=_digits(index, "digest"),
+        digest=top.nested("index").digits("digest"),
     )
 
 
-def _version(value: object) -> VersionEntry:
-    version = _mapping(value, "a version")
+def _version(version: JsonObject) -> VersionEntry:
     return VersionEntry(
-        fingerprint=_digits(version, "fingerprint"),
-        created=_string(version, "created"),
-        sample_count=_integer(version, "sample_count", 1 << 62),
+        fingerprint=version.digits("fingerprint"),
+        created=version.text("created"),
+        sample_count=version.integer("sample_count", 1 << 62),
         shards=_table(version, "shards"),
         blocks=_table(version, "blocks"),
     )
 
 
-def _table(version: Mapping[str, object], key: str) -> TableFile:
-    table = _mapping(version.get(key), key)
-    name = _string(table, "name")
-    problem = name_problem(name)
-    if problem is not None:
-        raise _DamageError(f"name {name[:200]!r} of {key}: {problem}")
-    return TableFile(name=name, stored_bytes=_integer(table, "stored_bytes", _MAX_TABLE_BYTES))
+def _table(version: JsonObject, key: str) -> TableFile:
+    table = version.nested(key)
+    return TableFile(table.name("name"), table.integer("stored_bytes", _MAX_TABLE_BYTES))
 
 
-def _path(top: Mapping[str, object]) -> str | None:
-    if top.get("path") is None:
+def _path(top: JsonObject) -> str | None:
+    if top.values.get("path") is None:
         return None
-    path = _string(top, "path")
-    problem = name_problem(path) if path else None
-    if problem is not None:
-        raise _DamageError(f"path {path[:200]!r}: {problem}")
-    return path
-
-
-def _digits(mapping: Mapping[str, object], key: str) -> str:
-    value = _string(mapping, key)
-    if not _FINGERPRINT.fullmatch(value):
-        raise _DamageError(f"{key} {value[:100]!r} is not 32 hexadecimal digits")
-    return value
-
-
-def _mapping(value: object, what: str) -> Mapping[str, object]:
-    if not isinstance(value, dict):
-        raise _DamageError(f"{what} is not a JSON object")
-    return value
-
-
-def _string(mapping: Mapping[str, object], key: str) -> str:
-    value = mapping.get(key)
-    if not isinstance(value, str):
-        raise _DamageError(f"{key} is {str(value)[:100]}, expected a string")
-    return value
-
-
-def _integer(mapping: Mapping[str, object], key: str, high: int) -> int:
-    value = mapping.get(key)
-    if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value <= high:
-        raise _DamageError(f"{key} is {str(value)[:100]}, expected an integer from 0 to {high}")
-    return value
-
-
-def _version_object(version: VersionEntry) -> dict[str, object]:
-    return {
-        "fingerprint": version.fingerprint,
-        "created": version.created,
-        "sample_count": version.sample_count,
-        "shards": {"name": version.shards.name, "stored_bytes": version.shards.stored_bytes},
-        "blocks": {"name": version.blocks.name, "stored_bytes": version.blocks.stored_bytes},
-    }
+    return top.name("path") if top.text("path") else ""
 
 
 def _index_object(pointer: IndexPointer) -> dict[str, object]:
-    return {
-        "format": "headrace",
-        "version": INDEX_POINTER_VERSION,
-        "source": pointer.source,
-        "path": pointer.path,
-        "fingerprint": pointer.fingerprint,
-        "created": pointer.created,
-        "sample_count": pointer.sample_count,
-        "index": {
-            "name": pointer.index.name,
-            "stored_bytes": pointer.index.stored_bytes,
-            "digest": pointer.digest,
-        },
-    }
+    facts = asdict(pointer)
+    facts["index"]["digest"] = facts.pop("digest")
+    return {"format": "headrace", "version": INDEX_POINTER_VERSION, **facts}

@@ -4,23 +4,20 @@ from __future__ import annotations
 
 import hashlib
 import json
-import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import cast
+from dataclasses import asdict, dataclass, field
 
 from headrace.errors import BadArgumentError, ManifestCorruptError
-from headrace.storage.store.names import name_problem
+from headrace.storage.shard.json_object import JsonObject
 
 PACKING_FOLDER = "packing"
 PACKING_VERSION = 2
 MAX_ROW_LENGTH = 1 << 22
 MAX_ROW_OPTIONS = 64
 _MAX_POINTER_BYTES = 1 << 20
-_MAX_FILE_BYTES = 1 << 46
+_MAX_COUNT = (1 << 46) - 1
 _TOKEN_LIMIT = 1 << 31
 _DIGEST_BYTES = 16
-_DIGEST = re.compile("[0-9a-f]{32}")
 
 
 def packing_name(fingerprint: str) -> str:
@@ -129,27 +126,16 @@ class PackingPointer:
 
 def encode_packing(pointer: PackingPointer) -> bytes:
     """Return the text of ``packing.json``."""
+    facts = asdict(pointer)
+    del facts["rows"]
+    if not pointer.tokenizer:
+        del facts["tokenizer"]
     content = {
         "format": "headrace-packing",
         "version": PACKING_VERSION,
-        "dataset": pointer.dataset,
-        "column": pointer.column,
-        "alike": list(pointer.alike),
-        **({"tokenizer": pointer.tokenizer} if pointer.tokenizer else {}),
-        "sample_count": pointer.sample_count,
-        "empty_count": pointer.empty_count,
-        "lengths": _file_object(pointer.lengths),
-        "groups": _file_object(pointer.groups),
+        **facts,
         "rows": [
-            {
-                "length": table.options.length,
-                "cut": table.options.cut,
-                "bos": table.options.bos,
-                "eos": table.options.eos,
-                "fill": table.options.fill,
-                "row_count": table.row_count,
-                "counts": _file_object(table.counts),
-            }
+            {**asdict(table.options), "row_count": table.row_count, "counts": asdict(table.counts)}
             for table in pointer.rows
         ],
     }
@@ -187,32 +173,33 @@ def _decode(content: bytes, fingerprint: str) -> PackingPointer:
     folder = f"{PACKING_FOLDER}/{fingerprint}/"
     if len(content) > _MAX_POINTER_BYTES:
         raise ValueError(f"more than {_MAX_POINTER_BYTES} bytes")
-    top = _mapping(json.loads(content.decode()))
-    if top["format"] != "headrace-packing" or top["version"] != PACKING_VERSION:
-        raise ValueError(f"version {top['version']!s:.50} found, {PACKING_VERSION} expected")
-    facts = {key: value for key, value in top.items() if key != "digest"}
-    if top["digest"] != digest_of(facts):
-        raise ValueError(f"digest {top['digest']!s:.50} found, {digest_of(facts)} expected")
-    if top["dataset"] != fingerprint:
-        raise ValueError(f"dataset {top['dataset']!s:.50} found, {fingerprint} expected")
-    rows = tuple(_row_table(_mapping(each), folder) for each in _list(top["rows"]))
+    top = JsonObject(json.loads(content.decode()), "the file")
+    stated = top.values
+    if stated["format"] != "headrace-packing" or stated["version"] != PACKING_VERSION:
+        raise ValueError(f"version {stated['version']!s:.50} found, {PACKING_VERSION} expected")
+    facts = {key: value for key, value in stated.items() if key != "digest"}
+    if stated["digest"] != digest_of(facts):
+        raise ValueError(f"digest {stated['digest']!s:.50} found, {digest_of(facts)} expected")
+    if stated["dataset"] != fingerprint:
+        raise ValueError(f"dataset {stated['dataset']!s:.50} found, {fingerprint} expected")
+    rows = tuple(_row_table(JsonObject(each, "rows"), folder) for each in top.sequence("rows"))
     lengths = [table.options.length for table in rows]
     if len(rows) > MAX_ROW_OPTIONS or len(set(lengths)) != len(lengths):
         raise ValueError(f"rows of lengths {lengths!s:.100} found, each expected once")
-    tokenizer = _text(top.get("tokenizer", ""))
-    if tokenizer and (not _DIGEST.fullmatch(tokenizer) or top["alike"]):
-        raise ValueError(
-            f"tokenizer {tokenizer[:40]!r} found next to other columns {top['alike']!s:.50}, none "
-            "expected"
-        )
+    alike = top.sequence("alike")
+    tokenizer = top.digits("tokenizer") if stated.get("tokenizer", "") != "" else ""
+    if tokenizer and alike:
+        raise ValueError(f"a tokenizer found next to other columns {alike!s:.50}, none expected")
+    if not all(isinstance(name, str) for name in alike):
+        raise ValueError(f"alike is {alike!s:.50}, expected names of columns")
     return PackingPointer(
         dataset=fingerprint,
-        column=_text(top["column"]),
-        alike=tuple(_text(name) for name in _list(top["alike"])),
-        sample_count=_count(top["sample_count"]),
-        empty_count=_count(top["empty_count"]),
-        lengths=_file(top["lengths"], folder),
-        groups=_file(top["groups"], folder),
+        column=top.text("column"),
+        alike=tuple(map(str, alike)),
+        sample_count=top.integer("sample_count", _MAX_COUNT),
+        empty_count=top.integer("empty_count", _MAX_COUNT),
+        lengths=_file(top.nested("lengths"), folder),
+        groups=_file(top.nested("groups"), folder),
         rows=rows,
         tokenizer=tokenizer,
     )
@@ -224,48 +211,23 @@ def digest_of(facts: Mapping[str, object]) -> str:
     return hashlib.blake2b(text.encode(), digest_size=_DIGEST_BYTES).hexdigest()
 
 
-def _row_table(found: Mapping[str, object], folder: str) -> RowTable:
-    bos, eos = (None if found[key] is None else _count(found[key]) for key in ("bos", "eos"))
-    options = RowOptions(
-        _count(found["length"]), _count(found["cut"]), bos, eos, _count(found["fill"])
+def _row_table(found: JsonObject, folder: str) -> RowTable:
+    bos, eos = (
+        None if found.values[key] is None else found.integer(key, _TOKEN_LIMIT)
+        for key in ("bos", "eos")
     )
-    return RowTable(options, _count(found["row_count"]), _file(found["counts"], folder))
+    length, cut, fill = (found.integer(key, _TOKEN_LIMIT) for key in ("length", "cut", "fill"))
+    options = RowOptions(length, cut, bos, eos, fill)
+    return RowTable(
+        options, found.integer("row_count", _MAX_COUNT), _file(found.nested("counts"), folder)
+    )
 
 
-def _file(value: object, folder: str) -> StoredFile:
-    found = _mapping(value)
-    name, digest = _text(found["name"]), _text(found["digest"])
-    if name_problem(name) or not name.startswith(folder) or not _DIGEST.fullmatch(digest):
-        raise ValueError(f"file {name[:100]!r} with digest {digest[:40]!r} is not a valid entry")
-    return StoredFile(name, _count(found["stored_bytes"]), digest)
-
-
-def _file_object(file: StoredFile) -> dict[str, object]:
-    return {"name": file.name, "stored_bytes": file.stored_bytes, "digest": file.digest}
-
-
-def _mapping(value: object) -> Mapping[str, object]:
-    if not isinstance(value, dict):
-        raise TypeError(f"{value!s:.50} found, an object expected")
-    return cast("Mapping[str, object]", value)
-
-
-def _list(value: object) -> list[object]:
-    if not isinstance(value, list):
-        raise TypeError(f"{value!s:.50} found, a list expected")
-    return cast("list[object]", value)
-
-
-def _text(value: object) -> str:
-    if not isinstance(value, str):
-        raise TypeError(f"{value!s:.50} found, a text expected")
-    return value
-
-
-def _count(value: object) -> int:
-    if type(value) is not int or not 0 <= value < _MAX_FILE_BYTES:
-        raise ValueError(f"{value!s:.50} found, a count expected")
-    return value
+def _file(found: JsonObject, folder: str) -> StoredFile:
+    name = found.name("name")
+    if not name.startswith(folder):
+        raise ValueError(f"file {name[:100]!r} is not in {folder}")
+    return StoredFile(name, found.integer("stored_bytes", _MAX_COUNT), found.digits("digest"))
 
 
 def _check(field_name: str, value: int, *, low: int, high: int) -> None:
