@@ -18,12 +18,12 @@ from headrace.errors import HeadraceError
 from headrace.order import AnyOrder, Order, OrderSpec
 from headrace.page.data.filter_results import FilterResults
 from headrace.page.data.library import Library
-from headrace.page.data.lru_cache import LruCache
 from headrace.page.guard.sessions import Sessions
 from headrace.page.live.watch import Watch
 from headrace.server.access.callers import Access, Caller
 from headrace.server.front.hidden_paths import DatasetPlaces
 from headrace.storage import Tokenizer
+from headrace.storage.source.lru_cache import LruCache
 
 _FOLDER: Final = Path(__file__).parent
 

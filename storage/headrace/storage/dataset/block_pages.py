@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import threading
-from collections import OrderedDict
 from dataclasses import dataclass
 
 import numpy as np
@@ -14,6 +12,7 @@ from headrace.storage.dataset.manifest import Manifest
 from headrace.storage.dataset.pointer import TableFile
 from headrace.storage.dataset.read_manifest import page_row_count
 from headrace.storage.shard.block_table import PAGE_BLOCKS, decode_page
+from headrace.storage.source.lru_cache import LruCache
 from headrace.storage.source.ordinals import starts_of
 from headrace.storage.source.prefix_search import Search, Starts
 from headrace.storage.store.store import Store
@@ -51,10 +50,7 @@ class Page:
 
 
 class BlockTable:
-    """The block table of one manifest; thread-safe.
-
-    If two threads need the same missing page, both read it, and one result is kept.
-    """
+    """The block table of one manifest; thread-safe."""
 
     def __init__(self, store: Store, table: TableFile, *, manifest: Manifest) -> None:
         self._store = store
@@ -62,8 +58,7 @@ class BlockTable:
         self._manifest = manifest
         self._shard_samples = starts_of(manifest.sample_counts)
         self._shard_blocks = starts_of(manifest.block_counts)
-        self._lock = threading.Lock()
-        self._pages: OrderedDict[int, Page] = OrderedDict()
+        self._pages: LruCache[int, Page] = LruCache(_CACHE_PAGES)
 
     def page(self, index: int) -> Page:
         """Return page ``index``, in ``[0, pages)``.
@@ -71,23 +66,16 @@ class BlockTable:
         Raises:
             ManifestCorruptError: The page was read twice, and did not match the shard table.
         """
-        with self._lock:
-            page = self._pages.get(index)
-            if page is not None:
-                self._pages.move_to_end(index)
-                return page
-        try:
-            page = self._read(index)
-        except ManifestCorruptError:
-            # Read twice, as blocks are, in case it was damaged in transit.
-            page = self._read(index)
-        with self._lock:
-            self._pages[index] = page
-            while len(self._pages) > _CACHE_PAGES:
-                self._pages.popitem(last=False)
-        return page
+        return self._pages.get(index, lambda: self._read(index))
 
     def _read(self, index: int) -> Page:
+        try:
+            return self._read_once(index)
+        except ManifestCorruptError:
+            # Read twice, as blocks are, in case it was damaged in transit.
+            return self._read_once(index)
+
+    def _read_once(self, index: int) -> Page:
         entry = self._manifest.pages[index]
         place = f"{self._store.url}/{self._table.name}"
         try:

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import threading
-from collections import OrderedDict
-
 import numpy as np
 from numpy.typing import NDArray
 
@@ -13,6 +10,7 @@ from headrace.storage.mds.description import check_description, check_length, ex
 from headrace.storage.mds.samples import WORD, decode_offsets, header_bytes
 from headrace.storage.mds.shard import check_count
 from headrace.storage.mds.shard_schema import ShardSchema
+from headrace.storage.source.lru_cache import LruCache
 from headrace.storage.store.store import Store
 
 _KEPT_BYTES = 64 << 20  # arbitrary: the headers of 1000 shards of 64 MiB with samples of 4 KiB
@@ -20,16 +18,13 @@ _MAX_HEADER_BYTES = 4 << 20  # a larger header is read in parts, each with its b
 
 
 class Headers:
-    """The headers of one dataset's shards. Safe to use from several threads.
-
-    If two threads miss the same header, both read it, and one result is kept.
-    """
+    """The headers of one dataset's shards. Safe to use from several threads."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
-        self._lock = threading.Lock()
-        self._kept: OrderedDict[str, NDArray[np.int64]] = OrderedDict()
-        self._kept_bytes = 0
+        self._kept: LruCache[str, NDArray[np.int64]] = LruCache(
+            max_bytes=_KEPT_BYTES, size=lambda offsets: offsets.nbytes
+        )
         self._described: set[str] = set()  # shards whose headers are not kept, but were compared
 
     def offsets(
@@ -59,22 +54,13 @@ class Headers:
             wanted = WORD.itemsize * (stop - start + 1)
             words = self._read(name, offset=offset, length=wanted)
             return decode_offsets(words, low=header, high=raw_bytes)
-        with self._lock:
-            offsets = self._kept.get(name)
-            if offsets is not None:
-                self._kept.move_to_end(name)
-        if offsets is None:
-            offsets = self._whole(name, schema, sample_count, raw_bytes)
-            self._keep(name, offsets)
+        offsets = self._kept.get(name, lambda: self._whole(name, schema, sample_count, raw_bytes))
         return offsets[start : stop + 1]
 
     def forget(self, name: str) -> None:
         """Drop the header of a shard that may be damaged."""
-        with self._lock:
-            self._described.discard(name)
-            offsets = self._kept.pop(name, None)
-            if offsets is not None:
-                self._kept_bytes -= offsets.nbytes
+        self._described.discard(name)
+        self._kept.drop(name)
 
     def _whole(
         self, name: str, schema: ShardSchema, sample_count: int, raw_bytes: int
@@ -92,16 +78,14 @@ class Headers:
     def _compare_once(
         self, name: str, schema: ShardSchema, sample_count: int, raw_bytes: int
     ) -> None:
-        with self._lock:
-            if name in self._described:
-                return
+        if name in self._described:
+            return
         header = header_bytes(sample_count)
         words = self._read(name, offset=0, length=2 * WORD.itemsize)
         check_count(words[: WORD.itemsize], sample_count)
         [first] = decode_offsets(words[WORD.itemsize :], low=header, high=raw_bytes).tolist()
         self._compare(name, schema, b"", (header, first))
-        with self._lock:
-            self._described.add(name)
+        self._described.add(name)
 
     def _compare(self, name: str, schema: ShardSchema, known: bytes, span: tuple[int, int]) -> None:
         """Compare the bytes ``span`` of a shard with the index; its first ones may be known."""
@@ -120,12 +104,3 @@ class Headers:
                 f"{len(content)} bytes found from byte {offset} of the header, {length} expected"
             )
         return content
-
-    def _keep(self, name: str, offsets: NDArray[np.int64]) -> None:
-        self.forget(name)
-        with self._lock:
-            self._kept[name] = offsets
-            self._kept_bytes += offsets.nbytes
-            while self._kept_bytes > _KEPT_BYTES and len(self._kept) > 1:
-                _, dropped = self._kept.popitem(last=False)
-                self._kept_bytes -= dropped.nbytes

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from headrace.errors import ShardCorruptError
-from headrace.storage.parquet.footer_cache import FooterCache
+from headrace.storage.parquet.footer import Footer, read_known_footer
 from headrace.storage.parquet.index import ParquetIndex
 from headrace.storage.parquet.read import block_damage, read_row_group, without_rows
 from headrace.storage.parquet.serve import column_plans, served_batch
 from headrace.storage.parquet.thrift import has_checksum
 from headrace.storage.shard.even_blocks import block_samples_of
 from headrace.storage.source.file_blocks import FileBlocks
+from headrace.storage.source.lru_cache import LruCache
 from headrace.storage.source.ordinals import read_only, starts_of
 from headrace.storage.source.source import ShardCheck
 from headrace.storage.source.stretches import Stretches
@@ -22,6 +24,7 @@ from headrace.storage.store.store import Store
 # Larger row groups of different sizes are read as a whole: as parts of runs of 2 MiB, the order's
 # default, they would be read more than 1.5 times.
 _LARGE_UNEVEN_BYTES = 1 << 20
+_FOOTER_BYTES = 32 << 20  # as stored; a parsed footer takes about five times as much
 _PAGE_HEADER_BYTES = 128  # its first fields are numbers of at most 10 bytes each
 
 
@@ -54,7 +57,9 @@ class ParquetDataset(FileBlocks):
         self.shard_count = len(index.files)
         self.raw_bytes = int(groups["raw_bytes"].sum())
         self.stored_bytes = sum(file.entry.stored_bytes for file in index.files)
-        self._footers = FooterCache(files, index.files)
+        self._footers: LruCache[int, tuple[Footer, pq.FileMetaData]] = LruCache(
+            max_bytes=_FOOTER_BYTES, size=lambda found: len(found[0].content)
+        )
         self._plans = column_plans(index.schema, index.physical)
         self._block_starts = index.block_starts
         self.shard_sample_counts = _by_file(groups["sample_count"], self._block_starts)
@@ -140,7 +145,7 @@ class ParquetDataset(FileBlocks):
         ordinal = int(np.searchsorted(self._block_starts, block, side="right")) - 1
         stated = self.index.row_groups[block]
         row_group = int(stated["row_group"])
-        footer, metadata = self._footers.get(ordinal)
+        footer, metadata = self._footers.get(ordinal, lambda: self._footer(ordinal))
         table = read_row_group(self._files, footer, metadata, row_group=row_group, columns=stored)
         constants = self.index.constants
         try:
@@ -157,6 +162,15 @@ class ParquetDataset(FileBlocks):
             offset = int(stated["offset"])
             raise block_damage(footer, row_group, str(error), offset=offset) from error
         return without_rows(batch, self._deleted(ordinal, stated))
+
+    def _footer(self, ordinal: int) -> tuple[Footer, pq.FileMetaData]:
+        """Read a footer, verified against the index."""
+        file = self.index.files[ordinal]
+        footer = read_known_footer(
+            self._files, file.entry, length=file.footer_bytes, digest=file.footer_digest
+        )
+        with footer.file() as opened:
+            return footer, opened.metadata
 
     def _deleted(self, ordinal: int, stated: np.void) -> NDArray[np.int64]:
         rows = self.index.deleted.get(ordinal)

@@ -24,8 +24,8 @@ import numpy as np
 from headrace.errors import BadArgumentError, ServerBusyError
 from headrace.order import Kept
 from headrace.page.data.library import MAX_BLOCK_BYTES
-from headrace.page.data.lru_cache import LruCache
 from headrace.storage import OpenDataset, kept_bits, make_filter
+from headrace.storage.source.lru_cache import LruCache
 
 LIMIT_S: Final = 12.0
 MAX_SAMPLES: Final = 1 << 26

@@ -31,6 +31,7 @@ from headrace.server import DatasetConfig
 from headrace.server.access.callers import Caller
 from headrace.server.plan.skip_lists import read_skip_lists
 from headrace.storage import DatasetVersion, OpenDataset, list_versions, open_dataset
+from headrace.storage.source.lru_cache import LruCache
 
 _OPEN: Final = 32
 _BLOCKS_BYTES: Final = 128 << 20
@@ -68,8 +69,9 @@ class Library:
         self._lock = threading.Lock()
         self._opening = threading.Lock()
         self._handles: OrderedDict[tuple[str, str], _Handle] = OrderedDict()
-        self._blocks: OrderedDict[tuple[str, int], pa.RecordBatch] = OrderedDict()
-        self._blocks_bytes = 0
+        self._blocks: LruCache[tuple[str, int], pa.RecordBatch] = LruCache(
+            max_bytes=_BLOCKS_BYTES, size=lambda block: block.nbytes
+        )
 
     def names(self, caller: Caller) -> list[str]:
         """Return the sorted names of the datasets that a caller may read."""
@@ -139,26 +141,7 @@ class Library:
             BadArgumentError: It is too large for a page.
             HeadraceError: It cannot be read.
         """
-        key = (dataset.fingerprint, block)
-        with self._lock:
-            if (found := self._blocks.get(key)) is not None:
-                self._blocks.move_to_end(key)
-                return found
-        size = int(dataset.block_raw_bytes(np.array([block], np.int64))[0])
-        if size > MAX_BLOCK_BYTES:
-            raise BadArgumentError(
-                f"block {block} has {size} bytes, but a page reads blocks of at most "
-                f"{MAX_BLOCK_BYTES}; `headrace cat` shows its samples",
-                field="block",
-            )
-        found = dataset.read_block(block)
-        with self._lock:
-            if key not in self._blocks:
-                self._blocks[key] = found
-                self._blocks_bytes += found.nbytes
-            while self._blocks_bytes > _BLOCKS_BYTES and len(self._blocks) > 1:
-                self._blocks_bytes -= self._blocks.popitem(last=False)[1].nbytes
-        return found
+        return self._blocks.get((dataset.fingerprint, block), lambda: _read_block(dataset, block))
 
     def close(self) -> None:
         """Close datasets that are not in use."""
@@ -211,3 +194,14 @@ class Library:
     def _close_unused(handle: _Handle) -> None:
         if not handle.is_kept and not handle.users:
             handle.dataset.close()
+
+
+def _read_block(dataset: OpenDataset, block: int) -> pa.RecordBatch:
+    size = int(dataset.block_raw_bytes(np.array([block], np.int64))[0])
+    if size > MAX_BLOCK_BYTES:
+        raise BadArgumentError(
+            f"block {block} has {size} bytes, but a page reads blocks of at most "
+            f"{MAX_BLOCK_BYTES}; `headrace cat` shows its samples",
+            field="block",
+        )
+    return dataset.read_block(block)
