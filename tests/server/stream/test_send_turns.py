@@ -128,6 +128,25 @@ def test_a_slow_client_sends_without_turns_until_it_is_quick_again() -> None:
     assert not thread.is_alive()
 
 
+class _OwnThreadCall(_Call):
+    """Sends in the thread that asks for it, and gives up its turn before the message is out."""
+
+    def send_soon(self, message: bytes, on_sent: Callable[[], None]) -> bool:
+        on_sent()
+        return super().send_soon(message, lambda: None)
+
+
+def test_a_call_that_sends_in_its_own_thread_is_slow_too() -> None:
+    """What counts is how long a message took, not who said that its turn is over."""
+    turns, client = SendTurns(hold_s=0.0), _Client()
+    slow, _other = turns.sender(_OwnThreadCall("slow", client)), turns.sender(client.call("other"))
+
+    assert slow(b"12")
+    assert slow(b"12")
+    assert ["slow, 2", "slow at once, 2"] == [client.begun.get(timeout=TIMEOUT_S) for _ in range(2)]
+    assert 1 == turns._turns._free
+
+
 def test_a_call_that_is_over_gives_its_turn_up() -> None:
     """Nothing is sent of it, and the next message has the turn."""
     turns, client = SendTurns(hold_s=_NEVER_S), _Client()

@@ -17,7 +17,7 @@ from headrace.client.feeds.wait_times import HopClock
 from headrace.client.options.settings import DEFAULT_MAX_BATCH_BYTES
 from headrace.client.servers.endpoints import Endpoint
 from headrace.client.servers.status import error_from_call
-from headrace.client.wire.assembler import Allocate, Keep, StreamAssembler
+from headrace.client.wire.assembler import Allocate, Keep, Pieces, StreamAssembler
 from headrace.client.wire.bounds import Bounds
 from headrace.client.wire.frames import (
     HEARTBEAT,
@@ -99,11 +99,23 @@ class WireFeed:
     def events(self) -> Iterator[Event | None]:
         """Yield the stream's events; `Feed` holds the contract."""
         while (message := self.next_message()) is not None:
-            for frame in read_frames(message):
-                event = self._take(frame)
-                yield event
-                if event is not None:
-                    self._clock.enter("server")
+            yield from self.take_all(message)
+
+    def take_all(self, message: bytes) -> Iterator[Event | None]:
+        """Yield what a message completes, or None, for each message that it holds."""
+        for frame in read_frames(message):
+            event = self._take(frame)
+            yield event
+            if event is not None:
+                self._clock.enter("server")
+
+    def receive(self, frame: MessageFrame, pieces: Pieces) -> Event | None:
+        """Take a message whose payload is still to be received; see `StreamAssembler.receive`."""
+        self._clock.enter("network")
+        event = self._assembler.receive(frame, pieces)
+        if event is not None:
+            self._blamed_ms = 0
+        return event
 
     def next_message(self) -> bytes | None:
         """Wait for the next message; None at the end.

@@ -42,6 +42,12 @@ class TransportPlug:
     def __init__(self, options: Transport, landing: Landing, *, silence_s: float) -> None:
         self.options, self.landing, self.silence_s = options, landing, silence_s
 
+    @classmethod
+    def is_tried(cls, options: Transport) -> bool:
+        """Return whether ``Transport("auto")`` tries it."""
+        del options
+        return True
+
     def open(
         self, endpoint: Endpoint, request: pb.ReadBatchesRequest, *, clock: HopClock
     ) -> AbstractContextManager[Feed]:
@@ -67,6 +73,7 @@ class TransportPlug:
         Raises:
             NoTransportError: The server does not have it, or not for this client.
         """
+        metadata = endpoint.access.metadata()
         wanted = pb.AttachTransportRequest(read=request)
         wanted.transport.Pack(asked)
         landing = self.landing
@@ -76,12 +83,11 @@ class TransportPlug:
             bounds=Bounds.of(request, landing.max_batch_bytes),
             on_start=landing.transport.begin,
         )
-        metadata = endpoint.access.metadata()
         with endpoint.access.open_channel(endpoint.address) as channel:
             call = encoded_messages(channel, "AttachTransport", wanted, metadata)
             wire = WireFeed(channel, call, assembler, clock, target=endpoint.address)
             with watched(wire, silence_s=self.silence_s):
-                yield AttachedCall(wire, assembler, _offer_of(wire))
+                yield AttachedCall(wire, assembler, _offer_of(wire), metadata)
 
 
 class AttachedCall(NamedTuple):
@@ -91,11 +97,13 @@ class AttachedCall(NamedTuple):
         wire: What the call still carries.
         assembler: Makes batches of both.
         offer: The offer.
+        metadata: The metadata of the call.
     """
 
     wire: WireFeed
     assembler: StreamAssembler
     offer: AnyMessage
+    metadata: tuple[tuple[str, str], ...]
 
     def offered(self, kind: type[_Offer]) -> _Offer:
         """Return the offer.
@@ -117,8 +125,10 @@ class AttachedCall(NamedTuple):
 
 def plugs_for(options: Transport, landing: Landing, *, silence_s: float) -> list[TransportPlug]:
     """Return the transports that the options ask for, besides gRPC."""
-    names = transport_names() if options.kind == "auto" else (options.kind,)
-    kinds = [_plug(name) for name in names if name != "grpc"]
+    if options.kind == "auto":
+        kinds = [kind for kind in map(_plug, transport_names()) if kind.is_tried(options)]
+    else:
+        kinds = [_plug(options.kind)] if options.kind != "grpc" else []
     return [kind(options, landing, silence_s=silence_s) for kind in kinds]
 
 

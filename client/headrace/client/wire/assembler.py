@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
@@ -44,6 +44,9 @@ Allocate = Callable[[int], NDArray[np.uint8]]
 
 Keep = Callable[[bytes], NDArray[np.uint8]]
 """Returns the memory of a message, to which there is no other reference."""
+
+Pieces = Callable[[NDArray[np.uint8]], Iterable[NDArray[np.uint8]]]
+"""Receives bytes into ``(size,) uint8``, and yields each part of it when it is there."""
 
 _log = logging.getLogger(__name__)
 
@@ -251,6 +254,34 @@ class StreamAssembler:
         except DecodeError as error:
             raise StreamCorruptError(f"a {kind_name(kind)!r} cannot be read: {error}") from error
 
+    def receive(self, frame: MessageFrame, pieces: Pieces) -> BatchEvent | None:
+        """Take a message with a part of a batch, whose bytes are received into their place.
+
+        Args:
+            frame: The parts of the message, without the payload.
+            pieces: Receives the payload.
+
+        Raises:
+            StreamCorruptError: The message does not fit what came before, or its bytes are damaged.
+        """
+        header, offset = self._header, 0
+        try:
+            if frame.kind == BATCH and header is None and self._start is not None:
+                header = pb.BatchHeader.FromString(frame.event)
+                self._begin_payload(header)
+            elif frame.kind == CHUNK and header is not None:
+                offset = pb.Chunk.FromString(frame.event).payload_offset
+        except DecodeError as error:
+            name = kind_name(frame.kind)
+            raise StreamCorruptError(f"a {name!r} cannot be read: {error}") from error
+        if header is None or frame.kind not in (BATCH, CHUNK):
+            self._refuse_out_of_place(frame.kind)
+            raise StreamCorruptError(f"{kind_name(frame.kind)!r} came with a payload")
+        end = self._end_of(offset, frame)
+        for piece in pieces(self._payload[self._filled : end]):
+            self._digest.update(piece.data)
+        return self._advance(header, end)
+
     def _refuse_out_of_place(self, kind: int) -> None:
         name = kind_name(kind)
         if self._start is None:
@@ -323,23 +354,37 @@ class StreamAssembler:
             payload = self._keep(message)[at:stop]
             _check(header, xxhash.xxh3_64_intdigest(payload.data))
             return self._event(header, payload)
+        self._begin_payload(header)
+        return self._add(header, 0, frame)
+
+    def _begin_payload(self, header: pb.BatchHeader) -> None:
+        size = header.payload_bytes
+        if not 0 <= size <= self._most_bytes:
+            self._bounds.refuse_payload(header)
         self._payload = self._allocate(size)
         self._filled = 0
         self._digest.reset()
-        return self._add(header, 0, frame)
 
     def _add(self, header: pb.BatchHeader, offset: int, frame: MessageFrame) -> BatchEvent | None:
-        at, stop, payload = frame.payload, frame.stop, self._payload
-        start = self._filled
-        end = start + stop - at
+        start, end = self._filled, self._end_of(offset, frame)
+        if end > start:
+            source = np.frombuffer(frame.message, np.uint8, end - start, frame.payload)
+            _copy(source, self._payload[start:end], self._digest)
+        return self._advance(header, end)
+
+    def _end_of(self, offset: int, frame: MessageFrame) -> int:
+        """Return where in the payload a message's part ends."""
+        payload, start = self._payload, self._filled
+        end = start + frame.stop - frame.payload
         if offset != start or end > payload.size or start == end < payload.size:
             raise StreamCorruptError(
                 f"a chunk covers payload bytes [{offset}, {offset + end - start}); expected "
                 f"[{start}, …) of {payload.size}"
             )
-        if end > start:
-            source = np.frombuffer(frame.message, np.uint8, stop - at, at)
-            _copy(source, payload[start:end], self._digest)
+        return end
+
+    def _advance(self, header: pb.BatchHeader, end: int) -> BatchEvent | None:
+        payload = self._payload
         if end < payload.size:
             self._header, self._filled = header, end
             return None

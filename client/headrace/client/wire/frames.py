@@ -89,6 +89,24 @@ def read_frame(message: bytes) -> MessageFrame:
     return frame
 
 
+def read_head(head: bytes, payload_bytes: int) -> MessageFrame:
+    """Return the parts of an encoded message, given all of it before its payload.
+
+    Raises:
+        StreamCorruptError: It is not such a message, or has a payload of another size.
+    """
+    if head and head[0] in _KINDS:
+        size, start = _number(head, 1)
+        end = start + size
+        if head[end : end + 2] == _PAYLOAD_TAG:
+            size, payload = _number(head, end + 2)
+            if payload == len(head) and size == payload_bytes:
+                return MessageFrame(head, head[0], start, end, payload, payload + size)
+    raise StreamCorruptError(
+        f"{len(head)} bytes that should begin a message with {payload_bytes} payload bytes do not"
+    )
+
+
 def heartbeat_ms(frame: MessageFrame) -> int:
     """Return the milliseconds in a heartbeat.
 

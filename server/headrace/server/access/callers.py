@@ -111,7 +111,7 @@ class Access:
         """
         if self._path is None:
             return ANYBODY
-        token = _presented(metadata)
+        token = presented(metadata)
         names = frozenset() if token else frozenset(subjects())
         self._refresh_if_due(self._path)
         found = self._known(token, names)
@@ -228,8 +228,8 @@ def _digest(path: Path, index: int, stated: Mapping[str, object]) -> bytes:
     )
 
 
-def _presented(metadata: Iterable[tuple[str, str | bytes]]) -> bytes:
-    """Return the token of a call, or an empty text, which no entry has."""
+def presented(metadata: Iterable[tuple[str, str | bytes]]) -> bytes:
+    """Return the bearer token of a call, or an empty text, which no entry has."""
     for key, value in metadata:
         if key == "authorization" and isinstance(value, str):
             scheme, _, token = value.partition(" ")

@@ -50,6 +50,9 @@ from headrace.server.front.wire_server import Arrivals
 MOST_WAITING = 512
 """Most calls that wait for a request, or for their answer to be read; each may hold 1 MiB."""
 
+# As gRPC names it.
+_CERTIFICATE = "x509_pem_cert"
+
 _TALLY = "%d since the last such line, last: %s"
 
 _log = logging.getLogger(__name__)
@@ -219,6 +222,11 @@ class Call:
     def host(self) -> str:
         """The client's address without the port; all clients of a unix socket share one."""
         return host_of(self.peer)
+
+    @property
+    def certificate(self) -> bytes:
+        """The client's verified certificate, in PEM; empty without one."""
+        return b"".join(self._wire.auth_context().get(_CERTIFICATE, ()))
 
     def answer(self, message: bytes | None) -> None:
         """End the call without an error, with an optional last message."""

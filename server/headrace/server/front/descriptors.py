@@ -67,4 +67,4 @@ def most_connections(config: ServerConfig, limit: int) -> int:
 
 def _shared_files(config: ServerConfig, limit: int) -> int:
     """Return how many files are left for connections and the store."""
-    return limit - _OWN - transport_files(config)
+    return limit - _OWN - transport_files(config, limit)

@@ -133,5 +133,5 @@ class ShardService:
         )
 
     def _attach(self, message: pb.AttachTransportRequest, call: Call) -> Iterator[bytes]:
-        attach = self._transports.attach(message.transport, call)
+        attach = self._transports.attach(message.transport, call, self._schedule.sender)
         return self._calls.messages(stream_contents, message.read, call, attach)

@@ -343,7 +343,7 @@ class _Sending:
 
     def send(self, call: Sent, message: bytes, *, hold_s: float) -> bool:
         """Send the message and wait until it is sent; return whether more may follow."""
-        is_sent = False
+        is_sent, began = False, time.monotonic()
         try:
             is_sent = call.send_soon(message, self._sent)
         finally:
@@ -355,6 +355,8 @@ class _Sending:
             self.was_held = True
             self._end_turn()
             self._is_out.acquire()
+        # A call may send in this thread, and say that its turn is over before the message is out.
+        self.was_held |= time.monotonic() - began >= hold_s
         return call.is_active
 
     def _sent(self) -> None:

@@ -17,7 +17,7 @@ If the code differs, the code is wrong.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from functools import partial
@@ -62,14 +62,8 @@ _Setup = Callable[[_Asked, Served, Stages], Contents]
 class StreamCall(AttachingCall, Protocol):
     """A call in gRPC; see `headrace.server.front.calls.Call`."""
 
-    metadata: Sequence[tuple[str, str | bytes]]
-
     def cut(self, error: HeadraceError) -> None:
         """End the call in the middle of its work, and by force the second time."""
-
-    @property
-    def is_active(self) -> bool:
-        """Whether the client still waits for an answer."""
 
     def known_caller(self) -> Caller:
         """Return the caller according to the current callers file."""
@@ -212,10 +206,12 @@ class StreamCalls:
                     self._shortages.warn(shortage, dataset=served.name)
                     tell_shortage(contents.start, shortage)
                 self._streams.begin(opened.registered, stream, served.retirements)
-                running = attached.announced(stream) if attached else self._running(stream, opened)
+                ahead = partial(self._running, stream, opened)
+                running = attached.running(stream, ahead) if attached else ahead()
                 if not call.on_end(running.cancel):
                     return
-                yield from tally.timed(running.messages(), taken=opened.share.sent)
+                timed = tally.timed(running.messages(), taken=opened.share.sent)
+                yield from attached.carried(timed) if attached else timed
                 reason = "OK" if call.is_active else "CANCELLED"
         except HeadraceError as error:
             reason, text = error.reason, error.message

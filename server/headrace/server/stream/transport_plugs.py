@@ -5,7 +5,7 @@ A folder of `headrace.server.transports` is a plug, and has a class `Plug`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import ClassVar, Protocol
@@ -20,9 +20,13 @@ from headrace.server.settings.plug_settings import TRANSPORTS, PlugSettings, fol
 from headrace.server.settings.server_config import ServerConfig
 from headrace.server.shares import Share
 from headrace.server.stream.encode_thread import Messages
+from headrace.server.stream.fair_turns import Sent
 from headrace.server.stream.stream_setup import Contents
 from headrace.server.telemetry.metrics import Metrics
 from headrace.v1 import shard_service_pb2 as pb
+
+MakeSender = Callable[[Sent], Callable[[bytes], bool]]
+"""Returns a function that sends messages of a call in turn, and returns whether more may follow."""
 
 
 class AttachingCall(Protocol):
@@ -30,6 +34,23 @@ class AttachingCall(Protocol):
 
     caller: Caller
     peer: str
+    metadata: Sequence[tuple[str, str | bytes]]
+
+    @property
+    def host(self) -> str:
+        """The client's address without the port."""
+
+    @property
+    def line(self) -> str:
+        """Whose turn it is when the call sends."""
+
+    @property
+    def is_active(self) -> bool:
+        """Whether the client still waits for an answer."""
+
+    @property
+    def certificate(self) -> bytes:
+        """The client's verified certificate, in PEM; empty without one."""
 
     def on_end(self, callback: Callable[[], None], /) -> bool:
         """Register a callback for the end of the call; return False if the call has ended."""
@@ -43,18 +64,32 @@ class Attaching:
         call: Its call.
         contents: What it sends.
         share: Its share of the server's memory, which pays for what the transport keeps.
+        sender: Returns a function that sends messages when it is the stream's turn.
     """
 
     call: AttachingCall
     contents: Contents
     share: Share
+    sender: MakeSender
 
 
 class Attached(Outlet, Protocol):
     """A stream's way for its batches, which writes them to it."""
 
-    def announced(self, stream: Messages) -> Messages:
-        """Return the messages of the stream that its call still carries."""
+    def running(self, stream: Messages, ahead: Callable[[], Messages]) -> Messages:
+        """Return the messages of the stream that are left when its batches are written.
+
+        Args:
+            stream: The stream, which makes each message when it is asked for.
+            ahead: Returns the stream's messages, made ahead in a thread of their own.
+        """
+
+    def carried(self, messages: Iterator[bytes]) -> Iterator[bytes]:
+        """Yield those of the messages that its call must carry, and send the others.
+
+        Raises:
+            HeadraceError: They cannot be sent.
+        """
 
     def close(self) -> None:
         """Free what the stream has of the transport."""
@@ -86,9 +121,14 @@ class TransportPlug:
         """Open what the transport needs before the server listens."""
 
     @classmethod
-    def files(cls, config: ServerConfig) -> int:
-        """Return how many files its streams may have open, besides their connections for gRPC."""
-        del config
+    def files(cls, config: ServerConfig, limit: int) -> int:
+        """Return how many files its streams may have open, besides their connections for gRPC.
+
+        Args:
+            config: The settings of the server.
+            limit: How many files the process may have open.
+        """
+        del config, limit
         return 0
 
     def listen(self, addresses: Sequence[str]) -> None:
@@ -135,8 +175,13 @@ class Transports:
             for plug in self._plugs.values():
                 closing.callback(plug.close)
 
-    def attach(self, asked: AnyMessage, call: AttachingCall) -> Attach:
+    def attach(self, asked: AnyMessage, call: AttachingCall, sender: MakeSender) -> Attach:
         """Return what attaches a call's stream to the transport that it asks for.
+
+        Args:
+            asked: The options of the transport.
+            call: The call.
+            sender: See `Attaching`.
 
         Raises:
             NoTransportError: There is no such transport here.
@@ -157,7 +202,7 @@ class Transports:
             ) from error
 
         def attach(contents: Contents, share: Share) -> Generator[bytes, None, Attached]:
-            attachment = plug.attach(options, Attaching(call, contents, share))
+            attachment = plug.attach(options, Attaching(call, contents, share, sender))
             try:
                 yield _offer(next(attachment))
                 next(attachment)
@@ -180,9 +225,9 @@ def open_transports(config: ServerConfig, metrics: Metrics) -> Transports:
     return Transports([folder.Plug(config, metrics) for folder in folders_of(TRANSPORTS)])
 
 
-def transport_files(config: ServerConfig) -> int:
-    """Return how many files the streams of all transports may have open."""
-    return sum(folder.Plug.files(config) for folder in folders_of(TRANSPORTS))
+def transport_files(config: ServerConfig, limit: int) -> int:
+    """Return how many files the streams of all transports may have open; see `TransportPlug`."""
+    return sum(folder.Plug.files(config, limit) for folder in folders_of(TRANSPORTS))
 
 
 def _offer(offer: Message) -> bytes:

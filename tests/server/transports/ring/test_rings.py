@@ -8,7 +8,7 @@ import socket
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, suppress
 from pathlib import Path
 from unittest.mock import Mock
@@ -20,16 +20,18 @@ from hypothesis import strategies as st
 
 from headrace.errors import BadArgumentError, NoTransportError
 from headrace.ring import RecordKind, RecordReader, read_hello, record, ring_socket_of
-from headrace.server.access.callers import ANYBODY
+from headrace.server.access.callers import ANYBODY, Caller
 from headrace.server.batch.payload_out import payload_out
 from headrace.server.batch.targets import ClientGoneError
 from headrace.server.settings.server_config import ServerConfig
 from headrace.server.shares import Budget, Share
+from headrace.server.stream.fair_turns import SendTurns
 from headrace.server.stream.stream_setup import Contents
+from headrace.server.stream.tickets import Ticket
 from headrace.server.stream.transport_plugs import Attaching
 from headrace.server.telemetry.metrics import Metrics
 from headrace.server.transports.ring.channel import RingChannel
-from headrace.server.transports.ring.listener import RingDoor, Ticket
+from headrace.server.transports.ring.listener import RingDoor
 from headrace.server.transports.ring.memory import RingMemory
 from headrace.server.transports.ring.outlet import RingOutlet
 from headrace.server.transports.ring.rings import Rings
@@ -90,7 +92,10 @@ def test_memory_that_cannot_be_had_leaves_no_descriptor(size: int) -> None:
 class _Call:
     """A call over the unix socket that does not end."""
 
-    caller, peer = ANYBODY, "unix:"
+    caller: Caller = ANYBODY
+    peer, host, line = "unix:", "unix", ""
+    metadata: Sequence[tuple[str, str | bytes]] = ()
+    certificate, is_active = b"", True
 
     def on_end(self, callback: Callable[[], None], /) -> bool:
         """Never call back."""
@@ -117,7 +122,8 @@ def test_a_client_that_is_gone_leaves_no_ring(folder: Path) -> None:
     with closing(rings):
         rings.listen([f"unix:{path}"])
         attaching = rings.attach(
-            ring_pb2.Ring(ring_bytes=1 << 20), Attaching(_Call(), contents, Share(Budget(1 << 30)))
+            ring_pb2.Ring(ring_bytes=1 << 20),
+            Attaching(_Call(), contents, Share(Budget(1 << 30)), SendTurns().sender),
         )
         offer = next(attaching)
         assert isinstance(offer, ring_pb2.RingOffer)

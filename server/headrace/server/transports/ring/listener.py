@@ -5,7 +5,7 @@ Contract:
 1. The connection of a client with a valid ticket is passed to the stream that waits for it. Each
    ticket is valid once.
 2. A client of a user that is not allowed, or without a valid ticket, is told why and disconnected.
-3. A client that sends nothing is disconnected after ``_TICKET_S``, and delays no other.
+3. A client that sends nothing is disconnected after ``WAIT_S``, and delays no other.
 4. While there is no descriptor for another client, clients wait to be accepted.
 5. `close` ends the thread and all waits for clients, and removes the socket.
 
@@ -16,8 +16,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import queue
-import secrets
 import selectors
 import socket
 import stat
@@ -30,42 +28,12 @@ from pathlib import Path
 from headrace.errors import NoTransportError
 from headrace.ring import TICKET_BYTES, refusal
 from headrace.server.access.unix_clients import accept
+from headrace.server.stream.tickets import WAIT_S, Ticket
 
-_TICKET_S = 10.0
 # How often silent clients are looked for (arbitrary), and how many there may be.
 _LOOK_S = 1.0
 _MOST_SILENT = 64
 _CREDENTIALS = struct.Struct("3i")
-
-
-class Ticket:
-    """A stream's wait for its client.
-
-    Attributes:
-        secret: The ticket that the client must send.
-    """
-
-    def __init__(self) -> None:
-        self.secret = secrets.token_bytes(TICKET_BYTES)
-        self._given: queue.SimpleQueue[socket.socket | None] = queue.SimpleQueue()
-
-    def give(self, connection: socket.socket | None) -> None:
-        """Pass the client's connection on; None ends the wait."""
-        self._given.put(connection)
-
-    def wait(self) -> socket.socket | None:
-        """Return the client's connection, or None if it did not arrive."""
-        with contextlib.suppress(queue.Empty):
-            return self._given.get(timeout=_TICKET_S)
-        return None
-
-    def discard(self) -> None:
-        """Disconnect a client that came too late, or twice."""
-        with contextlib.suppress(queue.Empty):
-            while True:
-                late = self._given.get_nowait()
-                if late is not None:
-                    late.close()
 
 
 class RingDoor:
@@ -156,7 +124,7 @@ class RingDoor:
                 elif isinstance(key.fileobj, socket.socket):
                     self._hear(key.fileobj)
             now = time.monotonic()
-            for silent in [one for one, since in self._silent.items() if now > since + _TICKET_S]:
+            for silent in [one for one, since in self._silent.items() if now > since + WAIT_S]:
                 self._drop(silent)
         for left in list(self._silent):
             self._drop(left)

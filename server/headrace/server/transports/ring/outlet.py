@@ -24,7 +24,7 @@ from __future__ import annotations
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Iterator
 from contextlib import closing, suppress
 from typing import Protocol
 
@@ -207,9 +207,14 @@ class RingOutlet:
                 self._memory.close()
                 self._on_close()
 
-    def announced(self, stream: Messages) -> RingMessages:
-        """Return the messages of a stream that are not in the ring."""
+    def running(self, stream: Messages, ahead: Callable[[], Messages]) -> RingMessages:
+        """Return the messages of a stream that are not in the ring; the ring itself is ahead."""
+        del ahead
         return RingMessages(stream, self)
+
+    def carried(self, messages: Iterator[bytes]) -> Iterator[bytes]:
+        """Yield all messages that are not in the ring."""
+        return messages
 
     def _has_room(self) -> bool:
         likely = self._likely_bytes

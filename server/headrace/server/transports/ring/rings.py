@@ -15,10 +15,11 @@ from headrace.errors import NoTransportError
 from headrace.ring import VERSION, hello, ring_socket_of
 from headrace.server.cache.memory.system_memory import memory_limit
 from headrace.server.settings.server_config import ServerConfig
+from headrace.server.stream.tickets import Ticket, met
 from headrace.server.stream.transport_plugs import Attaching, AttachingCall, TransportPlug
 from headrace.server.telemetry.metrics import Metrics
 from headrace.server.transports.ring.channel import RingChannel
-from headrace.server.transports.ring.listener import RingDoor, Ticket
+from headrace.server.transports.ring.listener import RingDoor
 from headrace.server.transports.ring.memory import IS_SUPPORTED, RingMemory
 from headrace.server.transports.ring.metrics import RingMetrics
 from headrace.server.transports.ring.outlet import RingOutlet
@@ -49,7 +50,8 @@ class Rings(TransportPlug):
         self._why_not = self._reason()
 
     @classmethod
-    def files(cls, config: ServerConfig) -> int:
+    def files(cls, config: ServerConfig, limit: int) -> int:
+        del limit
         has_rings = any(address.startswith("unix:") for address in config.addresses)
         is_on = has_rings and config.of_plug(RingSettings).ring_bytes
         return _FILES * config.max_streams if is_on else 0
@@ -101,18 +103,8 @@ class Rings(TransportPlug):
         """Offer a ring, and wait for the client to fetch it."""
         # Valid at each listener: a client knows only the one beside the socket that it used.
         ticket = Ticket()
-        try:
-            for door in self._doors:
-                door.admit(ticket)
-            # A finished call waits for nobody.
-            if not call.on_end(lambda: ticket.give(None)):
-                ticket.give(None)
-            yield pb.RingOffer(version=VERSION, ticket=ticket.secret, warning=warning)
-            connection = ticket.wait()
-        finally:
-            for door in self._doors:
-                door.forget(ticket)
-            ticket.discard()
+        offer = pb.RingOffer(version=VERSION, ticket=ticket.secret, warning=warning)
+        connection = yield from met(ticket, offer, self._doors, call)
         if connection is None:
             raise NoTransportError("the client did not fetch its ring")
         return connection
