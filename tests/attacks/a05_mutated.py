@@ -12,12 +12,13 @@ from typing import Any, cast
 
 import grpc
 import pyarrow as pa
+from google.protobuf.message import Message
 
 from attacks.harness import DATASET, After, Attack, Begin, Counts, Target, main
 from headrace.order import OrderSpec, Token, encode_token
 from headrace.v1 import columns_pb2 as columns_pb
 from headrace.v1 import images_pb2 as images_pb
-from headrace.v1 import ring_pb2
+from headrace.v1 import lane_pb2, ring_pb2
 from headrace.v1 import shard_service_pb2 as pb
 from headrace.v1.stages import packed
 from support.datasets import write_dataset
@@ -71,16 +72,19 @@ def _seeds() -> list[tuple[str, bytes]]:
             pb.FindSamplesRequest(batch=mixed, sample_ids=[0, 1], dataset_indices=[0, 1]),
         ],
         "ReadBatches": reads,
-        "AttachTransport": [_attaching(one) for one in reads],
+        "AttachTransport": [_attaching(one, way) for one in reads for way in _WAYS],
         "GetBatch": batches,
         "GetSamples": [samples, of_several],
     }
     return [(name, one.SerializeToString()) for name, some in requests.items() for one in some]
 
 
-def _attaching(read: pb.ReadBatchesRequest) -> pb.AttachTransportRequest:
+_WAYS = (ring_pb2.Ring(ring_bytes=1 << 20), lane_pb2.Lane(version=1))
+
+
+def _attaching(read: pb.ReadBatchesRequest, way: Message) -> pb.AttachTransportRequest:
     asked = pb.AttachTransportRequest(read=read)
-    asked.transport.Pack(ring_pb2.Ring(ring_bytes=1 << 20))
+    asked.transport.Pack(way)
     return asked
 
 

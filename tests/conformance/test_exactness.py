@@ -13,7 +13,7 @@ from headrace.client import BatchEvent, BatchReader, Deadlines, Place, ReadOptio
 from headrace.order import EndMode, OrderSpec, decode_token
 from headrace.server import ServerConfig, start_server
 from support.datasets import small_table, write_dataset
-from support.transports import TRANSPORTS, feeds_for, listen_for, plain_memory
+from support.transports import TRANSPORTS, feeds_for, listen_for, plain_memory, plugs_for
 
 SAMPLES = 300
 SLOW = settings(
@@ -32,7 +32,9 @@ def address(
     write_dataset(url, small_table(SAMPLES), shard_samples=[1, 120, 7, 90, 82], block_bytes=512)
     with (
         listen_for(request.param) as listen,
-        start_server(ServerConfig(datasets={"d": url}, listen=listen)) as server,
+        start_server(
+            ServerConfig(datasets={"d": url}, listen=listen, plugs=plugs_for(request.param))
+        ) as server,
     ):
         yield server.address
 

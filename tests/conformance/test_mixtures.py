@@ -22,7 +22,7 @@ from headrace.client import (
 from headrace.order import EndMode, OrderSpec, decode_token, linear, piecewise
 from headrace.server import ServerConfig, start_server
 from support.datasets import small_table, write_dataset
-from support.transports import TRANSPORTS, feeds_for, listen_for, plain_memory
+from support.transports import TRANSPORTS, feeds_for, listen_for, plain_memory, plugs_for
 
 SIZES = {"a": 90, "b": 1, "c": 47}
 SLOW = settings(
@@ -47,7 +47,8 @@ def address(
         shards = [count // 3, count - count // 3]
         write_dataset(urls[name], table, shard_samples=shards, block_bytes=512)
     with listen_for(request.param) as listen:
-        config = ServerConfig(datasets=urls, listen=listen, cache_bytes=1 << 14)
+        plugs = plugs_for(request.param)
+        config = ServerConfig(datasets=urls, listen=listen, cache_bytes=1 << 14, plugs=plugs)
         with start_server(config) as server:
             yield server.address
 

@@ -25,7 +25,7 @@ from headrace.order import EndMode, OrderSpec, decode_token
 from headrace.server import ServerConfig, start_server
 from headrace.server.stages.transforms import TransformSettings
 from support.datasets import write_dataset
-from support.transports import TRANSPORTS, feeds_for, listen_for, plain_memory
+from support.transports import TRANSPORTS, feeds_for, listen_for, plain_memory, plugs_for
 
 SAMPLES = 90
 SLOW = settings(
@@ -58,7 +58,10 @@ def address(
         config = ServerConfig(
             datasets={"d": url},
             listen=listen,
-            plugs=(TransformSettings(transforms=noise, transform_timeout_s=60.0),),
+            plugs=(
+                TransformSettings(transforms=noise, transform_timeout_s=60.0),
+                *plugs_for(request.param),
+            ),
         )
         patch.setenv("PYTHONPATH", str(Path(__file__).parents[1]), prepend=os.pathsep)
         with start_server(config) as server:

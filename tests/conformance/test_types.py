@@ -16,7 +16,7 @@ from headrace.errors import UnsupportedColumnError
 from headrace.server import ServerConfig, start_server
 from support.datasets import write_dataset
 from support.running import server_of
-from support.transports import TRANSPORTS, listen_for
+from support.transports import TRANSPORTS, listen_for, plugs_for
 
 TABLE = pa.table(
     {
@@ -43,7 +43,9 @@ def batch(
     write_dataset(url, TABLE, shard_samples=[2, 1])
     with (
         listen_for(request.param) as listen,
-        start_server(ServerConfig(datasets={"d": url}, listen=listen)) as server,
+        start_server(
+            ServerConfig(datasets={"d": url}, listen=listen, plugs=plugs_for(request.param))
+        ) as server,
         closing(
             RemoteDataset(
                 server.address, "d", batch_size=3, shuffle=False, transport=Transport(request.param)

@@ -21,6 +21,7 @@ PACKAGES = (
     "headrace.converter",
     "headrace.storage",
     "headrace.ring",
+    "headrace.lane",
     "headrace.payload",
     "headrace.order",
     "headrace.v1",

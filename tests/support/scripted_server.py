@@ -18,6 +18,9 @@ from headrace.v1 import shard_service_pb2_grpc as rpc
 from support.wire import FINGERPRINT
 
 Script = Callable[[pb.ReadBatchesRequest, grpc.ServicerContext], Iterator[pb.ReadBatchesResponse]]
+Attach = Callable[
+    [pb.AttachTransportRequest, grpc.ServicerContext], Iterator[pb.AttachTransportResponse]
+]
 Describe = Callable[[pb.GetDatasetRequest, grpc.ServicerContext], None]
 """Is called before a dataset is described, and may fail."""
 
@@ -32,6 +35,8 @@ class ScriptedService(rpc.ShardServiceServicer):
         self.address = ""
         self.dataset = pb.Dataset(fingerprint=FINGERPRINT, sample_count=sample_count)
         self.describe: Describe | None = None
+        self.attach: Attach | None = None
+        self.attached: list[pb.AttachTransportRequest] = []
         self.stop: Callable[[], object] = lambda: None
 
     def GetDataset(  # noqa: N802 - the name of the RPC
@@ -90,10 +95,12 @@ class ScriptedService(rpc.ShardServiceServicer):
 
     def AttachTransport(  # noqa: N802
         self, request: pb.AttachTransportRequest, context: grpc.ServicerContext
-    ) -> NoReturn:
-        """Know of no transports, as servers before them."""
-        del request
-        context.abort(grpc.StatusCode.UNIMPLEMENTED, "Method not found!")
+    ) -> Iterator[pb.AttachTransportResponse]:
+        """Follow the script for transports; without one know of none, as older servers."""
+        if self.attach is None:
+            context.abort(grpc.StatusCode.UNIMPLEMENTED, "Method not found!")
+        self.attached.append(request)
+        yield from self.attach(request, context)
 
 
 @contextmanager

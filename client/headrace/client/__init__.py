@@ -48,6 +48,7 @@ from headrace.client.stages.images import DecodeImage
 from headrace.client.stages.mixing import CutMix, MixUp, OneHot
 from headrace.client.stages.texts import Tokenize
 from headrace.client.stages.transforms import Transform
+from headrace.client.transports.lane.options import Lane
 from headrace.client.transports.ring.options import Ring
 from headrace.client.wire.assembler import Allocate, BatchEvent, EpochEndEvent
 from headrace.client.wire.buffers import BufferPool
@@ -88,6 +89,7 @@ __all__ = [
     "Hedge",
     "HopSeconds",
     "Landing",
+    "Lane",
     "MixUp",
     "Mixture",
     "MixtureEntry",

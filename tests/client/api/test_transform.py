@@ -17,7 +17,7 @@ from headrace.errors import BadArgumentError, StageFailedError
 from support.batch_functions import end_workers, numbers_of
 from support.command import serving
 from support.datasets import small_table, write_dataset
-from support.transports import TRANSPORTS, listen_for
+from support.transports import TRANSPORTS, kind_for, listen_for
 
 SAMPLES, BATCH, COUNT = 107, 8, 13
 WAIT_S = 60.0
@@ -39,12 +39,14 @@ def address(tmp_path_factory: pytest.TempPathFactory, transport: str) -> Iterato
     """A server in a process of its own: 107 samples, so 13 batches of 8."""
     url = str(tmp_path_factory.mktemp("transform") / "d")
     write_dataset(url, small_table(SAMPLES), shard_samples=[40, 60, 7])
-    with listen_for(transport) as listen, serving({"d": url}, listen=listen) as running:
+    lane = ["--lane=auto"] if transport == "lane" else []
+    with listen_for(transport) as listen, serving({"d": url}, *lane, listen=listen) as running:
         yield running.address
 
 
 def _dataset(address: str, **options: object) -> RemoteDataset:
-    return RemoteDataset(address, "d", **{"batch_size": BATCH, "seed": 3, **options})  # type: ignore[arg-type] # as given
+    lane = {"transport": Transport("lane")} if kind_for(address) == "lane" else {}
+    return RemoteDataset(address, "d", **{"batch_size": BATCH, "seed": 3, **lane, **options})  # type: ignore[arg-type] # as given
 
 
 @pytest.fixture(scope="module")
