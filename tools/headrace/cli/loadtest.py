@@ -81,7 +81,8 @@ from headrace.loadtest import (
     "--transport",
     metavar="NAME",
     default="grpc",
-    help="How batches arrive: grpc; ring, which is shared memory, for a server's unix socket; or "
+    help="How batches arrive: grpc; ring, which is shared memory, for a server's unix socket; "
+    "lane, a connection beside gRPC's; or "
     "auto for the best that is to be had.",
 )
 @click.option(

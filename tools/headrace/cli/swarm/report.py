@@ -91,6 +91,7 @@ def _speed_rows(found: Summary) -> list[tuple[str, str]]:
         ("time spent waiting", f"{found.stalled:.1%}"),
         ("slowest rank / fastest", f"{found.fairness:.2f}"),
         ("reconnects", f"{found.reconnects:,}{f' ({errors})' if errors else ''}"),
+        ("ranks by transport", "; ".join(f"{n} {way}" for way, n in found.transports.items())),
         ("ranks that gave up", f"{len(found.failed):,}"),
         ("seconds", f"{found.elapsed_s:,.1f} ({found.reading_s:,.1f} reading)"),
     ]

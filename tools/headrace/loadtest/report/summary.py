@@ -33,6 +33,7 @@ class Summary:
         errors: The number of failed streams by reason. The server requests ``REBALANCE`` and
             ``DRAINING`` itself.
         failed: The ranks that gave up, with their errors.
+        transports: The number of ranks by how their batches came last, and why.
     """
 
     elapsed_s: float = 0.0
@@ -48,6 +49,7 @@ class Summary:
     reconnects: int = 0
     errors: dict[str, int] = field(default_factory=dict)
     failed: tuple[str, ...] = ()
+    transports: dict[str, int] = field(default_factory=dict)
 
 
 _PERCENTILES = {"p50": 50.0, "p90": 90.0, "p99": 99.0, "p99.9": 99.9}
@@ -89,6 +91,7 @@ def summarise(swarm: SwarmResult) -> Summary:
         reconnects=failures.total(),
         errors=dict(failures.most_common()),
         failed=failed,
+        transports=dict(Counter(each.transport for each in readers).most_common()),
     )
 
 

@@ -21,6 +21,7 @@ from headrace.client import (
     BufferPool,
     Feeds,
     Landing,
+    Lane,
     Place,
     Prefetcher,
     Ring,
@@ -72,6 +73,7 @@ class RankResult:
         next_batches: The kept tokens, with the batches that must follow them.
         failures: The number of stream failures by reason.
         error: Why the rank ended early, or an empty text.
+        transport: How its batches came last, and why, where there is a reason.
     """
 
     seat: RankSeat
@@ -80,6 +82,7 @@ class RankResult:
     next_batches: list[NextBatch] = field(default_factory=list)
     failures: Counter[str] = field(default_factory=Counter)
     error: str = ""
+    transport: str = ""
 
 
 @dataclass(slots=True)
@@ -130,9 +133,9 @@ class _Run:
         self._token_steps = self._choose_steps()
         self._kept: tuple[int, bytes] | None = None
         epoch, _ = spec.batch_at(generation.first_step)
-        transport = TransportState()
+        self._transport = transport = TransportState()
         landing = Landing(BufferPool(idle_bytes=spec.prefetch_bytes).take, None, transport)
-        options = Transport(spec.transport, [Ring(2 * spec.prefetch_bytes)])
+        options = Transport(spec.transport, [Ring(2 * spec.prefetch_bytes), Lane()])
         reader = BatchReader(
             spec.targets,
             spec.options(job=seat.job, rank=seat.rank, world_size=generation.world_size),
@@ -167,6 +170,8 @@ class _Run:
 
     def close(self) -> None:
         self._prefetcher.close()
+        came_by = self._transport
+        self.result.transport = ": ".join(filter(None, (came_by.name, came_by.reason)))
         self.result.records = self._recorder.records()
 
     def _record(self, event: BatchEvent, step: int, *, wait_s: float) -> None:
