@@ -7,6 +7,7 @@
   batch's tensors;
 - *hashed*: the same with ``check_payload``;
 - *grpc*: the same over the same socket with ``Transport("grpc")``;
+- *tcp* and *lane*: over TCP, in gRPC's messages and on a lane;
 - *flight*: an Arrow Flight server with its best gather, over a unix socket;
 - *bare*: a process that gathers the same number of random rows into shared memory as fast as NumPy
   does, and says so with a byte over a socket pair; nothing is decoded: the ceiling;
@@ -53,6 +54,7 @@ from benchmarks.flight_baseline import read_sizes, serve_flight
 from headrace.bench.children import processor_s
 from headrace.client import Batch, RemoteDataset, Ring, Transport
 from headrace.server import ServerConfig, start_server
+from headrace.server.transports.lane import LaneSettings
 from headrace.storage import open_dataset
 
 _SLOTS = 4
@@ -65,7 +67,10 @@ _WAYS = {
     "ring": Transport("ring"),
     "hashed": Transport("ring", [Ring(check_payload=True)]),
     "grpc": Transport("grpc"),
+    "tcp": Transport("grpc"),
+    "lane": Transport("lane"),
 }
+_OVER_TCP = ("tcp", "lane")
 _SPAWN = multiprocessing.get_context("spawn")
 
 Sizes = Generator[int, None, None]
@@ -135,7 +140,8 @@ def _measure(case: Case, folder: Path, sockets: Path, given: argparse.Namespace)
                 bare, _ = stack.enter_context(_process(_serve_bare, *others))
                 ways[name] = partial(_bare, bare)
             else:
-                ways[name] = partial(_ours, case, ours, transport=_WAYS[name])
+                address = ours[name in _OVER_TCP]
+                ways[name] = partial(_ours, case, address, transport=_WAYS[name])
         # Until the server has loaded its compiled loops, and all pages are touched.
         _rate(ways["ring"](), _WARM_S, server.pid)
         rounds: list[dict[str, _Found]] = []
@@ -245,10 +251,13 @@ def _bare(path: str) -> Sizes:
 
 def _serve_ours(pipe: Connection, name: str, folder: str, sockets: str) -> None:
     config = ServerConfig(
-        datasets={name: folder}, listen=f"unix:{sockets}/{name}.sock", log_level="warning"
+        datasets={name: folder},
+        listen=(f"unix:{sockets}/{name}.sock", "127.0.0.1:0"),
+        log_level="warning",
+        plugs=(LaneSettings(lane="auto"),),
     )
     with start_server(config) as server:
-        pipe.send(server.address)
+        pipe.send(server.addresses)
         pipe.recv()
 
 
@@ -325,7 +334,7 @@ def _measure_ranks(case: Case, folder: Path, sockets: Path, given: argparse.Name
                         _process(
                             _read_rank,
                             (case.name, case.batch_size),
-                            ours,
+                            ours[0],
                             (rank, given.ranks),
                             given.seconds,
                             transport,
