@@ -14,7 +14,7 @@ from headrace.client import BatchEvent, BatchReader, Deadlines, Place, ReadOptio
 from headrace.errors import NotADatasetError, RebalanceError, TokenDatasetChangedError
 from headrace.order import OrderSpec, decode_token
 from headrace.server import ServerConfig, start_server
-from headrace.server.datasets.served_dataset import Versions
+from headrace.server.datasets.versions import Versions
 from headrace.storage import (
     ShardWriter,
     collect_garbage,

@@ -10,7 +10,7 @@ import pytest
 
 from headrace.errors import HeadraceError, RebalanceError, UnauthenticatedError
 from headrace.server.access.callers import Caller
-from headrace.server.datasets.served_dataset import Retirement
+from headrace.server.datasets.versions import Retirement
 from headrace.server.stream.open_streams import GRACE_S, OpenStream, OpenStreams
 
 

@@ -8,16 +8,13 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
-from headrace.server.cache.readers import Waiter
+from headrace.server.cache.readers import StreamCache, Waiter
 from headrace.server.cache.source import Source
-
-if TYPE_CHECKING:
-    from headrace.server.cache.block_cache import BlockCache
 
 Demand: TypeAlias = "tuple[Source, int, NDArray[np.int64]]"
 """A dataset, the number of its block 0, and its blocks."""
@@ -30,7 +27,7 @@ class DemandsInTurn:
         cache: The cache.
     """
 
-    def __init__(self, cache: BlockCache) -> None:
+    def __init__(self, cache: StreamCache) -> None:
         self._cache = cache
         self._queue: deque[Demand] = deque()
         self._current = ExitStack()

@@ -8,7 +8,7 @@ from collections import deque
 from collections.abc import Callable, Hashable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol, TypeAlias
+from typing import Protocol, TypeAlias
 from weakref import WeakValueDictionary
 
 import numpy as np
@@ -16,14 +16,12 @@ from numpy.typing import NDArray
 
 from headrace.errors import HeadraceError
 from headrace.server.cache.gather import BlockRows, Rows
+from headrace.server.cache.joined_sources import JoinedSources
 from headrace.server.cache.memory.arena import Memory
 from headrace.server.cache.memory.slot_table import SlotTable
 from headrace.server.cache.source import ABSENT, Slots, Source
 from headrace.server.layout.block_layout import BlockLayout
 from headrace.storage import OpenDataset
-
-if TYPE_CHECKING:
-    from headrace.server.cache.block_cache import BlockCache
 
 Plan: TypeAlias = "list[tuple[Slots, NDArray[np.int64]]]"
 """The blocks of one batch, by the object that finds their slots."""
@@ -354,6 +352,40 @@ class Lease:
             self._readers.unpin(self._pinned)
 
 
+class StreamCache(Protocol):
+    """A cache as the blocks of a stream need it; see `headrace.server.cache.block_cache`.
+
+    Attributes:
+        readers: The streams that read it.
+        memory: The memory of its blocks.
+    """
+
+    readers: Readers
+    memory: Memory
+
+    @property
+    def together_bytes(self) -> int:
+        """The most bytes of the blocks of a batch that waits for all of them."""
+
+    def prefetch(
+        self, source: Source, blocks: NDArray[np.int64], waiter: Waiter
+    ) -> NDArray[np.int64]:
+        """Prefetch blocks; return those that were neither cached nor being fetched."""
+
+    def prefetch_joined(
+        self, joined: JoinedSources, blocks: NDArray[np.int64], waiter: Waiter
+    ) -> NDArray[np.int64]:
+        """Prefetch blocks of several datasets, as `prefetch` does."""
+
+    def demand(
+        self, source: Source, blocks: NDArray[np.int64], waiter: Waiter
+    ) -> AbstractContextManager[None]:
+        """Fetch blocks; `arrivals` returns them while the context lasts."""
+
+    def arrivals(self, source: Source, waiter: Waiter, *, timeout_s: float) -> NDArray[np.int64]:
+        """Wait for demanded blocks; return those that arrived, pinned until the next call."""
+
+
 class Blocks(Protocol):
     """The cache as a stream needs it; the contract is in `headrace.server.cache.block_cache`."""
 
@@ -411,7 +443,7 @@ class WholeBlocks(Blocks, Protocol):
     """The blocks of a dataset or a mixture, to which windows add pieces."""
 
     @property
-    def cache(self) -> BlockCache:
+    def cache(self) -> StreamCache:
         """The cache that holds them."""
 
     def rows_of(
@@ -440,7 +472,7 @@ class DatasetBlocks:
         dataset: The dataset.
     """
 
-    def __init__(self, cache: BlockCache, source: Source, dataset: OpenDataset) -> None:
+    def __init__(self, cache: StreamCache, source: Source, dataset: OpenDataset) -> None:
         self.cache = cache
         self.source = source
         self._dataset = dataset

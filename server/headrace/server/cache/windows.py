@@ -23,31 +23,15 @@ from __future__ import annotations
 import threading
 import weakref
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Protocol
 from weakref import WeakValueDictionary
 
 import numpy as np
 from numpy.typing import NDArray
 
+from headrace.server.cache.block_cache import BlockCache
 from headrace.server.cache.joined_sources import split_by
 from headrace.server.cache.pieces import Pieces
 from headrace.server.cache.source import ABSENT, IN_FLIGHT, Source
-
-
-class WindowCache(Protocol):
-    """A cache as windows need it; see `headrace.server.cache.block_cache.BlockCache`."""
-
-    def open_window(self, members: Sequence[tuple[Source, Pieces]]) -> tuple[int, list[Source]]:
-        """Add the pieces of a window."""
-
-    def end_window(self, number: int) -> None:
-        """Let the pieces of a window be freed."""
-
-    def is_window_used(self, number: int) -> bool:
-        """Return whether a window has not ended, in any process."""
-
-    def free_windows(self) -> None:
-        """Free the pieces of windows that have ended."""
 
 
 class Window:
@@ -84,7 +68,7 @@ class Windows:
     """None, because each window has its own tables."""
 
     def __init__(
-        self, cache: WindowCache, wholes: Sequence[Source], first_blocks: NDArray[np.int64]
+        self, cache: BlockCache, wholes: Sequence[Source], first_blocks: NDArray[np.int64]
     ) -> None:
         # A number lies between two windows, so that no read brings blocks of both.
         self.stride = int(first_blocks[-1]) + 1

@@ -14,7 +14,8 @@ from typing import NamedTuple
 from headrace.errors import BadArgumentError, DatasetNotFoundError
 from headrace.order import decode_token
 from headrace.server.access.callers import Caller
-from headrace.server.datasets.served import Member, Served
+from headrace.server.datasets.member import Member
+from headrace.server.datasets.served import Served
 from headrace.server.datasets.served_dataset import ServedDataset
 from headrace.server.plan.stream_request import BatchesRequest
 from headrace.v1 import shard_service_pb2 as pb

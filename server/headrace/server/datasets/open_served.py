@@ -7,7 +7,8 @@ from contextlib import ExitStack
 
 from headrace.server.cache.block_cache import BlockCache
 from headrace.server.cache.read_observer import ReadObserver
-from headrace.server.datasets.served_dataset import Retirement, ServedDataset, Versions
+from headrace.server.datasets.served_dataset import ServedDataset
+from headrace.server.datasets.versions import Retirement, Versions
 from headrace.server.plan.skip_lists import read_skip_lists
 from headrace.server.settings.dataset_config import DatasetConfig
 from headrace.storage import OpenDataset, list_versions, open_dataset

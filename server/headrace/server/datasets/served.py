@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol, TypeVar
+from typing import Protocol, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from headrace.order import MixtureSpec, OrderSpec, Skips
+from headrace.order import OrderSpec, Skips
 from headrace.server.batch.batch_writer import BatchWriter
 from headrace.server.cache.block_cache import BlockCache
 from headrace.server.cache.readers import WholeBlocks
+from headrace.server.cache.source import Source
+from headrace.server.datasets.versions import Retirement
 from headrace.server.layout.block_layout import BlockLayout
 from headrace.server.layout.wire_columns import WireColumn
 from headrace.server.plan.compiled import Locator
@@ -21,11 +23,8 @@ from headrace.server.plan.job_windows import JobWindows
 from headrace.server.plan.ranks import Dealing, Ranks
 from headrace.server.plan.skip_lists import Lists
 from headrace.server.plan.stream_request import Readable
+from headrace.storage import OpenDataset
 from headrace.v1 import shard_service_pb2 as pb
-
-if TYPE_CHECKING:
-    from headrace.server.datasets.served_dataset import Retirement, ServedDataset
-
 
 _Stage = TypeVar("_Stage")
 
@@ -67,13 +66,15 @@ class Part:
 
     Attributes:
         index: The dataset's index in the mixture, else 0.
-        served: The dataset.
+        dataset: The dataset.
+        source: Its blocks in the cache.
         places: ``(samples,)``: their rows in the batch, in the order of the batch.
         sample_ids: ``(samples,) int64``: their ids in the dataset.
     """
 
     index: int
-    served: ServedDataset
+    dataset: OpenDataset
+    source: Source
     places: NDArray[np.intp]
     sample_ids: NDArray[np.int64]
 
@@ -185,44 +186,6 @@ class Served(Protocol):
 
     def tally(self, sample_ids: NDArray[np.int64]) -> NDArray[np.int64]:
         """Count samples by dataset of a mixture: ``(datasets,) int64``; empty for one dataset."""
-
-
-class Member(Served, Protocol):
-    """What a mixture may have, all of one kind, and a request may name."""
-
-    @property
-    def base(self) -> ServedDataset:
-        """The dataset of its samples."""
-
-    @property
-    def classes(self) -> list[pb.ColumnClasses]:
-        """The class names of its label columns, as far as they fit into a response."""
-
-    def version(self, fingerprint: str) -> Member:
-        """Return the version with a fingerprint; this one if it is empty.
-
-        Raises:
-            HeadraceError: There is none, or it cannot be opened.
-        """
-
-    def candidates(self) -> tuple[str, ...]:
-        """Return the fingerprints of all versions, this one first.
-
-        Raises:
-            HeadraceError: The store cannot be reached.
-        """
-
-    def mixed(
-        self, members: Sequence[Member], spec: MixtureSpec, skips: Sequence[Skips | None]
-    ) -> Mixed | None:
-        """Return the mixture of members of its kind; None for one of samples.
-
-        Raises:
-            BadArgumentError: Some are of another kind, or they differ in form.
-        """
-
-    def to_proto(self) -> pb.Dataset:
-        """Return the wire's description of it."""
 
 
 class Mixed(Served, Protocol):

@@ -3,24 +3,17 @@
 from __future__ import annotations
 
 import copy
-import re
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache, partial
 from types import MappingProxyType
-from typing import Final, Generic, TypeVar
+from typing import Final, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from headrace.errors import (
-    BadArgumentError,
-    HeadraceError,
-    NotADatasetError,
-    RebalanceError,
-    TokenDatasetChangedError,
-)
+from headrace.errors import BadArgumentError
 from headrace.order import (
     Kept,
     KeptOrder,
@@ -38,8 +31,9 @@ from headrace.server.cache.read_observer import ReadObserver
 from headrace.server.cache.readers import DatasetBlocks
 from headrace.server.datasets.cached_blocks import add_blocks, memory_bytes_of
 from headrace.server.datasets.class_messages import class_counts, class_messages
-from headrace.server.datasets.served import MOST_LOOKED_UP, Member, Part
+from headrace.server.datasets.served import MOST_LOOKED_UP, Part, Served
 from headrace.server.datasets.stored_lengths import LengthTables
+from headrace.server.datasets.versions import Retirement, Versions
 from headrace.server.layout.block_layout import BlockLayout, block_layout
 from headrace.server.layout.wire_columns import WireColumn, split_schema
 from headrace.server.plan.compiled import Located, walk
@@ -54,106 +48,7 @@ from headrace.server.settings.dataset_config import DatasetConfig
 from headrace.storage import OpenDataset, StoredLengths
 from headrace.v1 import shard_service_pb2 as pb
 
-_FINGERPRINT = re.compile("[0-9a-f]{32}")
-# Each version keeps its shard table. Runs use few versions at once; the bound is arbitrary.
-_MAX_VERSIONS = 64
-
-_Served = TypeVar("_Served")
 _Stage = TypeVar("_Stage")
-
-
-class Versions(Generic[_Served]):
-    """Open the versions that tokens name, each once; safe for several threads.
-
-    Open versions stay open until `close`, because streams read from them.
-
-    Args:
-        name: The dataset's name.
-        current: The version that is served when none is named, and its fingerprint.
-        open_version: Opens the version with a fingerprint.
-        list_versions: Returns the fingerprints of all versions, newest last.
-    """
-
-    def __init__(
-        self,
-        name: str,
-        current: tuple[str, _Served],
-        *,
-        open_version: Callable[[str], _Served],
-        list_versions: Callable[[], Sequence[str]] = tuple,
-    ) -> None:
-        self._name = name
-        self._fingerprint, self._current = current
-        self._open_version = open_version
-        self._list_versions = list_versions
-        self._older: dict[str, _Served] = {}
-        self._is_closed = False
-        self._lock = threading.Lock()
-
-    def get(self, fingerprint: str) -> _Served:
-        """Return one version; the current one if the fingerprint is empty.
-
-        Raises:
-            BadArgumentError: The fingerprint is invalid.
-            TokenDatasetChangedError: The store does not have that version, or no longer.
-            RebalanceError: The dataset is closed.
-            HeadraceError: The version exists but cannot be opened.
-        """
-        if fingerprint in {"", self._fingerprint}:
-            return self._current
-        if not _FINGERPRINT.fullmatch(fingerprint):
-            raise BadArgumentError(
-                f"fingerprint is {fingerprint[:100]!r}; it must be 32 lower-case hexadecimal "
-                "digits, or empty",
-                field="fingerprint",
-            )
-        # One at a time: a thousand ranks that reconnect after an append open it once.
-        with self._lock:
-            found = self._older.get(fingerprint)
-            if found is None:
-                if self._is_closed:
-                    raise RebalanceError("this dataset was reopened here; reconnect to continue")
-                self._check_room(fingerprint)
-                found = self._older[fingerprint] = self._open(fingerprint)
-        return found
-
-    def candidates(self) -> tuple[str, ...]:
-        """Return the fingerprints of all versions: the current one, then the others, newest first.
-
-        Raises:
-            HeadraceError: The store cannot be reached.
-        """
-        others = [each for each in self._list_versions() if each != self._fingerprint]
-        return (self._fingerprint, *reversed(others))
-
-    def close(self) -> tuple[_Served, ...]:
-        """Open no more versions; return the older ones that are open, for the caller to close."""
-        with self._lock:
-            self._is_closed = True
-            return tuple(self._older.values())
-
-    def _open(self, fingerprint: str) -> _Served:
-        try:
-            return self._open_version(fingerprint)
-        except NotADatasetError as error:
-            raise self._gone(fingerprint, "its store does not have that version") from error
-
-    def _check_room(self, fingerprint: str) -> None:
-        if len(self._older) >= _MAX_VERSIONS:
-            raise self._gone(
-                fingerprint,
-                f"this server already has {_MAX_VERSIONS} older versions open, its maximum",
-            )
-
-    def _gone(self, fingerprint: str, why: str) -> TokenDatasetChangedError:
-        return TokenDatasetChangedError(
-            f"a dataset with the fingerprint {fingerprint} is requested, but {self._name!r} has "
-            f"{self._fingerprint}; {why}. If the token is of another dataset, read that one; else "
-            "restore that version, serve it elsewhere (NAME=URL#FINGERPRINT), or start over",
-            token_fingerprint=fingerprint,
-            dataset_fingerprint=self._fingerprint,
-        )
-
 
 # The most open orders of a dataset, of at most about 50 MiB each. Jobs with equal seeds share one.
 _MAX_ORDERS = 16
@@ -161,19 +56,6 @@ _MAX_ORDERS = 16
 
 # The most filters of a dataset whose orders are kept open.
 _MAX_FILTERED = 64
-
-
-class Retirement:
-    """Whether a dataset is still served.
-
-    Attributes:
-        why: Returns the error that says why it is no longer served; None while it is. Set once.
-    """
-
-    __slots__ = ("why",)
-
-    def __init__(self) -> None:
-        self.why: Callable[[], HeadraceError] | None = None
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -337,7 +219,7 @@ class ServedDataset:
         return self
 
     def mixed(
-        self, members: Sequence[Member], spec: MixtureSpec, skips: Sequence[Skips | None]
+        self, members: Sequence[Served], spec: MixtureSpec, skips: Sequence[Skips | None]
     ) -> None:
         """Return None: a mixture of datasets is one of samples."""
 
@@ -347,7 +229,9 @@ class ServedDataset:
         Raises:
             HeadraceError: See `Versions.get`.
         """
-        return self if self.versions is None else self.versions.get(fingerprint)
+        if self.versions is None or fingerprint in {"", self.dataset.fingerprint}:
+            return self
+        return self.versions.get(fingerprint)
 
     def blocks(self, cache: BlockCache) -> DatasetBlocks:
         """Return its blocks."""
@@ -375,7 +259,7 @@ class ServedDataset:
 
     def parts(self, sample_ids: NDArray[np.int64]) -> Iterator[Part]:
         """Yield the samples of a batch as a single part."""
-        yield Part(0, self, np.arange(sample_ids.size), sample_ids)
+        yield Part(0, self.dataset, self.source, np.arange(sample_ids.size), sample_ids)
 
     def shown_ids(self, sample_ids: NDArray[np.int64]) -> NDArray[np.int64]:
         """Return the sample ids unchanged."""

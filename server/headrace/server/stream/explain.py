@@ -100,8 +100,7 @@ def _explain_rows(planned: PlannedBatch, served: Served, response: pb.ExplainBat
 
 
 def _shards(part: Part) -> Iterator[pb.ExplainedShard]:
-    served = part.served
-    shard_ends = np.cumsum(served.dataset.shard_sample_counts)
+    shard_ends = np.cumsum(part.dataset.shard_sample_counts)
     shard = pb.ExplainedShard(shard=-1)
     for block in _blocks(part):
         ordinal = int(np.searchsorted(shard_ends, block.sample_ids[0], side="right"))
@@ -109,8 +108,8 @@ def _shards(part: Part) -> Iterator[pb.ExplainedShard]:
             if shard.blocks:
                 yield shard
             shard = pb.ExplainedShard(shard=ordinal)
-        if isinstance(served.dataset, _Placed):
-            place = served.dataset.block_place(block.block)
+        if isinstance(part.dataset, _Placed):
+            place = part.dataset.block_place(block.block)
             shard.name, block.offset = place.shard, place.offset
         shard.blocks.append(block)
     if shard.blocks:
@@ -119,13 +118,12 @@ def _shards(part: Part) -> Iterator[pb.ExplainedShard]:
 
 def _blocks(part: Part) -> Iterator[pb.ExplainedBlock]:
     """Yield a dataset's blocks in storage order, each with its rows."""
-    served = part.served
-    blocks, _ = served.dataset.locate(part.sample_ids)
+    blocks, _ = part.dataset.locate(part.sample_ids)
     touched = np.unique(blocks)
     rows = np.argsort(blocks, kind="stable")
     edges = np.searchsorted(blocks[rows], touched)
-    cached = served.source.is_cached(touched)
-    stored_bytes = served.dataset.block_stored_bytes(touched)
+    cached = part.source.is_cached(touched)
+    stored_bytes = part.dataset.block_stored_bytes(touched)
     parts = np.split(rows, edges[1:]) if edges.size else []
     for index, own in enumerate(parts):
         yield pb.ExplainedBlock(

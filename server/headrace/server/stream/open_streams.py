@@ -23,7 +23,7 @@ from typing import Protocol
 
 from headrace.errors import DrainingError, HeadraceError, RebalanceError, StreamLimitError
 from headrace.server.access.callers import ANYBODY, Caller
-from headrace.server.datasets.served_dataset import Retirement
+from headrace.server.datasets.versions import Retirement
 from headrace.server.stream.batch_stream import worn_error
 
 # How long a worker with more streams than others refuses new ones (arbitrary): a few attempts of

@@ -14,7 +14,8 @@ from google.protobuf.message import Message
 
 from headrace.server.access.callers import Caller
 from headrace.server.datasets.catalog import Finding, Request
-from headrace.server.datasets.served import Member, Served
+from headrace.server.datasets.member import Member
+from headrace.server.datasets.served import Served
 from headrace.server.datasets.served_dataset import ServedDataset
 from headrace.server.plan.stream_request import BatchesRequest, Words
 from headrace.server.settings.plug_settings import folders_of

@@ -19,8 +19,9 @@ from headrace.order import TRANSFORMS_LIMIT_BYTES, Token
 from headrace.payload import SAMPLE_ID_COLUMN
 from headrace.server.batch.stage import Stage
 from headrace.server.datasets.catalog import Finding, Request
+from headrace.server.datasets.member import Member
 from headrace.server.datasets.order_stage import OrderStage
-from headrace.server.datasets.served import Member, Served
+from headrace.server.datasets.served import Served
 from headrace.server.datasets.served_dataset import ServedDataset
 from headrace.server.layout.wire_columns import WireColumn
 from headrace.server.plan.list_limits import ListLimits

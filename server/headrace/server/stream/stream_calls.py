@@ -33,7 +33,8 @@ from headrace.errors import (
 from headrace.server.access.callers import Caller
 from headrace.server.batch.freed_memory import give_freed_memory_back
 from headrace.server.datasets.catalog import Finding, Request, find, names_of
-from headrace.server.datasets.served import Member, Served
+from headrace.server.datasets.member import Member
+from headrace.server.datasets.served import Served
 from headrace.server.datasets.served_dataset import ServedDataset
 from headrace.server.shares import Budget, Share
 from headrace.server.stream.batch_stream import BatchStream

@@ -6,7 +6,7 @@ stage in tokens is `filter`.
 
 from __future__ import annotations
 
-from headrace.server.datasets.served import Member
+from headrace.server.datasets.member import Member
 from headrace.server.datasets.served_dataset import ServedDataset
 from headrace.server.order_stages.filters.filters import Filters
 from headrace.server.plan.stream_request import Words

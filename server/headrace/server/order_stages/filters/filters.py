@@ -43,7 +43,7 @@ from headrace.errors import (
 )
 from headrace.order import Kept
 from headrace.server.access.callers import Caller
-from headrace.server.datasets.served import Member
+from headrace.server.datasets.member import Member
 from headrace.server.datasets.served_dataset import RowFilter, ServedDataset
 from headrace.storage import Filter, make_filter
 from headrace.storage.where.evaluate import find_kept_bits

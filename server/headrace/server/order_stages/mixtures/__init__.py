@@ -14,7 +14,8 @@ import numpy as np
 from headrace.errors import BadArgumentError, TokenDatasetChangedError
 from headrace.order import MixtureSpec, Skips, check_within, combined_fingerprint
 from headrace.server.datasets.catalog import Catalog, Finding, Request
-from headrace.server.datasets.served import Member, Mixed, Served
+from headrace.server.datasets.member import Member
+from headrace.server.datasets.served import Mixed, Served
 from headrace.server.order_stages.mixtures.mixture_request import check_mixture, mixture_spec
 from headrace.server.order_stages.mixtures.served_mixture import ServedMixture
 from headrace.server.plan.list_limits import MAX_DATASETS

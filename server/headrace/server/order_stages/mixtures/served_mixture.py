@@ -30,7 +30,8 @@ from headrace.server.cache.joined_sources import split_by
 from headrace.server.cache.readers import WholeBlocks
 from headrace.server.datasets.class_messages import class_counts
 from headrace.server.datasets.served import MOST_LOOKED_UP, Part
-from headrace.server.datasets.served_dataset import Retirement, ServedDataset
+from headrace.server.datasets.served_dataset import ServedDataset
+from headrace.server.datasets.versions import Retirement
 from headrace.server.layout.block_layout import BlockLayout, block_layout
 from headrace.server.layout.wire_columns import WireColumn
 from headrace.server.order_stages.mixtures.common_columns import (
@@ -235,7 +236,8 @@ class ServedMixture:
     def parts(self, sample_ids: NDArray[np.int64]) -> Iterator[Part]:
         """Split the samples of a batch by dataset."""
         for index, places, own in split_by(self.dataset.first_ids, sample_ids):
-            yield Part(index, self.members[index], places, own)
+            member = self.members[index]
+            yield Part(index, member.dataset, member.source, places, own)
 
     def shown_ids(self, sample_ids: NDArray[np.int64]) -> NDArray[np.int64]:
         """Return pairs of a dataset's index and an id in it: ``(samples, 2) int64``."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from headrace.server.datasets.served import Member
+from headrace.server.datasets.member import Member
 from headrace.server.datasets.served_dataset import ServedDataset
 from headrace.server.order_stages.packing.row_mixture import mix_rows
 from headrace.server.order_stages.packing.served_rows import OpenRows, length_of

@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from headrace.errors import BadArgumentError
 from headrace.order import MixtureOrder, MixtureSpec, OrderSpec, Skips, join_skips, stages_of
 from headrace.order.packing import pass_packing_key, shared_groups
-from headrace.server.datasets.served import Member
+from headrace.server.datasets.member import Member
 from headrace.server.layout.packed_columns import PackedColumns, packed_columns
 from headrace.server.order_stages.mixtures.common_columns import SAMPLE_PAIRS
 from headrace.server.order_stages.mixtures.served_mixture import (

@@ -25,8 +25,9 @@ from headrace.order.packing import PackedRows, Packing, packing_key
 from headrace.order.samples.shard_table import ShardTable
 from headrace.server.batch.batch_writer import BatchWriter
 from headrace.server.batch.compiled_rows import rows_writer
+from headrace.server.datasets.member import Member
 from headrace.server.datasets.order_stage import OrderStage
-from headrace.server.datasets.served import Member, Mixed, Served
+from headrace.server.datasets.served import Mixed, Served
 from headrace.server.datasets.served_dataset import ServedDataset
 from headrace.server.layout.block_layout import BlockLayout
 from headrace.server.layout.packed_columns import PackedColumns, packed_columns
