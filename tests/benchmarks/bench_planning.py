@@ -22,7 +22,6 @@ import numpy as np
 from headrace.server.cache.block_cache import BlockCache
 from headrace.server.datasets.served_dataset import ServedDataset
 from headrace.server.kernels.loader import LOOPS
-from headrace.server.plan.planned_batches import PlannedEnd
 from headrace.server.plan.prefetch_blocks import Lookahead
 from headrace.server.stream.stream_setup import stream_contents
 from headrace.server.telemetry.metrics import Metrics
@@ -109,7 +108,8 @@ def _take(lookahead: Lookahead, seconds: float) -> tuple[list[float], int]:
     while time.monotonic() < stop:
         began = time.thread_time_ns()
         for _ in range(_GROUP):
-            ends += isinstance(lookahead.take(), PlannedEnd)
+            planned = lookahead.take()
+            ends += planned is None or not planned[0]
         groups.append((time.thread_time_ns() - began) / _GROUP)
     return groups, ends
 

@@ -12,7 +12,7 @@ from headrace.server.cache.block_cache import BlockCache
 from headrace.server.cache.readers import Flag
 from headrace.server.datasets.served_dataset import ServedDataset
 from headrace.server.plan.planned_batches import Planned, planned_samples
-from headrace.server.plan.prefetch_blocks import Lookahead
+from headrace.server.plan.prefetch_blocks import Lookahead, ReadAhead
 from headrace.server.telemetry.metrics import Metrics
 from headrace.storage import open_dataset
 from support.datasets import write_manifest
@@ -44,7 +44,7 @@ class _Stream:
             blocks=blocks,
             waiter=self.waiter,
             budget_bytes=lambda: budget_bytes,
-            foreseen_samples=1 << 20,
+            read_ahead=ReadAhead(foreseen_samples=1 << 20),
         )
 
     def _plans(self, served: ServedDataset) -> Iterator[Planned]:
@@ -54,7 +54,7 @@ class _Stream:
         groups = [batches[start : start + self._together] for start in starts]
         for group in (batches[:1], *groups):
             self.planned += len(group)
-            yield group
+            yield group, None
 
 
 def _stream(

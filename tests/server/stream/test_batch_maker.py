@@ -56,8 +56,8 @@ def _alone(streams: Streams, request: pb.ReadBatchesRequest) -> Iterator[bytes]:
         max_batch_bytes=1 << 27,
     )
     maker._writer = PlainWriter(contents.columns, maker._writer.projection)
-    for planned in contents.plans:
-        for batch in planned if isinstance(planned, list) else []:
+    for planned, _ in contents.plans:
+        for batch in planned:
             made = maker.make([batch])
             assert made is not None
             yield from (message for message, _ in made.messages)
@@ -160,8 +160,7 @@ def test_a_batch_over_the_limit_is_refused(streams: Streams) -> None:
         outlet=WireOutlet(1 << 20),
         max_batch_bytes=799,
     )
-    planned = next(contents.plans)
-    assert isinstance(planned, list)
+    planned, _ = next(contents.plans)
 
     with pytest.raises(BadArgumentError, match="bytes exceeds this server's limit of 799"):
         maker.make(planned)

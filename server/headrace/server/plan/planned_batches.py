@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,6 +17,7 @@ from headrace.server.plan.find_samples import Finder, Found, Range
 from headrace.server.plan.plain_finder import located
 from headrace.server.plan.ranks import Dealing
 from headrace.server.plan.stream_request import StreamSpec
+from headrace.v1 import shard_service_pb2 as pb
 
 # The most batches planned together, to share the cost of calls. The first batch of a stream is
 # planned alone, because its client waits for it, and then twice as many each time (measured: beyond
@@ -82,31 +83,8 @@ class PlannedBatch(NamedTuple):
         )
 
 
-@dataclass(frozen=True, slots=True)
-class PlannedEnd:
-    """The end of an epoch.
-
-    Attributes:
-        epoch: The epoch.
-        batch_count: The number of its batches that this stream sent.
-        sample_count: The number of its samples that this stream sent, including pads.
-        dropped: The number of samples that no rank got.
-        token: Resumes at the beginning of the next epoch.
-        dataset_sample_counts: For a mixture, the number of samples from each dataset.
-        substitutes: How many of the samples replaced skipped ones.
-    """
-
-    epoch: int
-    batch_count: int
-    sample_count: int
-    dropped: int
-    token: bytes
-    dataset_sample_counts: tuple[int, ...]
-    substitutes: int
-
-
-Planned = list[PlannedBatch] | PlannedEnd
-"""Batches of one epoch that were planned together, or its end."""
+Planned: TypeAlias = tuple[list[PlannedBatch], pb.EpochEnd | None]
+"""Batches of one epoch that were planned together; or none, and its end."""
 
 # Counts samples by dataset of a mixture, and nothing otherwise.
 Tally = Callable[[NDArray[np.int64]], NDArray[np.int64]]
@@ -197,7 +175,7 @@ class _Epoch:
                 dataset_sample_counts += self.tally(
                     np.concatenate([batch.item_ids for batch in batches])
                 )
-            yield batches
+            yield batches, None
             at += size
             if at < len(indices):
                 # Not after the last group, which may be small.
@@ -206,15 +184,16 @@ class _Epoch:
         token = self._token(
             encoder, self.plan.batch_count, self.finder.sample_count - self.plan.dropped
         )
-        yield PlannedEnd(
+        end = pb.EpochEnd(
             epoch=self.epoch,
             batch_count=len(indices),
             sample_count=sample_count,
-            dropped=self.plan.dropped,
-            token=token,
-            dataset_sample_counts=tuple(dataset_sample_counts.tolist()),
-            substitutes=substitutes,
+            dropped_sample_count=self.plan.dropped,
+            resume_token=token,
+            dataset_sample_counts=dataset_sample_counts.tolist(),
+            substitute_count=substitutes,
         )
+        yield [], end
         return size
 
     def _batches(self, indices: range, encoder: TokenEncoder) -> list[PlannedBatch]:

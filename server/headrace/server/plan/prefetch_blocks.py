@@ -5,14 +5,16 @@ from __future__ import annotations
 import itertools
 from collections import deque
 from collections.abc import Callable, Generator, Iterator, Sequence
+from dataclasses import dataclass
 from typing import TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
 from headrace.server.cache.readers import Blocks, Waiter
-from headrace.server.plan.planned_batches import Planned, PlannedBatch, PlannedEnd
+from headrace.server.plan.planned_batches import Planned, PlannedBatch
 from headrace.server.plan.steps_ahead import Ahead
+from headrace.v1 import shard_service_pb2 as pb
 
 # A plan takes about 30 bytes per sample; these limit what a stream keeps (arbitrary).
 _MAX_PLANS = 64
@@ -27,8 +29,6 @@ _STEADY_PLANS = 2
 # time is lost if it needs less.
 _ALONE_BYTES = 32 << 20
 
-BlocksOfRuns: TypeAlias = Callable[[int, NDArray[np.int64]], NDArray[np.int64]]
-
 FORESEEN_SAMPLES = _MAX_SAMPLES
 """Samples that a job looks ahead, so that the cache knows which blocks are no longer needed: in a
 cache of 2 GiB, a block that is needed has about sixty samples among them, or all that are left of
@@ -42,8 +42,8 @@ _MAX_FORESEEN = 1 << 10
 # before a half-full cache becomes full.
 _FORESEEN_PLANS = 3
 
-_Entry: TypeAlias = tuple[PlannedBatch | PlannedEnd, int, int]
-"""A plan, its samples, and the bytes requested for it."""
+_Entry: TypeAlias = tuple[PlannedBatch | None, pb.EpochEnd | None, int]
+"""A batch, or the end of an epoch, and the bytes requested for it."""
 
 # Bytes for plans and tables that each stream has without a claim.
 _FREE_BYTES = 4 << 20
@@ -61,6 +61,30 @@ def plan_bytes(sample_count: int) -> int:
     return max(0, _PLAN_BYTES * planned + _PLANNING_BYTES * sample_count - _FREE_BYTES)
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class ReadAhead:
+    """How a stream reads ahead of need.
+
+    Attributes:
+        blocks_of_runs: Returns the blocks that an epoch reads with those of given samples; None if
+            blocks are read separately.
+        foreseen_samples: How many samples to look ahead, prefetched ones included, when blocks may
+            have to be evicted, so that the cache knows which blocks are still needed.
+        steps: Makes what prefetches beyond plans, from the spare bytes of the cache; None for
+            nothing.
+        most_ahead: Returns how many samples may be planned ahead now.
+    """
+
+    blocks_of_runs: Callable[[int, NDArray[np.int64]], NDArray[np.int64]] | None = None
+    foreseen_samples: int = 0
+    steps: Callable[[Callable[[], int]], Ahead] | None = None
+    most_ahead: Callable[[], int] = lambda: _MAX_SAMPLES
+
+
+BY_PLANS = ReadAhead()
+"""Prefetches the blocks of plans, and no others."""
+
+
 class Lookahead:
     """The plans of one stream, and the requests for their blocks; not thread-safe.
 
@@ -69,13 +93,8 @@ class Lookahead:
         blocks: Fetches the blocks.
         waiter: The stream's handle in the cache.
         budget_bytes: Returns how many bytes of blocks may currently be prefetched.
-        blocks_of_runs: Returns the blocks that an epoch reads with those of given samples; None
-            if blocks are read separately.
-        foreseen_samples: How many samples to look ahead, prefetched ones included, when blocks may
-            have to be evicted, so that the cache knows which blocks are still needed.
-        steps: Makes what prefetches for the stream beyond its plans, if anything does; called after
-            the first batch.
-        most_ahead: Returns how many samples may be planned ahead now.
+        read_ahead: How it reads ahead.
+        spare_bytes: Returns the spare bytes of the cache.
     """
 
     def __init__(
@@ -85,29 +104,28 @@ class Lookahead:
         blocks: Blocks,
         waiter: Waiter,
         budget_bytes: Callable[[], int],
-        blocks_of_runs: BlocksOfRuns | None = None,
-        foreseen_samples: int = 0,
-        steps: Callable[[], Ahead] | None = None,
-        most_ahead: Callable[[], int] = lambda: _MAX_SAMPLES,
+        read_ahead: ReadAhead = BY_PLANS,
+        spare_bytes: Callable[[], int] = lambda: 0,
     ) -> None:
         self._plans = plans
-        self._make_steps = steps
+        self._make_steps = read_ahead.steps if budget_bytes() else None
+        self._spare_bytes = spare_bytes
         self._steps: Ahead | None = None
-        self._most_foreseen = foreseen_samples
-        self._most_ahead = most_ahead
+        self._most_foreseen = read_ahead.foreseen_samples
+        self._most_ahead = read_ahead.most_ahead
         self._foreseen: deque[Planned] = deque()
         self._foreseen_samples = self._foreseen_batches = self._foreseeable = 0
         self._blocks = blocks
         self._waiter = waiter
         self._budget_bytes = budget_bytes
-        self._blocks_of_runs = blocks_of_runs
+        self._blocks_of_runs = read_ahead.blocks_of_runs
         self._unasked: deque[PlannedBatch] = deque()
         self._entries: deque[_Entry] = deque()
         self._samples = 0
         self._taken = 0
         self._first_bytes = 0
 
-    def take(self, most: int = 1) -> list[PlannedBatch] | PlannedEnd | None:
+    def take(self, most: int = 1) -> Planned | None:
         """Return the next plan, or None at the end of the stream.
 
         Args:
@@ -117,22 +135,22 @@ class Lookahead:
         self.advance(_STEADY_PLANS * most if self._taken else 1)
         if not self._entries:
             return None
-        planned, samples, asked_bytes = self._entries.popleft()
+        planned, end, asked_bytes = self._entries.popleft()
         if not self._taken:
             self._first_bytes = asked_bytes
-        if isinstance(planned, PlannedEnd):
+        if planned is None:
             self._took(1, 0, asked_bytes)
-            return planned
+            return [], end
         followers = self._followers(planned, most - 1) if most > 1 else []
         for _ in followers:
             asked_bytes += self._entries.popleft()[2]
         count = 1 + len(followers)
-        self._took(count, samples * count, asked_bytes)
+        self._took(count, planned.sample_count * count, asked_bytes)
         if self._waiter.filling.is_filling:
             self._foresee(count)
         if self._make_steps is not None and self._taken > 1:
             self._advance_steps(self._make_steps, followers[-1] if followers else planned)
-        return [planned, *followers]
+        return [planned, *followers], None
 
     def close(self) -> None:
         """Drop all plans, whose windows would be kept as long as this object."""
@@ -142,9 +160,11 @@ class Lookahead:
             self._plans.close()
         self._plans, self._steps, self._make_steps = iter(()), None, None
 
-    def _advance_steps(self, make: Callable[[], Ahead], last: PlannedBatch) -> None:
+    def _advance_steps(
+        self, make: Callable[[Callable[[], int]], Ahead], last: PlannedBatch
+    ) -> None:
         if self._steps is None:
-            self._steps = make()
+            self._steps = make(self._spare_bytes)
         self._steps.advance(
             self._blocks, self._waiter, epoch=last.epoch, position=last.part.next_position
         )
@@ -181,7 +201,7 @@ class Lookahead:
         """
         followers: list[PlannedBatch] = []
         for follower, _, _ in itertools.islice(self._entries, most):
-            if isinstance(follower, PlannedEnd) or not planned.is_alike(follower):
+            if follower is None or not planned.is_alike(follower):
                 break
             followers.append(follower)
         if followers:
@@ -209,7 +229,7 @@ class Lookahead:
             and self._foreseen_batches < _MAX_FORESEEN
             and (planned := next(self._plans, None)) is not None
         ):
-            batches = [] if isinstance(planned, PlannedEnd) else planned
+            batches, _ = planned
             self._announce(batches)
             self._foreseen_samples += sum([batch.sample_count for batch in batches])
             if not batches:
@@ -226,10 +246,9 @@ class Lookahead:
             self._blocks.foresee(batch.found.touched, self._waiter)
 
     def _next_foreseen(self) -> Planned:
-        planned = self._foreseen.popleft()
-        if not isinstance(planned, PlannedEnd):
-            self._foreseen_samples -= sum([batch.sample_count for batch in planned])
-            self._foreseen_batches -= len(planned)
+        batches, _ = planned = self._foreseen.popleft()
+        self._foreseen_samples -= sum([batch.sample_count for batch in batches])
+        self._foreseen_batches -= len(batches)
         return planned
 
     def _add_some(self) -> int:
@@ -239,23 +258,24 @@ class Lookahead:
             planned = self._next_foreseen() if is_foreseen else next(self._plans, None)
             if planned is None:
                 return 0
-            if isinstance(planned, PlannedEnd):
+            batches, end = planned
+            if end is not None:
                 self._waiter.plan_batch()
-                self._entries.append((planned, 0, 0))
+                self._entries.append((None, end, 0))
                 return 1
-            if len(planned) > 1 and self._are_there(planned):
-                return len(planned)
-            self._unasked.extend(planned)
+            if len(batches) > 1 and self._are_there(batches):
+                return len(batches)
+            self._unasked.extend(batches)
             if not is_foreseen:
                 # Before later ones: `Waiter.plan_batch` takes what was foreseen first.
-                self._announce(planned)
+                self._announce(batches)
         planned_batch = self._unasked.popleft()
         self._waiter.plan_batch()
         asked_bytes = 0
         asked = self._blocks.prefetch(self._with_runs(planned_batch), self._waiter)
         if asked.size:
             asked_bytes = int(self._blocks.stored_bytes(asked).sum())
-        self._entries.append((planned_batch, planned_batch.sample_count, asked_bytes))
+        self._entries.append((planned_batch, None, asked_bytes))
         self._samples += planned_batch.sample_count
         if asked_bytes:
             self._waiter.ask_bytes(asked_bytes)
@@ -287,6 +307,6 @@ class Lookahead:
         self._waiter.plan_batch(len(batches))
         # A block that is evicted meanwhile is fetched again.
         self._blocks.prefetch(found.touched, self._waiter)
-        self._entries.extend([(batch, batch.sample_count, 0) for batch in batches])
+        self._entries.extend([(batch, None, 0) for batch in batches])
         self._samples += sum([batch.sample_count for batch in batches])
         return True

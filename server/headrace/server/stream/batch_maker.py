@@ -123,7 +123,9 @@ class BatchMaker:
         count = found.past - found.first
         beside += self._writer.row_bytes * count
         if not isinstance(rows, BlockRows):
-            rows = self._in_one_block(rows, count)
+            staged = self.stage(count)
+            staged.add(np.arange(count), rows)
+            rows = staged.in_one_block()
             beside += rows.memory.array.nbytes
         writer = self._writer
         measured = writer.measure(rows, found, len(batches))
@@ -146,12 +148,6 @@ class BatchMaker:
         return StagedRows(
             self._writer.projection, count, max_bytes=self._max_batch_bytes, claim=self._claim
         )
-
-    def _in_one_block(self, rows: Rows, count: int) -> BlockRows:
-        """Copy samples from blocks of several layouts into one."""
-        staged = self.stage(count)
-        staged.add(np.arange(count), rows)
-        return staged.in_one_block()
 
     def _place(self, batches: Sequence[PlannedBatch], measured: Measured, places: Places) -> None:
         """Take a place for each batch; all share one header, because they differ in few fields."""

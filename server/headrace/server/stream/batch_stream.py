@@ -47,9 +47,8 @@ from headrace.server.batch.row_pool import RowPool
 from headrace.server.batch.targets import ClientGoneError, Outlet, WireOutlet, message_frame
 from headrace.server.cache.gather import StagedRows
 from headrace.server.cache.readers import Blocks
-from headrace.server.plan.planned_batches import PlannedBatch, PlannedEnd
+from headrace.server.plan.planned_batches import Planned, PlannedBatch
 from headrace.server.plan.prefetch_blocks import Lookahead, plan_bytes
-from headrace.server.plan.steps_ahead import Ahead
 from headrace.server.shares import Budget, Share, ShortError
 from headrace.server.stream.batch_maker import BatchMaker, Made
 from headrace.server.stream.fair_turns import StreamTurns, Turns
@@ -163,7 +162,7 @@ class BatchStream:
         )
         self._waiter = blocks.waiter(contents.job)
         self._ending: HeadraceError | _CancelledError | None = None
-        self._is_closed = False
+        self._is_cancelled = self._is_closed = False
         self.batch_bytes = 0
         self.expires_at = time.monotonic() + (limits.lifetime_s or math.inf)
         self._staged = (
@@ -193,19 +192,18 @@ class BatchStream:
             blocks=blocks,
             waiter=self._waiter,
             budget_bytes=limits.prefetch_bytes,
-            blocks_of_runs=contents.blocks_of_runs,
-            foreseen_samples=contents.foreseen_samples,
-            steps=self._make_steps(),
-            most_ahead=contents.most_ahead,
+            read_ahead=contents.read_ahead,
+            spare_bytes=limits.spare_bytes,
         )
 
     def cancel(self) -> None:
         """End the stream because its client is gone."""
+        self._is_cancelled = True
         self._end(_CancelledError())
 
     def interrupt(self, error: HeadraceError) -> None:
         """End the stream with an error, between two batches."""
-        self._end(error)
+        self._end(_CancelledError() if self._is_cancelled else error)
 
     def messages(self) -> Generator[bytes, None, None]:
         """Yield the encoded messages of the stream."""
@@ -228,16 +226,8 @@ class BatchStream:
         self._lookahead.close()
         self._blocks.leave(self._waiter)
 
-    def _make_steps(self) -> Callable[[], Ahead] | None:
-        """Return what makes the stream's `Ahead`; None without any, or without prefetching."""
-        make, limits = self._contents.steps, self._limits
-        if make is None or not limits.prefetch_bytes():
-            return None
-        return partial(make, limits.spare_bytes)
-
     def _end(self, ending: HeadraceError | _CancelledError) -> None:
-        if not isinstance(self._ending, _CancelledError):
-            self._ending = ending
+        self._ending = ending
         self._waiter.interrupt()
         self._share.wake()
         self._outlet.wake()
@@ -246,25 +236,26 @@ class BatchStream:
         # Chosen once: every call counts where batches are small.
         take = self.plan if self._staged is None else partial(self._take, self._staged)
         while (taken := take()) is not None:
-            if isinstance(taken, PlannedEnd):
-                yield self._framed(pb.ReadBatchesResponse(epoch_end=self._epoch_end(taken)))
+            batches, end = taken
+            if end is not None:
+                yield self._framed(pb.ReadBatchesResponse(epoch_end=end))
                 continue
-            while taken:
+            while batches:
                 if self._limits.lifetime_s and time.monotonic() >= self.expires_at:
                     raise worn_error()
                 if self._staged is None or not self._staged.is_ahead:
                     self._outlet.wait()
                 if self._ending is not None:
                     raise self._ending
-                made = yield from self._made(taken[: self._outlet.room(len(taken))])
-                del taken[:made]
+                made = yield from self._made(batches[: self._outlet.room(len(batches))])
+                del batches[:made]
 
-    def _take(self, staged: StagedBatches) -> list[PlannedBatch] | PlannedEnd | None:
+    def _take(self, staged: StagedBatches) -> Planned | None:
         """Return what was planned early, or plan."""
         planned = staged.take_planned()
         return self.plan() if planned is None else planned
 
-    def plan(self) -> list[PlannedBatch] | PlannedEnd | None:
+    def plan(self) -> Planned | None:
         """Plan the next batches or end of an epoch; None after the last epoch."""
         # Checked before planning: the dataset of a stream that was ended may be closed.
         if self._ending is not None:
@@ -389,17 +380,6 @@ class BatchStream:
             samples=sum([planned.sample_count for planned in batches]),
             payload_bytes=payload_bytes,
             place=(last.epoch, last.part.next_position, last.step + 1),
-        )
-
-    def _epoch_end(self, planned: PlannedEnd) -> pb.EpochEnd:
-        return pb.EpochEnd(
-            epoch=planned.epoch,
-            batch_count=planned.batch_count,
-            sample_count=planned.sample_count,
-            dropped_sample_count=planned.dropped,
-            dataset_sample_counts=planned.dataset_sample_counts,
-            substitute_count=planned.substitutes,
-            resume_token=planned.token,
         )
 
     def _waited_for_blocks(

@@ -57,9 +57,7 @@ def explain(
     finder = served.finder(spec.order)
     dealing = stream_dealing(spec, served, finder)
     # The companions of its samples do not belong to the batch.
-    first = next(planned_stream(spec, finder, tally=served.tally, dealing=dealing))
-    assert isinstance(first, list)
-    (planned,) = first
+    (planned,), _ = next(planned_stream(spec, finder, tally=served.tally, dealing=dealing))
     response = pb.ExplainBatchResponse(
         start=stream_start(spec, served, stream_pipeline(spec, served, request.stages, stages)),
         header=batch_header(planned),

@@ -12,9 +12,9 @@ If the code differs, the code is wrong.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
 from threading import Event
+from typing import TypeAlias
 
 from headrace.errors import HeadraceError
 from headrace.server.batch.stage import Running
@@ -26,15 +26,8 @@ from headrace.server.stream.batch_maker import Made
 _TICK_S = 0.02
 
 
-@dataclass(frozen=True, slots=True)
-class Damaged:
-    """The result for a batch with samples that cannot be used.
-
-    Attributes:
-        rows: The rows of these samples.
-    """
-
-    rows: tuple[int, ...]
+Outcome: TypeAlias = tuple[Made | None, Sequence[int]]
+"""A batch that was made; or none, and the rows of samples that cannot be used."""
 
 
 class RunningBatch:
@@ -55,7 +48,7 @@ class RunningBatch:
     def __init__(
         self,
         planned: PlannedBatch,
-        work: Callable[[RunningBatch], Running[Made | Damaged]],
+        work: Callable[[RunningBatch], Running[Outcome]],
         *,
         claimed: int,
     ) -> None:
@@ -63,7 +56,7 @@ class RunningBatch:
         self.claimed = claimed
         self.is_placed = self.is_over = False
         self.failure: HeadraceError | ShortError | None = None
-        self._made: Made | Damaged | None = None
+        self._outcome: Outcome | None = None
         self._waits: Event | None = None
         self._work = work(self)
 
@@ -79,7 +72,7 @@ class RunningBatch:
         try:
             self._waits = next(self._work)
         except StopIteration as end:
-            self._made, self.is_over = end.value, True
+            self._outcome, self.is_over = end.value, True
         except (HeadraceError, ShortError) as error:
             # Without the traceback, whose frames hold everything that was made, and this object.
             self.failure, self.is_over = error.with_traceback(None), True
@@ -89,7 +82,7 @@ class RunningBatch:
         if self._waits is not None:
             self._waits.wait(_TICK_S)
 
-    def result(self) -> Made | Damaged:
+    def result(self) -> Outcome:
         """Return the result of a batch that is over; call it once.
 
         Raises:
@@ -103,8 +96,8 @@ class RunningBatch:
             finally:
                 # The raised error refers to this frame.
                 del failure
-        assert self._made is not None
-        return self._made
+        assert self._outcome is not None
+        return self._outcome
 
     def close(self) -> None:
         """Give up the batch, and wait for threads that still work on it."""

@@ -18,33 +18,30 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Generator
+from collections.abc import Generator, Sequence
 from contextlib import closing, suppress
 from functools import partial
-from typing import Protocol, TypeAlias
+from typing import Protocol
 
 from headrace.errors import BadArgumentError, HeadraceError, StageFailedError
 from headrace.server.batch.batch_values import Claim
 from headrace.server.batch.stage import Running
 from headrace.server.batch.targets import Outlet
 from headrace.server.batch.titles import sample_title
-from headrace.server.plan.planned_batches import PlannedBatch, PlannedEnd
+from headrace.server.plan.planned_batches import Planned, PlannedBatch
 from headrace.server.shares import Share, ShortError
 from headrace.server.stream.batch_maker import Made
 from headrace.server.stream.fair_turns import StreamTurns
 from headrace.server.stream.pipeline import Pipeline
-from headrace.server.stream.running_batch import Damaged, RunningBatch
+from headrace.server.stream.running_batch import Outcome, RunningBatch
 from headrace.server.stream.stream_setup import Contents, batch_header
 from headrace.v1 import shard_service_pb2 as pb
-
-_Planned: TypeAlias = list[PlannedBatch] | PlannedEnd | HeadraceError
-"""What comes next in a stream, or why nothing does."""
 
 
 class Gathering(Protocol):
     """The stream, as `StagedBatches` needs it."""
 
-    def plan(self) -> list[PlannedBatch] | PlannedEnd | None:
+    def plan(self) -> Planned | None:
         """Plan the next batches or end of an epoch; None after the last epoch."""
 
     def gather(self, planned: PlannedBatch) -> Made | None:
@@ -95,7 +92,9 @@ class StagedBatches:
         # The next batch, if it is started; its plan, behind the end of the epoch if that comes
         # first; whether it may be started; and the memory of the batch before it.
         self._ahead: RunningBatch | None = None
-        self._planned: deque[_Planned] = deque()
+        self._planned: deque[Planned] = deque()
+        # Why nothing could be planned after these.
+        self._failure: HeadraceError | None = None
         self._may_start = False
         self._beside_bytes = 0
 
@@ -122,16 +121,18 @@ class StagedBatches:
         if self._ahead is not None:
             self._ahead.close()
 
-    def take_planned(self) -> list[PlannedBatch] | PlannedEnd | None:
+    def take_planned(self) -> Planned | None:
         """Return what was planned early and comes next, once; None if nothing was.
 
         Raises:
             HeadraceError: It could not be planned.
         """
-        planned = self._planned.popleft() if self._planned else None
-        if isinstance(planned, HeadraceError):
-            raise planned
-        return planned
+        if self._planned:
+            return self._planned.popleft()
+        failure, self._failure = self._failure, None
+        if failure is not None:
+            raise failure
+        return None
 
     def make(
         self, planned: PlannedBatch, stream: Gathering
@@ -157,14 +158,14 @@ class StagedBatches:
             with closing(running):
                 yield from self._run_stages(running, stream)
             try:
-                made = running.result()
+                made, damaged_rows = running.result()
             except StageFailedError as error:
                 raise self._with_sample(error, running.planned) from error
-            if isinstance(made, Made):
+            if made is not None:
                 damaged = running.planned.damaged
                 return made, 0 if damaged is None else damaged.size
             assert substitutes is not None
-            substitutes.note(running.planned, made.rows, known)
+            substitutes.note(running.planned, damaged_rows, known)
             running = None
 
     def _started(self, planned: PlannedBatch, gathered: Made) -> RunningBatch:
@@ -175,7 +176,7 @@ class StagedBatches:
 
     def _work(
         self, payload: memoryview, buffer_bytes: tuple[int, ...], running: RunningBatch
-    ) -> Running[Made | Damaged]:
+    ) -> Running[Outcome]:
         planned, pipeline, timeout_s = running.planned, self._pipeline, self._stage_timeout_s
         claim = self._claim_beside(running)
         # Claims at once what the batch before took, because too small a claim means starting over.
@@ -186,7 +187,7 @@ class StagedBatches:
             planned, payload, buffer_bytes, turns=self._turns, timeout_s=timeout_s, claim=claim
         )
         if batch.damaged:
-            return Damaged(tuple(batch.damaged))
+            return None, batch.damaged
         header = batch_header(planned)
         self._describe_damaged(header, planned)
         placed = pipeline.place(
@@ -194,7 +195,7 @@ class StagedBatches:
         )
         running.is_placed = True
         messages = yield from pipeline.fill(placed, turns=self._turns, timeout_s=timeout_s)
-        return Made(messages, [header.payload_bytes], [tuple(header.buffer_bytes)])
+        return Made(messages, [header.payload_bytes], [tuple(header.buffer_bytes)]), ()
 
     def _describe_damaged(self, header: pb.BatchHeader, planned: PlannedBatch) -> None:
         if planned.damaged is None:
@@ -255,7 +256,7 @@ class StagedBatches:
 
     def _start_ahead(self, stream: Gathering) -> RunningBatch | None:
         batches = self._plan_ahead(stream)
-        if not isinstance(batches, list):
+        if not batches:
             return None
         (planned,) = batches
         substitutes = self._pipeline.substitutes
@@ -267,23 +268,23 @@ class StagedBatches:
             return None
         return None if gathered is None else self._started(planned, gathered)
 
-    def _plan_ahead(self, stream: Gathering) -> _Planned | None:
-        """Plan the next batch, and the end of the epoch before it; return what came last."""
+    def _plan_ahead(self, stream: Gathering) -> Sequence[PlannedBatch]:
+        """Plan the next batch, and the end of the epoch before it; return the batch if there is."""
         # At most one end: there may be epochs without any batch.
-        while not self._planned or (
-            len(self._planned) == 1 and isinstance(self._planned[0], PlannedEnd)
-        ):
-            planned: _Planned | None
+        while not self._planned or (len(self._planned) == 1 and not self._planned[0][0]):
+            if self._failure is not None:
+                return ()
             try:
                 planned = stream.plan()
             except HeadraceError as error:
                 # Errors that end the stream are raised at once, others in the batch's turn.
                 stream.check_ending()
-                planned = error
+                self._failure = error
+                return ()
             if planned is None:
-                return None
+                return ()
             self._planned.append(planned)
-        return self._planned[-1]
+        return self._planned[-1][0]
 
     def _with_sample(self, error: StageFailedError, planned: PlannedBatch) -> StageFailedError:
         """Return an error about a row with the name of its sample."""

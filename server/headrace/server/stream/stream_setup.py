@@ -27,9 +27,10 @@ from headrace.server.plan.planned_batches import (
     planned_stream,
 )
 from headrace.server.plan.prefetch_blocks import (
+    BY_PLANS,
     FORESEEN_SAMPLES,
     FORESEEN_WINDOWS,
-    BlocksOfRuns,
+    ReadAhead,
 )
 from headrace.server.plan.ranks import Dealing, Ranks
 from headrace.server.plan.steps_ahead import Ahead, Steps, StepsAhead
@@ -61,11 +62,7 @@ class Contents:
         max_group_bytes: The largest message with several batches; 0 if there may be none.
         job: Equal for streams that read the same samples at about the same time.
         pipeline: The stages that are applied to each batch; None for none.
-        blocks_of_runs: See `Lookahead`.
-        foreseen_samples: See `Lookahead`.
-        steps: Makes what prefetches beyond plans from the spare bytes of the cache; None for
-            nothing.
-        most_ahead: See `Lookahead`.
+        read_ahead: How it reads ahead of need.
         need: What the stream needs of the cache; None if nothing is shuffled.
         writer: Returns what writes its batches, of blocks of a layout.
     """
@@ -83,10 +80,7 @@ class Contents:
     max_group_bytes: int = 0
     job: Hashable = None
     pipeline: Pipeline | None = None
-    blocks_of_runs: BlocksOfRuns | None = None
-    foreseen_samples: int = 0
-    steps: Callable[[Callable[[], int]], Ahead] | None = None
-    most_ahead: Callable[[], int] = lambda: FORESEEN_SAMPLES
+    read_ahead: ReadAhead = BY_PLANS
     need: CacheNeed | None = None
 
     @property
@@ -138,7 +132,7 @@ def samples_contents(request: pb.GetSamplesRequest, served: Served, stages: Stag
     start = pb.StreamStart(columns=[column.to_proto() for column in spec.columns])
     served.describe(start)
     plans: Iterator[Planned] = (
-        [planned_samples(ids, served.dataset)] for ids in (spec.sample_ids,)
+        ([planned_samples(ids, served.dataset)], None) for ids in (spec.sample_ids,)
     )
     title = f"{spec.sample_ids.size} samples"
     return Contents(
@@ -255,10 +249,12 @@ def _contents(
         max_group_bytes=spec.max_group_bytes,
         job=job,
         pipeline=pipeline,
-        blocks_of_runs=finder.blocks_of_runs,
-        foreseen_samples=_foreseen_samples(spec, served, ordered),
-        steps=_ahead(spec, served, finder, windowed),
-        most_ahead=_most_ahead(spec, windowed),
+        read_ahead=ReadAhead(
+            finder.blocks_of_runs,
+            _foreseen_samples(spec, served, ordered),
+            _ahead(spec, served, finder, windowed),
+            _most_ahead(spec, windowed),
+        ),
         need=need,
     )
 
