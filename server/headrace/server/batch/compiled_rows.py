@@ -31,7 +31,7 @@ from headrace.server.batch.packed_checks import (
     has_labels,
     has_wide_tokens,
 )
-from headrace.server.batch.payload_out import PartsOut
+from headrace.server.batch.payload_out import write_whole
 from headrace.server.batch.targets import Parts, Target
 from headrace.server.batch.titles import sample_title
 from headrace.server.cache.gather import BlockRows
@@ -152,11 +152,9 @@ class CompiledRows:
         """Write the batches that were measured last, with their headers and hashes."""
         if isinstance(targets[0], Parts):
             # A single batch, because batches that are made together fit in one message each.
-            whole = np.empty(measured.sizes[0], np.uint8)
-            self.write(rows, sample_ids, measured, [(b"", whole.ctypes.data, whole.size, 0)])
-            out = PartsOut(targets[0])
-            out.put(0, whole)
-            out.end()
+            write_whole(
+                targets[0], measured.sizes[0], partial(self.write, rows, sample_ids, measured)
+            )
             return
         heads, table, short = placed(targets, measured.sizes)
         if not LOOPS.write_rows(

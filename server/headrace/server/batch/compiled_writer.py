@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from headrace.errors import InternalError
 from headrace.payload import OFFSET_BYTES, SAMPLE_ID_COLUMN
 from headrace.server.batch.batch_writer import ROW_BYTES, SPAN_BYTES, Measured, Read
-from headrace.server.batch.payload_out import PartsOut, write_hash
+from headrace.server.batch.payload_out import write_hash, write_whole
 from headrace.server.batch.targets import Parts, Target, Whole, writable
 from headrace.server.cache.gather import BlockRows
 from headrace.server.kernels.loader import LOOPS
@@ -158,13 +158,8 @@ class CompiledWriter:
         """Write a batch of several messages, buffer after buffer."""
         if target.parts[0].size % LOOPS.BLOCK_BYTES:
             # Hashing while writing works only in whole blocks.
-            whole = np.empty(measured.sizes[0], np.uint8)
-            self.write(
-                rows, ids.view(np.int64), measured, [(b"", whole.ctypes.data, whole.size, 0)]
-            )
-            plain = PartsOut(target)
-            plain.put(0, whole)
-            plain.end()
+            write = partial(self.write, rows, ids.view(np.int64), measured)
+            write_whole(target, measured.sizes[0], write)
             return
         out = CompiledParts(target, measured.sizes[0])
         starts, lengths = measured.starts[0].tolist(), measured.lengths[0].tolist()

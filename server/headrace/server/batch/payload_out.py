@@ -13,7 +13,7 @@ If the code differs, the code is wrong.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
 import numpy as np
@@ -147,6 +147,21 @@ class PartsOut:
                 if not is_there:
                     self._part[self._at : self._at + here] = strip[:here]
                 self._at, strip = self._at + here, strip[here:]
+
+
+def write_whole(target: Parts, size: int, write: Callable[[Sequence[Target]], None]) -> None:
+    """Write a payload into one place, and copy it from there into its parts.
+
+    Args:
+        target: The parts.
+        size: Bytes of the payload.
+        write: Writes the payload.
+    """
+    whole = np.empty(size, np.uint8)
+    write([(b"", whole.ctypes.data, size, 0)])
+    out = PartsOut(target)
+    out.put(0, whole)
+    out.end()
 
 
 def _rows(whole: NDArray[np.uint8], count: int, row_bytes: int) -> list[NDArray[np.uint8]]:
