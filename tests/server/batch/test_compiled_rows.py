@@ -77,7 +77,7 @@ class _Case:
         measured = writer.measure(self.rows.blocks, self.read, batch_count)
         memory = [np.full(8 + 64 + size + 8, 0xAA, np.uint8) for size in measured.sizes]
         whole = [
-            (b"head", each.ctypes.data + 64, size, each.ctypes.data)
+            (b"head", each.ctypes.data + 64, size, each.ctypes.data, None)
             for each, size in zip(memory, measured.sizes, strict=True)
         ]
         writer.write(self.rows.blocks, np.arange(self.places.counts.size), measured, whole)
@@ -353,7 +353,7 @@ def test_nothing_is_written_of_tables_that_changed_since_they_were_measured(lie:
             case.rows.blocks,
             np.arange(case.places.counts.size),
             measured,
-            [(b"", memory.ctypes.data, size, 0)],
+            [(b"", memory.ctypes.data, size, 0, None)],
         )
 
 

@@ -32,7 +32,7 @@ from headrace.server.batch.packed_checks import (
     has_wide_tokens,
 )
 from headrace.server.batch.payload_out import write_whole
-from headrace.server.batch.targets import Parts, Target
+from headrace.server.batch.targets import Target
 from headrace.server.batch.titles import sample_title
 from headrace.server.cache.gather import BlockRows
 from headrace.server.kernels.loader import LOOPS
@@ -150,11 +150,9 @@ class CompiledRows:
         targets: Sequence[Target],
     ) -> None:
         """Write the batches that were measured last, with their headers and hashes."""
-        if isinstance(targets[0], Parts):
+        if (parts := targets[0][-1]) is not None:
             # A single batch, because batches that are made together fit in one message each.
-            write_whole(
-                targets[0], measured.sizes[0], partial(self.write, rows, sample_ids, measured)
-            )
+            write_whole(parts, measured.sizes[0], partial(self.write, rows, sample_ids, measured))
             return
         heads, table, short = placed(targets, measured.sizes)
         if not LOOPS.write_rows(

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property, partial
-from typing import cast
 
 import numpy as np
 import xxhash
@@ -19,7 +18,7 @@ from headrace.errors import InternalError
 from headrace.payload import OFFSET_BYTES, SAMPLE_ID_COLUMN
 from headrace.server.batch.batch_writer import ROW_BYTES, SPAN_BYTES, Measured, Read
 from headrace.server.batch.payload_out import write_hash, write_whole
-from headrace.server.batch.targets import Parts, Target, Whole, writable
+from headrace.server.batch.targets import Parts, Target, writable
 from headrace.server.cache.gather import BlockRows
 from headrace.server.kernels.loader import LOOPS
 from headrace.server.layout.block_layout import BlockLayout, Projection
@@ -126,10 +125,9 @@ class CompiledWriter:
     ) -> None:
         """Write the batches that were measured last, with their headers and hashes."""
         ids = sample_ids.reshape(-1).view(np.uint8)
-        if isinstance(targets[0], Parts):
+        if (parts := targets[0][-1]) is not None:
             # A single batch, because batches that are made together fit in one message each.
-            (target,) = cast("Sequence[Parts]", targets)
-            self._write_parts(rows, ids, measured, target)
+            self._write_parts(rows, ids, measured, parts)
             return
         heads, table, short = placed(targets, measured.sizes)
         is_found = LOOPS.write_batches(
@@ -204,7 +202,7 @@ class CompiledWriter:
 
 def placed(
     targets: Sequence[Target], sizes: Sequence[int]
-) -> tuple[NDArray[np.uint8], NDArray[np.int64], Sequence[Whole]]:
+) -> tuple[NDArray[np.uint8], NDArray[np.int64], Sequence[Target]]:
     """Return the targets of batches in one piece each, as compiled loops take them.
 
     Args:
@@ -216,19 +214,18 @@ def placed(
         its bytes, the bytes of its prefix, and the address for its hash, 0 for none. The targets to
         call `hash_short` with.
     """
-    whole = cast("Sequence[Whole]", targets)
-    heads = b"".join([head for head, *_ in whole])
+    heads = b"".join([head for head, *_ in targets])
     is_short = min(sizes) < _LEAST_HASHED_BYTES
     table = [
         (address, size, len(head), 0 if is_short else hash_at)
-        for head, address, size, hash_at in whole
+        for head, address, size, hash_at, _ in targets
     ]
-    return np.frombuffer(heads, np.uint8), np.array(table, np.int64), whole if is_short else ()
+    return np.frombuffer(heads, np.uint8), np.array(table, np.int64), targets if is_short else ()
 
 
-def hash_short(targets: Sequence[Whole]) -> None:
+def hash_short(targets: Sequence[Target]) -> None:
     """Write the hashes that the compiled loops do not write."""
-    for _, address, size, hash_at in targets:
+    for _, address, size, hash_at, _ in targets:
         if hash_at:
             found = xxhash.xxh3_64_intdigest(writable(address, size).data)
             write_hash(writable(hash_at, 8), found)

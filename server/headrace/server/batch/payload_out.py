@@ -20,7 +20,7 @@ import numpy as np
 import xxhash
 from numpy.typing import NDArray
 
-from headrace.server.batch.targets import Parts, Target, Whole, writable
+from headrace.server.batch.targets import Parts, Target, writable
 
 # Bytes gathered outside their place at a time, so that they stay in the second-level cache.
 _STRIP_BYTES = 256 << 10
@@ -44,14 +44,15 @@ class PayloadOut(Protocol):
 
 def payload_out(target: Target) -> PayloadOut:
     """Return the destination of a target's payload."""
-    return PartsOut(target) if isinstance(target, Parts) else _WholeOut(target)
+    *_, parts = target
+    return _WholeOut(target) if parts is None else PartsOut(parts)
 
 
 class _WholeOut:
     """A payload in one place."""
 
-    def __init__(self, target: Whole) -> None:
-        head, address, size, self._hash_at = target
+    def __init__(self, target: Target) -> None:
+        head, address, size, self._hash_at, _ = target
         whole = writable(address - len(head), len(head) + size)
         if head:
             whole[: len(head)] = memoryview(head)
@@ -158,7 +159,7 @@ def write_whole(target: Parts, size: int, write: Callable[[Sequence[Target]], No
         write: Writes the payload.
     """
     whole = np.empty(size, np.uint8)
-    write([(b"", whole.ctypes.data, size, 0)])
+    write([(b"", whole.ctypes.data, size, 0, None)])
     out = PartsOut(target)
     out.put(0, whole)
     out.end()

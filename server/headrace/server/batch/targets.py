@@ -69,11 +69,9 @@ class Parts:
 
 
 # A tuple, because a class would double the number of Python calls for each batch.
-Whole: TypeAlias = tuple[bytes, int, int, int]
-"""The target of a payload in one piece: the bytes before the payload, its address and length, and
-the address for its hash, 0 for none."""
-
-Target: TypeAlias = Whole | Parts
+Target: TypeAlias = tuple[bytes, int, int, int, Parts | None]
+"""The target of a payload: the bytes before it, its address and length, and the address for its
+hash, 0 for none; or only its parts, if it is split over several messages."""
 
 Finished: TypeAlias = tuple[bytes, int]
 """A message, empty if batches are written elsewhere, and how many batches end with it."""
@@ -167,7 +165,7 @@ class WirePlaces:
             # A hash of 0 takes the same bytes here, although protobuf would omit it.
             hash_at = address + head.index(_ANY_HASH_FIELD) + _HASH_TAG_BYTES
             address += len(head)
-            self._targets.append((head, address, size, hash_at))
+            self._targets.append((head, address, size, hash_at, None))
             address += size
         self._open, self._open_bytes = [], 0
 
@@ -189,7 +187,7 @@ class WirePlaces:
                 target.hash_to = array[hash_at : hash_at + len(_ANY_HASH_BYTES)]
             target.parts.append(array[len(tagged) :])
             self._finished.append((message, int(start + length == size)))
-        self._targets.append(target)
+        self._targets.append((b"", 0, size, 0, target))
 
 
 class ClientGoneError(Exception):

@@ -92,7 +92,10 @@ class PackTexts(Stage):
         context.claim(2 * rows.memory.array.nbytes + size)
         payload = np.empty(size, np.uint8)
         self._writer.write(
-            rows, self._shown_ids(found.item_ids), measured, [(b"", payload.ctypes.data, size, 0)]
+            rows,
+            self._shown_ids(found.item_ids),
+            measured,
+            [(b"", payload.ctypes.data, size, 0, None)],
         )
         count = pieces.counts.size
         columns = split_payload(self._columns, payload.data, buffer_bytes, row_count=count)

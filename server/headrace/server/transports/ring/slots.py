@@ -88,7 +88,9 @@ class SlotPlaces:
         """Return the places in slots, and in messages for batches without a slot."""
         targets = iter(self._messages.find())
         return [
-            next(targets) if filled is None else (b"", filled[0].address, filled[0].payload.size, 0)
+            next(targets)
+            if filled is None
+            else (b"", filled[0].address, filled[0].payload.size, 0, None)
             for filled in self._slots
         ]
 
