@@ -67,7 +67,7 @@ from headrace.storage.shard.shard_writer import (
     check_blocks,
 )
 from headrace.storage.shard.types import schema_texts, type_text
-from headrace.storage.source.prefix_search import Starts, search_starts
+from headrace.storage.source.prefix_search import Search, Starts, search_starts
 from headrace.storage.source.source import OpenDataset, Place, ShardCheck, Source, SourceOptions
 from headrace.storage.source.stretches import Stretches
 from headrace.storage.store.open_store import open_store
@@ -123,6 +123,7 @@ __all__ = [
     "RetryPolicy",
     "RowOptions",
     "RowTable",
+    "Search",
     "ShardCheck",
     "ShardEntry",
     "ShardSeries",

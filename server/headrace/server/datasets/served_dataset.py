@@ -36,7 +36,7 @@ from headrace.server.datasets.stored_lengths import LengthTables
 from headrace.server.datasets.versions import Retirement, Versions
 from headrace.server.layout.block_layout import BlockLayout, block_layout
 from headrace.server.layout.wire_columns import WireColumn, split_schema
-from headrace.server.plan.compiled import Located, walk
+from headrace.server.plan.compiled import walk
 from headrace.server.plan.find_samples import Finder
 from headrace.server.plan.job_windows import JobWindows
 from headrace.server.plan.plain_finder import PlainFinder, step_finder, table_bytes
@@ -331,4 +331,4 @@ def _new_finder(
         return step_finder(Order(spec, table, skips=skips, walk=walk), dataset)
     order = KeptOrder(spec, table, kept.kept, skips=skips, walk=walk)
     lane_bytes = table_bytes(spec, table, order.memory_samples)
-    return PlainFinder(order, Located(dataset), lane_bytes=lane_bytes)
+    return PlainFinder(order, dataset, lane_bytes=lane_bytes)

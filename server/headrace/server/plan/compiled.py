@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from headrace.server.kernels.loader import LOOPS
-from headrace.storage import Dataset, Starts, search_starts
+from headrace.storage import Search, Starts, search_starts
 
 # If more spans start in a bucket, a scan takes longer than a binary search.
 _MAX_STEPS = 16
@@ -53,26 +53,10 @@ class Locator(Protocol):
     def fingerprint(self) -> str:
         """Return the fingerprint of the dataset's version."""
 
-    def locate(self, sample_ids: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    def locate(
+        self, sample_ids: NDArray[np.int64], *, search: Search = ...
+    ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Return the block of each sample and its place in that block."""
-
-
-class Located:
-    """Find samples as their dataset does, but faster if its search can be replaced.
-
-    Args:
-        dataset: Where they lie.
-    """
-
-    def __init__(self, dataset: Locator) -> None:
-        self._dataset = dataset
-        self.fingerprint = dataset.fingerprint
-
-    def locate(self, sample_ids: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Return the block of each sample and its place in that block."""
-        if isinstance(self._dataset, Dataset):
-            return self._dataset.locate(sample_ids, search=search)
-        return self._dataset.locate(sample_ids)
 
 
 def distinct_each(blocks: NDArray[np.int64], ends: Sequence[int]) -> list[NDArray[np.int64]]:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterable, Iterator, Sequence
+from functools import partial
 from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from headrace.order import Locate, Order, OrderSpec, ShardTable
-from headrace.server.plan.compiled import Located, Locator, distinct_each
+from headrace.server.plan.compiled import Locator, distinct_each, search
 from headrace.server.plan.damaged import DamagedSamples
 from headrace.server.plan.find_samples import (
     LEAST_STEP,
@@ -94,13 +95,14 @@ class PlainFinder(OrderFinder):
 
     def blocks_of_runs(self, epoch: int, sample_ids: NDArray[np.int64]) -> NDArray[np.int64]:
         """Return all blocks of the runs that samples are in, ascending: they are read together."""
-        return self._order.blocks_of_runs(epoch, sample_ids, self._locator.locate)
+        locate = partial(self._locator.locate, search=search)
+        return self._order.blocks_of_runs(epoch, sample_ids, locate)
 
 
 def step_finder(order: Order, dataset: OpenDataset, *, least_step: int = LEAST_STEP) -> StepFinder:
     """Return a finder of the samples of a dataset, step by step where that is possible."""
     kept_bytes = lane_bytes(order.spec, order.memory_samples, order.sample_count, dataset.raw_bytes)
-    plain = PlainFinder(order, Located(dataset), lane_bytes=kept_bytes)
+    plain = PlainFinder(order, dataset, lane_bytes=kept_bytes)
     return StepFinder(order, dataset, plain, least_step=least_step)
 
 
@@ -131,7 +133,7 @@ def located(sample_ids: NDArray[np.int64], counts: Sequence[int], locator: Locat
         counts: The number of samples of each batch.
         locator: The dataset.
     """
-    blocks, offsets = locator.locate(sample_ids)
+    blocks, offsets = locator.locate(sample_ids, search=search)
     ends = list(itertools.accumulate(counts))
     touched = distinct_each(blocks, ends)
     touched_ends = itertools.accumulate(own.size for own in touched)

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from headrace.order import NETWORK_ROUNDS, Step, network_sides
 from headrace.server.kernels.loader import LOOPS
-from headrace.server.plan.compiled import Located
+from headrace.server.plan.compiled import search
 from headrace.storage import OpenDataset
 
 # Of 32 bytes each. A step touches some thousands of blocks by default.
@@ -106,7 +106,7 @@ def _pieces(step: Step, dataset: OpenDataset) -> tuple[NDArray[np.int64], NDArra
         The pieces and the distinct blocks, as the kernel `find_dealt` takes them.
     """
     ends = np.concatenate([step.first_ids, step.first_ids + step.lengths - 1])
-    located, _ = Located(dataset).locate(ends)
+    located, _ = dataset.locate(ends, search=search)
     first_blocks, last_blocks = located.reshape(2, -1)
     counts = last_blocks - first_blocks + 1
     count = int(counts.sum())

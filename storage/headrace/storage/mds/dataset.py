@@ -37,6 +37,7 @@ from headrace.storage.mds.shard_schema import dynamic_columns
 from headrace.storage.shard.buffers import offsets_of
 from headrace.storage.source.kinds import MDS_INDEX_NAME
 from headrace.storage.source.ordinals import read_only
+from headrace.storage.source.prefix_search import Search, search_starts
 from headrace.storage.source.source import ShardCheck
 from headrace.storage.source.stretches import Stretches
 from headrace.storage.store.store import Store, may_be_missing
@@ -119,11 +120,14 @@ class MdsDataset:
         """Return its shards, as `OpenDataset.stretches`; nothing is read."""
         return Stretches(self.shard_sample_counts, self.shard_raw_bytes, self._layout.block_samples)
 
-    def locate(self, sample_ids: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    def locate(
+        self, sample_ids: NDArray[np.int64], *, search: Search = search_starts
+    ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Find the blocks of samples, without reading anything.
 
         Args:
             sample_ids: ``(n,)`` in ``[0, sample_count)``, in any order, repeats allowed.
+            search: A faster replacement for `search_starts`, if there is one.
 
         Returns:
             Block ordinals and offsets of the samples in their blocks, ``(n,) int64`` each.
@@ -131,7 +135,7 @@ class MdsDataset:
         Raises:
             BadArgumentError: An id is outside its range.
         """
-        return self._layout.locate(sample_ids)
+        return self._layout.locate(sample_ids, search)
 
     def block_stored_bytes(self, blocks: NDArray[np.int64]) -> NDArray[np.int64]:
         """Return the stored bytes of each block, ``(n,) int64``.

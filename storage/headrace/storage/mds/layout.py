@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from headrace.storage.source.ordinals import checked_ordinals, read_only, starts_of
+from headrace.storage.source.prefix_search import Search, Starts, search_starts
 
 BLOCK_BYTES = (
     1 << 20
@@ -44,18 +45,21 @@ class MdsLayout:
         self.block_samples = read_only(self._per_block)
         self._first_block = starts_of(-(-sample_counts // self._per_block))
         self._first_sample = starts_of(sample_counts)
+        self._shards = Starts(self._first_sample)
         self.sample_count = int(self._first_sample[-1])
         self.block_count = int(self._first_block[-1])
 
-    def locate(self, sample_ids: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    def locate(
+        self, sample_ids: NDArray[np.int64], search: Search = search_starts
+    ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Return block ordinals and offsets in the blocks, ``(n,) int64`` each.
 
         Raises:
             BadArgumentError: An id is outside ``[0, sample_count)``.
         """
         ids = checked_ordinals(sample_ids, self.sample_count, "sample id")
-        shards = np.searchsorted(self._first_sample, ids, side="right") - 1
-        blocks, offsets = np.divmod(ids - self._first_sample[shards], self._per_block[shards])
+        shards, places = search(self._shards, ids)
+        blocks, offsets = np.divmod(places, self._per_block[shards])
         return self._first_block[shards] + blocks, offsets
 
     def shards_of(self, blocks: NDArray[np.int64]) -> NDArray[np.int64]:

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from headrace.errors import ShardCorruptError
 from headrace.storage.source.ordinals import checked_ordinals, starts_of
-from headrace.storage.source.prefix_search import Starts
+from headrace.storage.source.prefix_search import Search, Starts, search_starts
 from headrace.storage.store.store import Store
 
 
@@ -39,11 +39,14 @@ class FileBlocks(ABC):
     def _read_once(self, block: int) -> pa.RecordBatch:
         """Read, verify and decode a block that exists."""
 
-    def locate(self, sample_ids: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    def locate(
+        self, sample_ids: NDArray[np.int64], *, search: Search = search_starts
+    ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Find the blocks of samples, without reading anything.
 
         Args:
             sample_ids: ``(n,)`` in ``[0, sample_count)``, in any order, repeats allowed.
+            search: A faster replacement for `search_starts`, if there is one.
 
         Returns:
             Block ordinals and offsets of the samples in their blocks, ``(n,) int64`` each.
@@ -52,8 +55,7 @@ class FileBlocks(ABC):
             BadArgumentError: An id is outside its range.
         """
         ids = checked_ordinals(sample_ids, self.sample_count, "sample id")
-        blocks = self._starts.find(ids)
-        return blocks, ids - self._starts.values[blocks]
+        return search(self._starts, ids)
 
     def block_first_samples(self, blocks: NDArray[np.int64]) -> NDArray[np.int64]:
         """Return the id of the first sample of each block, ``(n,) int64``.

@@ -11,6 +11,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from headrace.storage.source.listed_kinds import ListedKinds
+from headrace.storage.source.prefix_search import Search, search_starts
 from headrace.storage.source.stretches import Stretches
 from headrace.storage.store.options import StoreOptions
 from headrace.storage.store.store import Store
@@ -85,11 +86,14 @@ class OpenDataset(Protocol):
         The arrays are read-only. A thousand shards take microseconds, and no store is read.
         """
 
-    def locate(self, sample_ids: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    def locate(
+        self, sample_ids: NDArray[np.int64], *, search: Search = search_starts
+    ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Find the blocks of samples.
 
         Args:
             sample_ids: ``(n,)`` in ``[0, sample_count)``, in any order, repeats allowed.
+            search: A faster replacement for `search_starts`, if there is one.
 
         Returns:
             Block ordinals and offsets of the samples in their blocks, ``(n,) int64`` each.

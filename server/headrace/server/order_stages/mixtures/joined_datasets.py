@@ -20,8 +20,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from headrace.server.cache.joined_sources import split_by
-from headrace.server.plan.compiled import Located, search
-from headrace.storage import OpenDataset, Starts
+from headrace.server.plan.compiled import search
+from headrace.storage import OpenDataset, Search, Starts
 
 _MAX_STARTS = 1 << 20
 """Their table takes 24 MiB at most."""
@@ -51,11 +51,12 @@ class JoinedDatasets:
         self.fingerprint = fingerprint
         self.raw_bytes = sum(dataset.raw_bytes for dataset in datasets)
         self.stored_bytes = sum(dataset.stored_bytes for dataset in datasets)
-        self._locators = [Located(dataset) for dataset in datasets]
         self._is_drawn_from = np.diff(self.first_ids) == 0
         self._table: _StartTable | None = None
 
-    def locate(self, sample_ids: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    def locate(
+        self, sample_ids: NDArray[np.int64], *, search: Search = search
+    ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Return the block of each sample and its place in that block."""
         table = self._table
         if table is None:
@@ -73,7 +74,7 @@ class JoinedDatasets:
         blocks = np.empty(sample_ids.size, np.int64)
         offsets = np.empty(sample_ids.size, np.int64)
         for index, places, own in split_by(self.first_ids, sample_ids):
-            found, offsets[places] = self._locators[index].locate(own)
+            found, offsets[places] = self._datasets[index].locate(own, search=search)
             blocks[places] = found + self.first_blocks[index]
             self._is_drawn_from[index] = True
         if self.first_blocks[-1] <= _MAX_STARTS:

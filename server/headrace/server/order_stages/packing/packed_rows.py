@@ -20,6 +20,7 @@ If the code differs, the code is wrong.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from itertools import accumulate, chain, pairwise
 from typing import Protocol
 
@@ -29,7 +30,7 @@ from numpy.typing import NDArray
 from headrace.order import Order, Pieces, Skips
 from headrace.order.packing import PackedGroup, PackedRows, Placement
 from headrace.server.kernels.loader import LOOPS
-from headrace.server.plan.compiled import Located, Locator, distinct_each
+from headrace.server.plan.compiled import Locator, distinct_each, search
 from headrace.server.plan.find_samples import Found, FoundTogether, Items, OrderFinder, Range
 from headrace.server.plan.plain_finder import joined
 
@@ -106,7 +107,7 @@ class PackedFinder(OrderFinder):
     ) -> None:
         self._order = order
         self._rows = tuple(rows)
-        self._locator = Located(locator)
+        self._locate = partial(locator.locate, search=search)
         self._first_ids = first_ids
         self._key = key
         self._skips = skips
@@ -124,7 +125,7 @@ class PackedFinder(OrderFinder):
         row_ids = np.concatenate(ids)
         pieces = kept_pieces(self._pieces(row_ids, np.concatenate(passes)), self._skips)
         documents = pieces.sample_ids
-        blocks, offsets = self._locator.locate(documents)
+        blocks, offsets = self._locate(documents)
         starts = np.zeros(row_ids.size + 1, np.int64)
         np.cumsum(pieces.counts, out=starts[1:])
         ends = list(accumulate(sum(stop - first for first, stop in batch) for batch in batches))
@@ -162,8 +163,8 @@ class PackedFinder(OrderFinder):
             firsts, first_id = self._rows[dataset].first_documents, self._first_ids[dataset]
             own = sample_ids[owners == dataset] - first_id
             groups = np.unique(np.searchsorted(firsts, own, side="right") - 1)
-            starts, _ = self._locator.locate(firsts[groups] + first_id)
-            lasts, _ = self._locator.locate(firsts[groups + 1] - 1 + first_id)
+            starts, _ = self._locate(firsts[groups] + first_id)
+            lasts, _ = self._locate(firsts[groups + 1] - 1 + first_id)
             found += [np.arange(start, last + 1) for start, last in zip(starts, lasts, strict=True)]
         return np.unique(np.concatenate(found))
 
