@@ -91,7 +91,7 @@ def test_an_error_ahead_of_need_is_nobodys() -> None:
     with cache_of(store, threads=1) as (cache, source):
         waiter = cache.readers.waiter()
         cache.prefetch(source, np.array([1]), waiter)
-        while cache._flights.all():
+        while cache._fetches.all():
             threading.Event().wait(0.001)
 
         assert [1] == demand(cache, source, [1], waiter)
@@ -128,7 +128,7 @@ def test_a_demanded_block_overtakes_the_queue() -> None:
             target=lambda: demand(cache, source, [9], cache.readers.waiter()), name="test"
         )
         thread.start()
-        while not any(flight.block == 9 and flight.demands for flight in cache._flights.all()):
+        while not any(fetch.block == 9 and fetch.demands for fetch in cache._fetches.all()):
             threading.Event().wait(0.001)
         store.gate.set()
         thread.join(60)
@@ -197,7 +197,7 @@ def test_removing_a_source_ends_its_waits_and_reads() -> None:
     with cache_of(store, threads=1) as (cache, source):
         waiting = threading.Thread(target=wait, args=(cache, source), name="test-wait")
         waiting.start()
-        while not any(flight.is_running for flight in cache._flights.all()):
+        while not any(fetch.is_running for fetch in cache._fetches.all()):
             threading.Event().wait(0.001)
         removing = threading.Thread(target=cache.remove_source, args=(source,), name="test-remove")
         removing.start()
@@ -227,7 +227,7 @@ def test_a_wait_ends_with_thecache_of() -> None:
     with cache_of(store) as (cache, source):
         thread = threading.Thread(target=wait, args=(cache, source), name="test")
         thread.start()
-        while not cache._flights.all():
+        while not cache._fetches.all():
             threading.Event().wait(0.001)
         closer = threading.Thread(target=cache.close, name="test-close")
         closer.start()

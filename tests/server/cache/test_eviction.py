@@ -98,7 +98,7 @@ def test_a_block_asked_for_after_the_ranking_stays() -> None:
         waiter = cache.readers.waiter()
         for block in range(68):
             demand(cache, source, [block], waiter)
-        assert cache._room._victims._ranked
+        assert cache._space._victims._ranked
         waiter.plan_batch()
         assert cache.readers.will_read(source, np.array([1, 2]), waiter)
         demand(cache, source, [100, 101], waiter)

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from headrace.errors import ShardCorruptError
-from headrace.server.cache.fetch.fetch_queue import Flights
+from headrace.server.cache.fetch.fetch_queue import Fetches
 from headrace.server.cache.readers import Waiter
 from headrace.server.cache.source import Source
 from support.blocks import RunStore, cache_of, demand
@@ -20,22 +20,22 @@ def _source(index: int = 0, *, run_blocks: int = 4) -> Source:
     return Source(index, RunStore(), layout, 1000, run_blocks=run_blocks)
 
 
-def _blocks(flights: Flights, *, threads: int = 1) -> list[list[int]]:
+def _blocks(fetches: Fetches, *, threads: int = 1) -> list[list[int]]:
     """Take all that waits, as runs of blocks."""
     runs = []
-    while run := flights.take(threads):
-        runs.append([flight.block for flight in run])
+    while run := fetches.take(threads):
+        runs.append([fetch.block for fetch in run])
     return runs
 
 
 def test_neighbours_that_wait_are_taken_together() -> None:
     """Whether streams wait for them or asked ahead, neighbours go in runs of bounded length."""
-    flights, source, waiter = Flights(), _source(), Waiter(threading.Lock())
+    fetches, source, waiter = Fetches(), _source(), Waiter(threading.Lock())
     for block in (9, 8, 20, 7, 11):
-        flights.ask(source, block, waiter)
-    flights.demand(source, 10, waiter)
+        fetches.ask(source, block, waiter)
+    fetches.demand(source, 10, waiter)
 
-    runs = _blocks(flights)
+    runs = _blocks(fetches)
 
     assert [10, 11] == runs[0][-2:]
     assert 4 == len(runs[0])
@@ -45,45 +45,45 @@ def test_neighbours_that_wait_are_taken_together() -> None:
 
 def test_only_a_block_that_nobody_fetches_needs_a_thread() -> None:
     """A stream that waits for what another thread fetches wakes nobody."""
-    flights, source, waiter = Flights(), _source(), Waiter(threading.Lock())
+    fetches, source, waiter = Fetches(), _source(), Waiter(threading.Lock())
 
-    assert flights.demand(source, 5, waiter)
-    assert flights.demand(source, 5, waiter)
-    flights.take(1)
-    assert not flights.demand(source, 5, waiter)
+    assert fetches.demand(source, 5, waiter)
+    assert fetches.demand(source, 5, waiter)
+    fetches.take(1)
+    assert not fetches.demand(source, 5, waiter)
 
 
 def test_threads_share_what_waits() -> None:
     """While there is a thread for each block none takes two."""
-    flights, source, waiter = Flights(), _source(), Waiter(threading.Lock())
+    fetches, source, waiter = Fetches(), _source(), Waiter(threading.Lock())
     for block in range(8):
-        flights.demand(source, block, waiter)
+        fetches.demand(source, block, waiter)
 
-    assert [[0], [1], [2], [3], [4], [5], [6], [7]] == _blocks(flights, threads=8)
+    assert [[0], [1], [2], [3], [4], [5], [6], [7]] == _blocks(fetches, threads=8)
 
 
 def test_what_was_asked_for_together_stays_together() -> None:
     """A run that was asked for at once is one read, also while there is a thread for each block."""
-    flights, source, waiter = Flights(), _source(), Waiter(threading.Lock())
+    fetches, source, waiter = Fetches(), _source(), Waiter(threading.Lock())
     for block in (4, 5):
-        flights.ask(source, block, waiter, together=range(4, 6))
-    flights.ask(source, 6, waiter)
+        fetches.ask(source, block, waiter, together=range(4, 6))
+    fetches.ask(source, 6, waiter)
     # Somebody waits for a part of it meanwhile.
-    flights.demand(source, 5, waiter)
+    fetches.demand(source, 5, waiter)
 
-    assert [[4, 5], [6]] == sorted(_blocks(flights, threads=8))
+    assert [[4, 5], [6]] == sorted(_blocks(fetches, threads=8))
 
 
 def test_neighbours_of_another_dataset_stay() -> None:
     """A run is of one dataset; what nobody wants any more is left out of it."""
-    flights, one, other = Flights(), _source(0), _source(1)
+    fetches, one, other = Fetches(), _source(0), _source(1)
     here, gone = Waiter(threading.Lock()), Waiter(threading.Lock())
-    flights.demand(one, 5, here)
-    flights.ask(other, 6, here)
-    flights.ask(one, 6, gone)
+    fetches.demand(one, 5, here)
+    fetches.ask(other, 6, here)
+    fetches.ask(one, 6, gone)
     gone.gone = True
 
-    assert [[5], [6]] == _blocks(flights)
+    assert [[5], [6]] == _blocks(fetches)
     assert other.slot_of[6] != 0
     assert one.slot_of[6] == 0
 

@@ -61,7 +61,7 @@ def test_each_block_lands_whatever_there_is_room_for(dataset: Dataset, blocks: f
         firsts = dataset.block_first_samples(np.array(wanted)).tolist()
         assert firsts == demand(cache, source, wanted, waiter)
         assert 0 == int(cache._slots.pins.sum())
-        assert 0 == cache._room._landing
+        assert 0 == cache._space._landing
         if blocks > count:
             assert count == cache._slots.count
         held = cache._slots.length[cache._slots.source >= 0]

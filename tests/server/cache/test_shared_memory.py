@@ -17,7 +17,7 @@ from headrace.server.cache.block_cache import BlockCache
 from headrace.server.cache.memory import arena as arenas
 from headrace.server.cache.memory import eviction
 from headrace.server.cache.memory.arena import Arena, ArenaHeader
-from headrace.server.cache.memory.shared_memory import Desk, Shared, SourceTables
+from headrace.server.cache.memory.shared_memory import Shared, SourceTables, WorkerTable
 from headrace.server.cache.source import Source
 from headrace.server.layout.block_layout import block_layout
 from headrace.server.layout.wire_columns import wire_column
@@ -70,16 +70,16 @@ def test_a_block_on_a_desk_stays() -> None:
     """A block that a worker has pinned outlives any pressure, and goes when it is done."""
     store = CountingStore()
     with _shared_cache(store, 3 * 900) as (cache, source, arena):
-        desk = Desk(np.zeros(Desk.size(arena.capacity), np.uint8))
-        cache.add_desk(desk)
+        worker_table = WorkerTable(np.zeros(WorkerTable.size(arena.capacity), np.uint8))
+        cache.add_worker(worker_table)
         waiter = cache.readers.waiter()
 
         demand(cache, source, [1], waiter)
-        desk.pins[source.slot_of[1]] += 1
+        worker_table.pins[source.slot_of[1]] += 1
         for block in range(10, 30):
             demand(cache, source, [block], waiter)
         assert source.is_cached(np.array([1])).all()
-        cache.remove_desk(desk)
+        cache.remove_worker(worker_table)
         demand(cache, source, list(range(30, 34)), waiter)
 
         assert not source.is_cached(np.array([1])).any()
@@ -88,16 +88,16 @@ def test_a_block_on_a_desk_stays() -> None:
 
 
 def test_a_block_that_a_worker_reads_late_stays(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A block whose time has passed on a desk is needed now, and none is needed sooner."""
+    """A block whose time has passed in a worker's table is needed now, and none sooner."""
     monkeypatch.setattr(eviction, "_LATE_S", 300.0)
     store = CountingStore()
     with _shared_cache(store, 3 * 900) as (cache, source, arena):
-        desk = Desk(np.zeros(Desk.size(arena.capacity), np.uint8))
-        cache.add_desk(desk)
+        worker_table = WorkerTable(np.zeros(WorkerTable.size(arena.capacity), np.uint8))
+        cache.add_worker(worker_table)
         waiter = cache.readers.waiter()
 
         demand(cache, source, [1], waiter)
-        desk.next_use[source.slot_of[1]] = time.monotonic()
+        worker_table.next_use[source.slot_of[1]] = time.monotonic()
         for block in range(10, 30):
             demand(cache, source, [block], waiter)
 
@@ -108,7 +108,7 @@ def test_more_blocks_than_slots_evict(monkeypatch: pytest.MonkeyPatch) -> None:
     """An arena with room for 1,200 blocks and slots for 256 keeps fewer, each of them right."""
     monkeypatch.setattr(arenas, "_SLOT_BYTES", 4096)
     with _shared_cache(CountingStore(), 1_000_000) as (cache, source, arena):
-        cache.add_desk(Desk(np.zeros(Desk.size(arena.capacity), np.uint8)))
+        cache.add_worker(WorkerTable(np.zeros(WorkerTable.size(arena.capacity), np.uint8)))
         waiter = cache.readers.waiter()
 
         for start in range(0, 900, 50):
@@ -174,8 +174,8 @@ def test_only_uneven_workers_send_streams_away() -> None:
 
 def test_a_desk_has_room_for_all() -> None:
     """Pins, uses and owners of all slots lie side by side, written and read by two processes."""
-    shared = Shared.create("test", Desk.size(300))
-    ours, theirs = Desk(shared.map()), Desk(shared.map())
+    shared = Shared.create("test", WorkerTable.size(300))
+    ours, theirs = WorkerTable(shared.map()), WorkerTable(shared.map())
 
     def write() -> None:
         ours.pins[:] = 1

@@ -31,8 +31,7 @@ from headrace.client import ColorJitter, DecodeImage, RandomResizedCrop
 from headrace.server.batch.stage import Running
 from headrace.server.batch.targets import Places, WireOutlet
 from headrace.server.shares import ShortError
-from headrace.server.stream.batch_maker import Made
-from headrace.server.stream.running_batch import RunningBatch
+from headrace.server.stream.running_batch import Outcome, RunningBatch
 from headrace.v1 import shard_service_pb2 as pb
 from headrace.v1.stages import packed
 from support.datasets import write_dataset
@@ -179,7 +178,7 @@ def test_a_failed_batch_is_let_go_at_once(*, is_asked: bool) -> None:
     """Whether its failure is raised, or it is dropped without."""
     made: list[weakref.ref[object]] = []
 
-    def work(_running: RunningBatch) -> Running[Made]:
+    def work(_running: RunningBatch) -> Running[Outcome]:
         payload = np.zeros(8)
         made.append(weakref.ref(payload))
         yield None

@@ -168,7 +168,7 @@ def test_a_killed_worker_costs_nothing(supervisor: Supervisor) -> None:
     assert sorted([*range(_SAMPLES)] * _EPOCHS) == sorted(n for rank in ranks for n in rank.numbers)
     assert _eventually(lambda: None not in supervisor.worker_pids)
     assert pid not in supervisor.worker_pids
-    assert _WORKERS == len(supervisor._cache._slots.desks)
+    assert _WORKERS == len(supervisor._cache._slots.worker_tables)
     assert _eventually(
         lambda: _metric(supervisor, "headrace_sent_samples_total") >= before + _SAMPLES
     )
@@ -209,7 +209,7 @@ def test_a_moment_without_threads_costs_a_worker_but_not_for_good(url: str) -> N
             assert _eventually(lambda: _children(os.getpid()) != children)
 
         assert _eventually(lambda: None not in supervisor.worker_pids)
-        assert 1 == len(supervisor._cache._slots.desks)
+        assert 1 == len(supervisor._cache._slots.worker_tables)
 
 
 @pytest.mark.long

@@ -18,7 +18,7 @@ import pytest
 
 from headrace.errors import DrainingError, ServerUnreachableError
 from headrace.server.cache.memory.arena import Arena, ArenaHeader, Memory
-from headrace.server.cache.memory.shared_memory import Desk
+from headrace.server.cache.memory.shared_memory import WorkerTable
 from headrace.server.cache.source import Source
 from headrace.server.layout.block_layout import block_layout
 from headrace.server.layout.wire_columns import wire_column
@@ -43,12 +43,12 @@ def _connected() -> Iterator[tuple[Connection, WorkerCache, ThreadPoolExecutor]]
     """A worker's cache, and the end of its supervisor."""
     supervisor, worker = Pipe()
     with closing(worker), closing(Arena(1 << 20)) as arena:
-        desk = Desk(np.zeros(Desk.size(arena.capacity), np.uint8))
+        worker_table = WorkerTable(np.zeros(WorkerTable.size(arena.capacity), np.uint8))
         cache = WorkerCache(
             worker,
             arena=Memory(arena.shared.map_read_only()),
             header=ArenaHeader(arena.header),
-            desk=desk,
+            worker_table=worker_table,
             observer=Metrics(),
         )
         with ThreadPoolExecutor(2) as threads, closing(supervisor), closing(cache):

@@ -32,13 +32,13 @@ from headrace.errors import RebalanceError
 from headrace.server.cache.disk.disk_cache import DiskCache
 from headrace.server.cache.fetch.block_runs import BlockReader, run_blocks
 from headrace.server.cache.fetch.concurrency import FIRST_LIMIT
-from headrace.server.cache.fetch.fetch_queue import Flights
+from headrace.server.cache.fetch.fetch_queue import Fetches
 from headrace.server.cache.fetch.fetch_threads import Fetchers, HeldObserver, ReadBudget
 from headrace.server.cache.joined_sources import JoinedSources
-from headrace.server.cache.memory.allocation import Room, closed_error
+from headrace.server.cache.memory.allocation import BlockSpace, closed_error
 from headrace.server.cache.memory.arena import Arena
 from headrace.server.cache.memory.prefault import Prefault
-from headrace.server.cache.memory.shared_memory import Desk, SourceTables
+from headrace.server.cache.memory.shared_memory import SourceTables, WorkerTable
 from headrace.server.cache.memory.slot_table import SlotTable
 from headrace.server.cache.needs import CacheNeeds
 from headrace.server.cache.pieces import PieceReader, Pieces
@@ -105,8 +105,8 @@ class BlockCache:
         self._windows: dict[int, list[Source]] = {}
         self._window_count = 0
         self._ended_windows: deque[int] = deque()
-        self._flights = Flights()
-        self._room = Room(
+        self._fetches = Fetches()
+        self._space = BlockSpace(
             self._lock,
             budget_bytes,
             arena=arena,
@@ -114,7 +114,7 @@ class BlockCache:
             readers=self.readers,
             sources=self._sources,
         )
-        self.memory = self._room.memory
+        self.memory = self._space.memory
         # Running reads use a part of the cache, or one block for each thread.
         most_bytes = min(budget_bytes // _READS_SHARE, FIRST_LIMIT * MAX_RANGE_BYTES)
         run_bytes = max(
@@ -130,7 +130,7 @@ class BlockCache:
         self._prefault = Prefault(
             self._lock,
             self.memory,
-            used_bytes=lambda: self._room.used_bytes,
+            used_bytes=lambda: self._space.used_bytes,
             wanted_bytes=lambda: sum([each.memory_bytes for each in self._sources.values()]),
             is_awaited=lambda: self._demands > 0,
         )
@@ -138,7 +138,7 @@ class BlockCache:
     @property
     def used_bytes(self) -> int:
         """Bytes of the arena that hold blocks."""
-        return self._room.used_bytes
+        return self._space.used_bytes
 
     @property
     def together_bytes(self) -> int:
@@ -180,8 +180,8 @@ class BlockCache:
             if store not in self._fetchers:
                 self._fetchers[store] = Fetchers(
                     self._lock,
-                    self._flights,
-                    self._room,
+                    self._fetches,
+                    self._space,
                     read_budget=self._read_budget,
                     thread_count=self._fetch_threads,
                     observer=self._observer,
@@ -258,7 +258,7 @@ class BlockCache:
             gone = [source, *(each for each in self._sources.values() if each.whole is source)]
             self._retire(gone)
             self.readers.freed.wait_for(
-                lambda: self._room.closed or not any(map(self._is_reading, gone)),
+                lambda: self._space.closed or not any(map(self._is_reading, gone)),
                 _REMOVAL_TIMEOUT_S,
             )
             on_removed, source.on_removed = source.on_removed, None
@@ -281,7 +281,7 @@ class BlockCache:
     def begin_demand(self, source: Source, blocks: NDArray[np.int64], waiter: Waiter) -> None:
         """Start a demand, as entering the context of `demand` does."""
         with self._lock:
-            self._room.check_open()
+            self._space.check_open()
             _check_served(source)
             slots = source.slot_of[blocks]
             self._demands += 1
@@ -290,7 +290,7 @@ class BlockCache:
             for block in blocks[slots > ABSENT].tolist():
                 waiter.deliver(block)
             missing = blocks[slots <= ABSENT].tolist()
-            new = sum([self._flights.demand(source, block, waiter) for block in missing])
+            new = sum([self._fetches.demand(source, block, waiter) for block in missing])
             self._fetchers[source.store].wake(new, urgent=True)
 
     def end_demand(self, source: Source, blocks: NDArray[np.int64], waiter: Waiter) -> None:
@@ -298,9 +298,9 @@ class BlockCache:
         with self._lock:
             self._demands -= 1
             for block in blocks.tolist():
-                flight = self._flights.of(source, block)
-                if flight is not None and waiter in flight.demands:
-                    flight.demands.remove(waiter)
+                fetch = self._fetches.of(source, block)
+                if fetch is not None and waiter in fetch.demands:
+                    fetch.demands.remove(waiter)
             left = np.array(waiter.arrived + waiter.handed, np.int64)
             waiter.arrived, waiter.handed = [], []
         self.readers.unpin(source.slot_of[left])
@@ -313,15 +313,16 @@ class BlockCache:
             waiter.arrived = [block for block in waiter.arrived if block not in set(given)]
         self.readers.unpin(source.slot_of[np.array(given, np.int64)])
 
-    def add_desk(self, desk: Desk) -> None:
-        """Add a desk, on which a worker pins blocks."""
+    def add_worker(self, table: WorkerTable) -> None:
+        """Add the table of a worker, in which it pins blocks."""
         with self._lock:
-            self._slots.desks = (*self._slots.desks, desk)
+            self._slots.worker_tables = (*self._slots.worker_tables, table)
 
-    def remove_desk(self, desk: Desk) -> None:
-        """Remove the desk of a worker that is gone, with its pins."""
+    def remove_worker(self, table: WorkerTable) -> None:
+        """Remove the table of a worker that is gone, with its pins."""
         with self._lock:
-            self._slots.desks = tuple(one for one in self._slots.desks if one is not desk)
+            tables = self._slots.worker_tables
+            self._slots.worker_tables = tuple(one for one in tables if one is not table)
             self._free_removed()
             self.readers.freed.notify_all()
 
@@ -358,7 +359,7 @@ class BlockCache:
             reads = 0
             for together in _neighbours([block for block, slot in found if slot <= ABSENT]):
                 for block in together:
-                    self._flights.ask(source, block, waiter, together=together)
+                    self._fetches.ask(source, block, waiter, together=together)
                 reads += -(-len(together) // source.run_blocks)
             missing = [block for block, slot in found if slot == ABSENT]
             self._fetchers[source.store].wake(min(reads, len(missing)), urgent=False)
@@ -379,12 +380,12 @@ class BlockCache:
     def close(self) -> None:
         """End the fetching threads and all waits."""
         with self._lock:
-            for flight in self._flights.all():
-                flight.fail(closed_error())
+            for fetch in self._fetches.all():
+                fetch.fail(closed_error())
             fetchers = list(self._fetchers.values())
             for each in fetchers:
                 each.stop()
-            self._room.close()
+            self._space.close()
         self._prefault.stop()
         for each in fetchers:
             each.join()
@@ -419,17 +420,17 @@ class BlockCache:
         """Remove datasets or pieces without a wait: what is being read is discarded later."""
         for source in sources:
             source.removed = True
-        self._flights.call_off(set(sources), _removed_error())
+        self._fetches.call_off(set(sources), _removed_error())
         self._free_removed()
         self.readers.freed.notify_all()
 
     def _is_reading(self, source: Source) -> bool:
-        return self._flights.has_any(source) or self._fetchers[source.store].is_reading(source)
+        return self._fetches.has_any(source) or self._fetchers[source.store].is_reading(source)
 
     def _free_removed(self) -> None:
         """Free the unread blocks of removed datasets."""
         for source in [source for source in self._sources.values() if source.removed]:
-            if self._room.evict_all(source):
+            if self._space.evict_all(source):
                 del self._sources[source.index]
         has_left = any(source.removed for source in self._sources.values())
         self.readers.on_unpinned = self._free_removed if has_left else None

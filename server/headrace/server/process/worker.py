@@ -22,7 +22,7 @@ from headrace.errors import HeadraceError
 from headrace.server.batch.freed_memory import keep_freed_memory
 from headrace.server.cache.block_cache import BlockCache
 from headrace.server.cache.memory.arena import ArenaHeader, Memory
-from headrace.server.cache.memory.shared_memory import Desk, Shared
+from headrace.server.cache.memory.shared_memory import Shared, WorkerTable
 from headrace.server.process.forced_end import end_by
 from headrace.server.process.reload import Reloader
 from headrace.server.rpc.listen import SHARED_PORT_OPTIONS
@@ -61,12 +61,12 @@ class _Worker:
         self.is_lost = False
         self.reloader: Reloader | None = None
         self.metrics = Metrics()
-        arena, header, desk = memory
+        arena, header, worker_table = memory
         self.cache = WorkerCache(
             connection,
             arena=Memory(arena.map_read_only()),
             header=ArenaHeader(header),
-            desk=Desk(desk.map()),
+            worker_table=WorkerTable(worker_table.map()),
             observer=self.metrics,
         )
         self.server = Server(

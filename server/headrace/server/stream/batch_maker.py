@@ -36,7 +36,7 @@ KiB, as they are planned, take one pass of eight and not one of seven and anothe
 
 
 @dataclass(frozen=True, slots=True)
-class Made:
+class EncodedBatches:
     """Batches that were made together.
 
     Attributes:
@@ -95,7 +95,7 @@ class BatchMaker:
         is_likely = is_there and payload_bytes <= self._most_bytes
         self.most = min(2 * self.most, fitting) if is_able and is_likely else 1
 
-    def make(self, batches: Sequence[PlannedBatch]) -> Made | None:
+    def make(self, batches: Sequence[PlannedBatch]) -> EncodedBatches | None:
         """Make batches that are alike (`PlannedBatch.is_alike`) if all their blocks are in memory.
 
         Raises:
@@ -107,7 +107,9 @@ class BatchMaker:
                 return None
             return self.write(batches, self._blocks.rows(found.blocks, found.offsets))
 
-    def write(self, batches: Sequence[PlannedBatch], rows: Rows, *, beside: int = 0) -> Made | None:
+    def write(
+        self, batches: Sequence[PlannedBatch], rows: Rows, *, beside: int = 0
+    ) -> EncodedBatches | None:
         """Make batches from any samples; None if they are too large to be made together.
 
         Args:
@@ -141,7 +143,7 @@ class BatchMaker:
         self._place(batches, measured, places)
         shown = self._contents.shown_ids(found.item_ids)
         writer.write(rows, shown, measured, places.find())
-        return Made(places.finish(), measured.sizes, measured.buffer_bytes)
+        return EncodedBatches(places.finish(), measured.sizes, measured.buffer_bytes)
 
     def stage(self, count: int) -> StagedRows:
         """Return where a number of samples can be copied to."""

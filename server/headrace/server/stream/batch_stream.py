@@ -50,7 +50,7 @@ from headrace.server.cache.readers import Blocks
 from headrace.server.plan.planned_batches import Planned, PlannedBatch
 from headrace.server.plan.prefetch_blocks import Lookahead, plan_bytes
 from headrace.server.shares import Budget, Share, ShortError
-from headrace.server.stream.batch_maker import BatchMaker, Made
+from headrace.server.stream.batch_maker import BatchMaker, EncodedBatches
 from headrace.server.stream.fair_turns import StreamTurns, Turns
 from headrace.server.stream.staged_batches import StagedBatches
 from headrace.server.stream.stream_setup import Contents
@@ -309,7 +309,7 @@ class BatchStream:
             self._count(batches[:sent], sum(made.sizes[:sent]))
         return len(batches)
 
-    def _passed(self, batches: list[PlannedBatch]) -> Generator[bytes, None, Made | None]:
+    def _passed(self, batches: list[PlannedBatch]) -> Generator[bytes, None, EncodedBatches | None]:
         """Make batches in one pass, or one while its blocks arrive; None if they do not fit."""
         if self._staged is not None:
             (planned,) = batches
@@ -323,12 +323,12 @@ class BatchStream:
             made = yield from self.gather_late(batches[0])
         return made
 
-    def gather(self, planned: PlannedBatch) -> Made | None:
+    def gather(self, planned: PlannedBatch) -> EncodedBatches | None:
         """Make a batch if its blocks are in memory."""
         with self._turns.batches.turn():
             return self._maker.make([planned])
 
-    def gather_late(self, planned: PlannedBatch) -> Generator[bytes, None, Made | None]:
+    def gather_late(self, planned: PlannedBatch) -> Generator[bytes, None, EncodedBatches | None]:
         """Wait for the blocks of a batch, with heartbeats, and make it."""
         # The cache evicts the blocks of the current batch last, so all of them are probably there
         # in the end. If one is not, samples are copied from each block when it arrives.

@@ -20,13 +20,13 @@ from headrace.errors import HeadraceError
 from headrace.server.batch.stage import Running
 from headrace.server.plan.planned_batches import PlannedBatch
 from headrace.server.shares import ShortError
-from headrace.server.stream.batch_maker import Made
+from headrace.server.stream.batch_maker import EncodedBatches
 
 # How often a waiting thread checks for work (arbitrary: heartbeats are due every few seconds).
 _TICK_S = 0.02
 
 
-Outcome: TypeAlias = tuple[Made | None, Sequence[int]]
+Outcome: TypeAlias = tuple[EncodedBatches | None, Sequence[int]]
 """A batch that was made; or none, and the rows of samples that cannot be used."""
 
 

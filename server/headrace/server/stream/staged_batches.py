@@ -30,7 +30,7 @@ from headrace.server.batch.targets import Outlet
 from headrace.server.batch.titles import sample_title
 from headrace.server.plan.planned_batches import Planned, PlannedBatch
 from headrace.server.shares import Share, ShortError
-from headrace.server.stream.batch_maker import Made
+from headrace.server.stream.batch_maker import EncodedBatches
 from headrace.server.stream.fair_turns import StreamTurns
 from headrace.server.stream.pipeline import Pipeline
 from headrace.server.stream.running_batch import Outcome, RunningBatch
@@ -44,10 +44,10 @@ class Gathering(Protocol):
     def plan(self) -> Planned | None:
         """Plan the next batches or end of an epoch; None after the last epoch."""
 
-    def gather(self, planned: PlannedBatch) -> Made | None:
+    def gather(self, planned: PlannedBatch) -> EncodedBatches | None:
         """Make a batch if its blocks are in memory."""
 
-    def gather_late(self, planned: PlannedBatch) -> Generator[bytes, None, Made | None]:
+    def gather_late(self, planned: PlannedBatch) -> Generator[bytes, None, EncodedBatches | None]:
         """Wait for the blocks of a batch, with heartbeats, and make it."""
 
     def check_ending(self) -> None:
@@ -136,7 +136,7 @@ class StagedBatches:
 
     def make(
         self, planned: PlannedBatch, stream: Gathering
-    ) -> Generator[bytes, None, tuple[Made, int]]:
+    ) -> Generator[bytes, None, tuple[EncodedBatches, int]]:
         """Make a batch; return it, and the number of damaged samples that were replaced.
 
         Raises:
@@ -168,7 +168,7 @@ class StagedBatches:
             substitutes.note(running.planned, damaged_rows, known)
             running = None
 
-    def _started(self, planned: PlannedBatch, gathered: Made) -> RunningBatch:
+    def _started(self, planned: PlannedBatch, gathered: EncodedBatches) -> RunningBatch:
         ((message, _),), (size,) = gathered.messages, gathered.sizes
         payload = memoryview(message)[len(message) - size :]
         work = partial(self._work, payload, gathered.buffer_bytes[0])
@@ -195,7 +195,7 @@ class StagedBatches:
         )
         running.is_placed = True
         messages = yield from pipeline.fill(placed, turns=self._turns, timeout_s=timeout_s)
-        return Made(messages, [header.payload_bytes], [tuple(header.buffer_bytes)]), ()
+        return EncodedBatches(messages, [header.payload_bytes], [tuple(header.buffer_bytes)]), ()
 
     def _describe_damaged(self, header: pb.BatchHeader, planned: PlannedBatch) -> None:
         if planned.damaged is None:

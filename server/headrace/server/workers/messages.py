@@ -27,12 +27,12 @@ Blocks = NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """To a worker, first: its settings. Three descriptors follow: arena, header, desk.
+    """To a worker, first: its settings. Three descriptors follow: arena, header, worker table.
 
     Attributes:
         config: Its settings.
         source: Where the configuration is read again from.
-        sizes: The sizes of arena, header and desk in bytes.
+        sizes: The sizes of arena, header and worker table in bytes.
     """
 
     config: ServerConfig
@@ -127,7 +127,7 @@ class StreamOpened:
 
 @dataclass(frozen=True, slots=True)
 class JobNamed:
-    """To a worker: the job of a stream as desks name it."""
+    """To a worker: the job of a stream as workers' tables name it."""
 
     stream: int
     job: int

@@ -35,7 +35,7 @@ from headrace.errors import ConfigurationError, HeadraceError, StoreUnavailableE
 from headrace.server.cache.block_cache import BlockCache
 from headrace.server.cache.disk.disk_cache import DiskCache
 from headrace.server.cache.memory.arena import Arena
-from headrace.server.cache.memory.shared_memory import Desk, Shared
+from headrace.server.cache.memory.shared_memory import Shared, WorkerTable
 from headrace.server.front.descriptors import most_fetch_threads, raise_limit
 from headrace.server.rpc.listen import reserve
 from headrace.server.settings.config_layers import ConfigSource
@@ -290,7 +290,9 @@ class Supervisor:
 
     def _run(self, member: _Member) -> int:
         """Run one process to its end, and return its exit code."""
-        with closing(Shared.create("headrace-desk", Desk.size(self._arena.capacity))) as desk:
+        with closing(
+            Shared.create("headrace-worker-table", WorkerTable.size(self._arena.capacity))
+        ) as worker_table:
             ours, theirs = socket.socketpair()
             connection = Connection(ours.detach())
             with theirs:
@@ -300,7 +302,7 @@ class Supervisor:
                     stdin=subprocess.DEVNULL,
                 )
             try:
-                self._serve(member, process, connection, desk)
+                self._serve(member, process, connection, worker_table)
             finally:
                 connection.close()
                 with self._changed:
@@ -320,7 +322,7 @@ class Supervisor:
         member: _Member,
         process: subprocess.Popen[bytes],
         connection: Connection,
-        desk: Shared,
+        worker_table: Shared,
     ) -> None:
         """Handle a worker's requests until it ends."""
         session = Session(
@@ -329,10 +331,10 @@ class Supervisor:
             sources=self._sources,
             windows=self._windows,
             needs=self._needs,
-            desk=Desk(desk.map()),
+            worker_table=WorkerTable(worker_table.map()),
             on_message=lambda message: self._note(member, message),
         )
-        memory = (self._arena.shared, self._arena.header, desk)
+        memory = (self._arena.shared, self._arena.header, worker_table)
         config = _config(self._config, self.addresses, self.health_address)
         session.post(
             Start(config, self._source, (memory[0].size, memory[1].size, memory[2].size)),

@@ -2,11 +2,11 @@
 
 It has the methods of `BlockCache` and of its `Readers` that streams use, and keeps their contract:
 
-1. A stream pins on the worker's desk, by the contract of
+1. A stream pins on the worker's table, by the contract of
    `headrace.server.cache.memory.shared_memory`, without a request to the supervisor.
 2. The supervisor fetches blocks that are not cached. It pins a block for the stream that demands it
    until the worker reports that the block has been read.
-3. The worker writes what its streams will read to the desk after blocks have been evicted, a few
+3. The worker writes what its streams will read to the table after blocks have been evicted, a few
     times a second.
 4. When the supervisor ends, every wait ends with `DrainingError`, and `on_lost` is called.
 
@@ -38,10 +38,10 @@ from headrace.server.cache.joined_sources import JoinedSources
 from headrace.server.cache.memory.arena import ArenaHeader, Memory
 from headrace.server.cache.memory.eviction import next_uses
 from headrace.server.cache.memory.shared_memory import (
-    Desk,
     Shared,
     SourceTables,
     WindowTables,
+    WorkerTable,
     barrier,
 )
 from headrace.server.cache.pieces import Pieces
@@ -103,7 +103,7 @@ class WorkerCache:
         connection: A connection to the supervisor, read only by `listen`.
         arena: The memory of the blocks, for reading.
         header: The tables that describe the arena.
-        desk: This worker's desk.
+        worker_table: This worker's table.
         observer: Receives reports of events of the cache.
     """
 
@@ -115,7 +115,7 @@ class WorkerCache:
         *,
         arena: Memory,
         header: ArenaHeader,
-        desk: Desk,
+        worker_table: WorkerTable,
         observer: CacheObserver,
     ) -> None:
         self._connection = connection
@@ -123,7 +123,7 @@ class WorkerCache:
         self.budget_bytes = arena.array.size
         self.needs = WorkerNeeds(self.budget_bytes, send=self.send)
         self._header = header
-        self._desk = desk
+        self._worker_table = worker_table
         self._observer = observer
         self._lock = threading.Lock()
         self._sending = threading.Lock()
@@ -138,7 +138,9 @@ class WorkerCache:
         self._is_lost = False
         self._closed = threading.Event()
         self._seen_evictions = 0
-        self._writer = threading.Thread(target=self._write_desk, name="headrace-desk", daemon=True)
+        self._writer = threading.Thread(
+            target=self._write_table, name="headrace-worker-table", daemon=True
+        )
         self._writer.start()
 
     @property
@@ -279,7 +281,7 @@ class WorkerCache:
     def unpin(self, slots: NDArray[np.int32]) -> None:
         """Undo a `pin`."""
         with self._lock:
-            self._desk.pins[slots] -= 1
+            self._worker_table.pins[slots] -= 1
 
     def prefetch(
         self, source: Source, blocks: NDArray[np.int64], waiter: Waiter
@@ -431,10 +433,10 @@ class WorkerCache:
 
     def _pin(self, source: Slots, blocks: NDArray[np.int64], slots: NDArray[np.int32]) -> bool:
         with self._lock:
-            self._desk.pins[slots] += 1
+            self._worker_table.pins[slots] += 1
         barrier()
         if np.array_equal(source.slots(blocks), slots):
-            self._desk.last_use[slots] = time.monotonic_ns()
+            self._worker_table.last_use[slots] = time.monotonic_ns()
             return True
         self.unpin(slots)
         return False
@@ -443,7 +445,7 @@ class WorkerCache:
         if self._is_lost:
             raise _lost_error()
 
-    def _write_desk(self) -> None:
+    def _write_table(self) -> None:
         while not self._closed.wait(_DESK_PERIOD_S):
             # Also of jobs that are over, which look for nothing any more.
             self.free_windows()
@@ -457,8 +459,8 @@ class WorkerCache:
             soonest, owner = next_uses(slots, streams)
             known = np.isfinite(soonest)
             soonest[~known] = -time.monotonic()
-            self._desk.owner[:slots] = owner
-            self._desk.next_use[:slots] = soonest + time.monotonic()
+            self._worker_table.owner[:slots] = owner
+            self._worker_table.next_use[:slots] = soonest + time.monotonic()
 
 
 def _own(waiter: Waiter) -> _WorkerWaiter:

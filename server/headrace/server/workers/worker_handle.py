@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 
 from headrace.errors import HeadraceError, InternalError, RebalanceError
 from headrace.server.cache.block_cache import BlockCache
-from headrace.server.cache.memory.shared_memory import Desk, Shared
+from headrace.server.cache.memory.shared_memory import Shared, WorkerTable
 from headrace.server.cache.pieces import Pieces
 from headrace.server.cache.readers import Waiter
 from headrace.server.cache.source import Source
@@ -90,7 +90,7 @@ class Session:
         sources: The datasets that workers have open.
         windows: The windows that workers have open.
         needs: What the streams of workers need of the cache.
-        desk: The worker's desk.
+        worker_table: The worker's table.
         on_message: Receives messages that do not concern the cache.
     """
 
@@ -102,7 +102,7 @@ class Session:
         sources: SharedSources,
         windows: SharedWindows,
         needs: SharedNeeds,
-        desk: Desk,
+        worker_table: WorkerTable,
         on_message: Callable[[ToSupervisor], None],
     ) -> None:
         self._connection = connection
@@ -110,7 +110,7 @@ class Session:
         self._sources = sources
         self._windows = windows
         self._needs = needs
-        self._desk = desk
+        self._worker_table = worker_table
         self._on_message = on_message
         self._lock = threading.Lock()
         self._streams: dict[int, _RemoteWaiter] = {}
@@ -127,7 +127,7 @@ class Session:
         )
         self._sender.start()
         # Last, because only `serve` takes it away again.
-        cache.add_desk(desk)
+        cache.add_worker(worker_table)
 
     def post(self, message: ToWorker, *handles: Shared) -> None:
         """Queue a message to the worker, with memory for it to map."""
@@ -293,7 +293,7 @@ class Session:
     def _end(self) -> None:
         for waiter in self._streams.values():
             self._leave(waiter)
-        self._cache.remove_desk(self._desk)
+        self._cache.remove_worker(self._worker_table)
         with self._lock:
             self._is_over = True
             held, self._open = list(self._open.values()), {}

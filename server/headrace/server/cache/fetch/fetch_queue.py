@@ -1,14 +1,14 @@
-"""Blocks that are being fetched into the cache ("flights"), and the order of their fetches.
+"""The fetches of blocks into the cache, and their order.
 
-Contract of a flight:
+Contract of a fetch:
 
-1. A block has at most one flight, which its dataset's table records; further requests join it.
+1. A block has at most one fetch, which its dataset's table records; further requests join it.
 2. Blocks that streams wait for come before prefetched ones; jobs take turns in both. Each store has
    its own queues.
-3. A flight waits in a queue until a thread takes it. The first of its readers to finish ends it
-   with `land`, unless that reader failed and another one reads the block too. A flight that nobody
+3. A fetch waits in a queue until a thread takes it. The first of its readers to finish ends it
+   with `end`, unless that reader failed and another one reads the block too. A fetch that nobody
    needs when its turn comes ends without a fetch.
-4. Queued neighbours of a flight are taken with it, no matter when they were asked for: together
+4. Queued neighbours of a fetch are taken with it, no matter when they were asked for: together
    they cost the store little more than one. No thread takes more than its share of the queue,
    except for neighbours that were prefetched together, which stay together.
 
@@ -30,7 +30,7 @@ _ALONE = range(0)
 
 
 @dataclass(slots=True, eq=False)
-class Flight:
+class Fetch:
     """A block that is being fetched into the cache.
 
     Attributes:
@@ -39,7 +39,7 @@ class Flight:
         owners: The streams that prefetch it.
         demands: The streams that wait for it.
         is_running: Whether a thread has started to fetch it.
-        is_over: Whether the flight has ended.
+        is_over: Whether the fetch has ended.
         readers: Number of threads that fetch it.
         together: The neighbours that were prefetched with it, including itself.
     """
@@ -69,31 +69,31 @@ class Flight:
             waiter.fail(error)
 
 
-class Flights:
-    """All flights of a cache; not thread-safe."""
+class Fetches:
+    """All fetches of a cache; not thread-safe."""
 
     def __init__(self) -> None:
-        self._flights: dict[tuple[int, int], Flight] = {}
-        self._urgent: dict[str, FairQueue[Flight]] = defaultdict(FairQueue)
-        self._ahead: dict[str, FairQueue[Flight]] = defaultdict(FairQueue)
+        self._fetches: dict[tuple[int, int], Fetch] = {}
+        self._urgent: dict[str, FairQueue[Fetch]] = defaultdict(FairQueue)
+        self._ahead: dict[str, FairQueue[Fetch]] = defaultdict(FairQueue)
         self._waiting: Counter[str] = Counter()
 
-    def all(self) -> list[Flight]:
-        """Return all flights that have not ended."""
-        return list(self._flights.values())
+    def all(self) -> list[Fetch]:
+        """Return all fetches that have not ended."""
+        return list(self._fetches.values())
 
-    def of(self, source: Source, block: int) -> Flight | None:
-        """Return the flight of a block, if there is one."""
-        return self._flights.get((source.index, block))
+    def of(self, source: Source, block: int) -> Fetch | None:
+        """Return the fetch of a block, if there is one."""
+        return self._fetches.get((source.index, block))
 
     def demand(self, source: Source, block: int, waiter: Waiter) -> bool:
         """Make a stream wait for a block that is not cached; return whether it needs a thread."""
-        flight = self.of(source, block) or self._depart(source, block)
-        flight.demands.append(waiter)
-        flight.owners.append(waiter)
-        if not flight.is_running:
-            self._urgent[source.store].put(flight, job=waiter.job)
-        return not flight.is_running
+        fetch = self.of(source, block) or self._add(source, block)
+        fetch.demands.append(waiter)
+        fetch.owners.append(waiter)
+        if not fetch.is_running:
+            self._urgent[source.store].put(fetch, job=waiter.job)
+        return not fetch.is_running
 
     def ask(self, source: Source, block: int, waiter: Waiter, *, together: range = _ALONE) -> None:
         """Prefetch a block that is not cached.
@@ -104,50 +104,50 @@ class Flights:
             waiter: The stream that asks.
             together: The neighbours that are prefetched with it, including itself.
         """
-        flight = self.of(source, block)
-        if flight is None:
-            flight = self._depart(source, block)
-            self._ahead[source.store].put(flight, job=waiter.job)
-        flight.owners.append(waiter)
-        if len(together) > len(flight.together):
-            flight.together = together
+        fetch = self.of(source, block)
+        if fetch is None:
+            fetch = self._add(source, block)
+            self._ahead[source.store].put(fetch, job=waiter.job)
+        fetch.owners.append(waiter)
+        if len(together) > len(fetch.together):
+            fetch.together = together
 
-    def take(self, threads: int, *, store: str = "", urgent: bool | None = None) -> list[Flight]:
-        """Return the next flight and its neighbours; the caller must end them.
+    def take(self, threads: int, *, store: str = "", urgent: bool | None = None) -> list[Fetch]:
+        """Return the next fetch and its neighbours; the caller must end them.
 
         Args:
             threads: How many threads share the queue, so that no thread takes more than its share.
             store: The name of the store.
-            urgent: True for flights that streams wait for, False for the others, None for both.
+            urgent: True for fetches that streams wait for, False for the others, None for both.
 
         Returns:
-            Flights of one dataset, by block; empty if none waits.
+            Fetches of one dataset, by block; empty if none waits.
         """
         lines = [] if urgent is False else [self._urgent[store]]
         lines += [] if urgent else [self._ahead[store]]
         for line in lines:
-            while (flight := line.take()) is not None:
-                if flight.is_running:
+            while (fetch := line.take()) is not None:
+                if fetch.is_running:
                     continue
-                if not flight.is_wanted:
+                if not fetch.is_wanted:
                     # It may be in both queues; the other entry must not start it again.
-                    self._begin(flight)
-                    self.land(flight, ABSENT)
+                    self._begin(fetch)
+                    self.end(fetch, ABSENT)
                     continue
-                return self._with_neighbours(flight, -(-self._waiting[store] // threads))
+                return self._with_neighbours(fetch, -(-self._waiting[store] // threads))
         return []
 
     def waiting(self, store: str) -> int:
-        """Return how many flights of a store wait for a thread."""
+        """Return how many fetches of a store wait for a thread."""
         return self._waiting[store]
 
-    def _with_neighbours(self, flight: Flight, share: int) -> list[Flight]:
-        source, together = flight.source, flight.together
+    def _with_neighbours(self, fetch: Fetch, share: int) -> list[Fetch]:
+        source, together = fetch.source, fetch.together
         is_run = len(together) > share
         limit = min(source.run_blocks, max(share, len(together)))
-        run = [flight]
+        run = [fetch]
         for step in (1, -1):
-            block = flight.block + step
+            block = fetch.block + step
             while (
                 len(run) < limit
                 and (block in together or not is_run)
@@ -159,42 +159,42 @@ class Flights:
             self._begin(one)
         return sorted(run, key=lambda one: one.block)
 
-    def _waiting_one(self, source: Source, block: int) -> Flight | None:
-        flight = self.of(source, block)
-        is_free = flight is not None and not flight.is_running and flight.is_wanted
-        return flight if is_free else None
+    def _waiting_one(self, source: Source, block: int) -> Fetch | None:
+        fetch = self.of(source, block)
+        is_free = fetch is not None and not fetch.is_running and fetch.is_wanted
+        return fetch if is_free else None
 
-    def _begin(self, flight: Flight) -> None:
-        flight.is_running = True
-        flight.readers = 1
-        self._waiting[flight.source.store] -= 1
+    def _begin(self, fetch: Fetch) -> None:
+        fetch.is_running = True
+        fetch.readers = 1
+        self._waiting[fetch.source.store] -= 1
 
-    def land(self, flight: Flight, slot: int) -> None:
-        """End a flight whose block is in a slot now, or `ABSENT`."""
-        flight.is_over = True
-        flight.source.slot_of[flight.block] = slot
-        del self._flights[flight.source.index, flight.block]
+    def end(self, fetch: Fetch, slot: int) -> None:
+        """End a fetch whose block is in a slot now, or `ABSENT`."""
+        fetch.is_over = True
+        fetch.source.slot_of[fetch.block] = slot
+        del self._fetches[fetch.source.index, fetch.block]
 
     def call_off(self, sources: Collection[Source], error: HeadraceError) -> None:
-        """Fail all waits for blocks of datasets, and end their flights that wait for a thread."""
-        for flight in self.all():
-            if flight.source not in sources:
+        """Fail all waits for blocks of datasets, and end their fetches that wait for a thread."""
+        for fetch in self.all():
+            if fetch.source not in sources:
                 continue
-            flight.fail(error)
-            flight.demands.clear()
-            flight.owners.clear()
-            if not flight.is_running:
+            fetch.fail(error)
+            fetch.demands.clear()
+            fetch.owners.clear()
+            if not fetch.is_running:
                 # Its entry is still in a queue, and must not start it.
-                self._begin(flight)
-                self.land(flight, ABSENT)
+                self._begin(fetch)
+                self.end(fetch, ABSENT)
 
     def has_any(self, source: Source) -> bool:
         """Return whether a block of a dataset is being fetched."""
-        return any(flight.source is source for flight in self._flights.values())
+        return any(fetch.source is source for fetch in self._fetches.values())
 
-    def _depart(self, source: Source, block: int) -> Flight:
-        flight = Flight(source, block)
+    def _add(self, source: Source, block: int) -> Fetch:
+        fetch = Fetch(source, block)
         self._waiting[source.store] += 1
-        self._flights[source.index, block] = flight
+        self._fetches[source.index, block] = fetch
         source.slot_of[block] = IN_FLIGHT
-        return flight
+        return fetch

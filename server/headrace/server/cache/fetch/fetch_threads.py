@@ -35,9 +35,9 @@ from headrace.errors import HeadraceError, InternalError, StoreUnavailableError
 from headrace.server.cache.decode import DecodedBlock
 from headrace.server.cache.fetch.block_runs import VerifyingReader, read_run
 from headrace.server.cache.fetch.concurrency import Concurrency
-from headrace.server.cache.fetch.fetch_queue import Flight, Flights
+from headrace.server.cache.fetch.fetch_queue import Fetch, Fetches
 from headrace.server.cache.fetch.slow_reads import SlowReads
-from headrace.server.cache.memory.allocation import Room
+from headrace.server.cache.memory.allocation import BlockSpace
 from headrace.server.cache.memory.arena import Memory
 from headrace.server.cache.source import ABSENT, Source
 from headrace.server.cache.stored_blocks import StoredBlock
@@ -50,7 +50,7 @@ _log = logging.getLogger(__name__)
 _LOOK_S = 0.01
 
 
-_Landing: TypeAlias = "Sequence[tuple[Flight, StoredBlock | DecodedBlock]]"
+_Landing: TypeAlias = "Sequence[tuple[Fetch, StoredBlock | DecodedBlock]]"
 
 
 class HeldObserver(Protocol):
@@ -93,7 +93,7 @@ class ReadBudget:
             for waiting in self.freed:
                 waiting.notify()
 
-    def size(self, run: list[Flight]) -> int:
+    def size(self, run: list[Fetch]) -> int:
         """Return approximately how many bytes a read holds."""
         return len(run) * self.run_bytes // run[0].source.run_blocks
 
@@ -103,14 +103,14 @@ class _Read:
     """One running read.
 
     Attributes:
-        flights: The flights of its blocks.
+        fetches: The fetches of its blocks.
         size: Approximate bytes that it holds.
         began: When it started, by the monotonic clock.
         is_repeat: Whether it repeats a slow read.
         was_asked_again: Whether another read repeats it because it is slow.
     """
 
-    flights: list[Flight]
+    fetches: list[Fetch]
     size: int
     began: float
     is_repeat: bool = False
@@ -119,7 +119,7 @@ class _Read:
     @property
     def is_over(self) -> bool:
         """Whether all its blocks have arrived."""
-        return all(flight.is_over for flight in self.flights)
+        return all(fetch.is_over for fetch in self.fetches)
 
 
 class Fetchers:
@@ -127,8 +127,8 @@ class Fetchers:
 
     Args:
         lock: The cache's lock, which the caller holds.
-        flights: The blocks to fetch; used under the lock.
-        room: The memory for blocks; used under the lock.
+        fetches: The blocks to fetch; used under the lock.
+        space: The memory for blocks; used under the lock.
         read_budget: The memory that running reads of all stores hold.
         thread_count: The most concurrent reads.
         observer: Receives what the cache holds, after each block.
@@ -138,8 +138,8 @@ class Fetchers:
     def __init__(
         self,
         lock: threading.Lock,
-        flights: Flights,
-        room: Room,
+        fetches: Fetches,
+        space: BlockSpace,
         *,
         read_budget: ReadBudget,
         thread_count: int,
@@ -149,8 +149,8 @@ class Fetchers:
         self._lock = lock
         self._work = threading.Condition(lock)
         self._watch = threading.Condition(lock)
-        self._flights = flights
-        self._room = room
+        self._fetches = fetches
+        self._space = space
         self._read_budget = read_budget
         read_budget.freed.append(self._work)
         self._observer = observer
@@ -178,10 +178,10 @@ class Fetchers:
             raise
 
     def wake(self, count: int, *, urgent: bool) -> None:
-        """Wake threads for new flights; the caller holds the lock.
+        """Wake threads for new fetches; the caller holds the lock.
 
         Args:
-            count: The number of threads that new flights are enough for.
+            count: The number of threads that new fetches are enough for.
             urgent: Whether streams wait for them.
         """
         most = self._thread_count if urgent else self._concurrency.limit
@@ -204,7 +204,7 @@ class Fetchers:
 
     def is_reading(self, source: Source) -> bool:
         """Return whether a read of a dataset has not ended; the caller holds the lock."""
-        return any(read.flights[0].source is source for read in self._reads)
+        return any(read.fetches[0].source is source for read in self._reads)
 
     def _run(self) -> None:
         while (read := self._next()) is not None:
@@ -223,27 +223,27 @@ class Fetchers:
                 self._work.wait()
         return None
 
-    def _taken(self) -> list[Flight]:
-        """Return the flights that may be read now."""
-        if not self._flights.waiting(self._store):
+    def _taken(self) -> list[Fetch]:
+        """Return the fetches that may be read now."""
+        if not self._fetches.waiting(self._store):
             return []
         if self._read_budget.is_full:
             self._concurrency.hold_back()
             return []
         # For waiting streams, all threads share the blocks.
-        run = self._flights.take(self._thread_count, store=self._store, urgent=True)
-        if run or not self._flights.waiting(self._store):
+        run = self._fetches.take(self._thread_count, store=self._store, urgent=True)
+        if run or not self._fetches.waiting(self._store):
             return run
         limit = self._concurrency.limit
         if self._running >= limit:
             self._concurrency.hold_back()
             return []
-        return self._flights.take(limit, store=self._store, urgent=False)
+        return self._fetches.take(limit, store=self._store, urgent=False)
 
     def _repeat(self, slow: _Read) -> _Read:
-        left = [flight for flight in slow.flights if not flight.is_over]
-        for flight in left:
-            flight.readers += 1
+        left = [fetch for fetch in slow.fetches if not fetch.is_over]
+        for fetch in left:
+            fetch.readers += 1
         # The memory of the first read is counted already.
         return _Read(left, 0, time.monotonic(), is_repeat=True)
 
@@ -268,24 +268,24 @@ class Fetchers:
                 self._slow.ended(now - read.began)
                 if self._slow.threshold_s < threshold_s:
                     self._watch.notify()
-            # This thread takes the next flights; another one helps if the limit has grown.
-            if self._running + 1 < self._concurrency.limit and self._flights.waiting(self._store):
+            # This thread takes the next fetches; another one helps if the limit has grown.
+            if self._running + 1 < self._concurrency.limit and self._fetches.waiting(self._store):
                 self._work.notify()
-            self._room.readers.freed.notify_all()
+            self._space.readers.freed.notify_all()
 
     def _fetch(self, read: _Read) -> None:
-        """Fetch blocks of one dataset, and end their flights."""
-        left = {flight.block: flight for flight in read.flights}
+        """Fetch blocks of one dataset, and end their fetches."""
+        left = {fetch.block: fetch for fetch in read.fetches}
         size, is_whole = 0, True
         try:
             with hearing_failures(self._heard):
-                for found in _read(read.flights[0].source, list(left)):
+                for found in _read(read.fetches[0].source, list(left)):
                     landed = self._end(found, left)
                     size += landed
                     is_whole &= landed > 0
         except Exception as error:  # noqa: BLE001 - a bug must reach the streams that wait, as a value
-            for flight in left.values():
-                self._crash(flight, error)
+            for fetch in left.values():
+                self._crash(fetch, error)
         finally:
             self._ended(read, size, is_whole=is_whole and not left)
 
@@ -322,21 +322,21 @@ class Fetchers:
             self._work.notify(1)
         return 2 * _LOOK_S
 
-    def _end(self, found: ReadBlock | VerifiedBlocks[StoredBlock], left: dict[int, Flight]) -> int:
-        """End the flights of what was read; return the bytes that arrived, 0 if it failed."""
+    def _end(self, found: ReadBlock | VerifiedBlocks[StoredBlock], left: dict[int, Fetch]) -> int:
+        """End the fetches of what was read; return the bytes that arrived, 0 if it failed."""
         if isinstance(found, VerifiedBlocks):
             verified = [(left.pop(block), each) for block, each in found.contents.items()]
             return self._landed(verified)
-        flight, content = left.pop(found.block), found.content
+        fetch, content = left.pop(found.block), found.content
         if isinstance(content, HeadraceError):
-            self._crash(flight, content)
+            self._crash(fetch, content)
             return 0
         try:
-            decoded = DecodedBlock(flight.source.layout, content)
+            decoded = DecodedBlock(fetch.source.layout, content)
         except Exception as error:  # noqa: BLE001 - as above
-            self._crash(flight, error)
+            self._crash(fetch, error)
             return 0
-        return self._landed([(flight, decoded)])
+        return self._landed([(fetch, decoded)])
 
     def _landed(self, landing: _Landing) -> int:
         """Land blocks of one read; return the bytes that arrived, 0 if one failed."""
@@ -356,43 +356,43 @@ class Fetchers:
             if not landing:
                 return landing
             sizes = [block.size for _, block in landing]
-            starts = [self._room.take(sizes[0])]
-            starts += self._room.take_more(sizes[1:])
+            starts = [self._space.take(sizes[0])]
+            starts += self._space.take_more(sizes[1:])
         extents = list(zip(starts, sizes, strict=False))
         try:
-            written = _written(landing[: len(starts)], self._room.memory, extents)
+            written = _written(landing[: len(starts)], self._space.memory, extents)
         except BaseException:
             with self._lock:
                 for start, size in extents:
-                    self._room.give_back(start, size)
+                    self._space.give_back(start, size)
             raise
         with self._lock:
-            for (flight, _), (start, size), bases in zip(landing, extents, written, strict=False):
-                self._settle(flight, start, size, bases)
-        self._observer.held(used_bytes=self._room.used_bytes, block_count=self._room.slots.count)
+            for (fetch, _), (start, size), bases in zip(landing, extents, written, strict=False):
+                self._settle(fetch, start, size, bases)
+        self._observer.held(used_bytes=self._space.used_bytes, block_count=self._space.slots.count)
         return landing[len(starts) :]
 
-    def _settle(self, flight: Flight, start: int, size: int, bases: tuple[int, ...]) -> None:
-        if flight.is_over or flight.source.removed:
-            self._room.give_back(start, size)
-            if not flight.is_over:
-                self._flights.land(flight, ABSENT)
+    def _settle(self, fetch: Fetch, start: int, size: int, bases: tuple[int, ...]) -> None:
+        if fetch.is_over or fetch.source.removed:
+            self._space.give_back(start, size)
+            if not fetch.is_over:
+                self._fetches.end(fetch, ABSENT)
             return
-        self._flights.land(flight, self._room.settle(flight, start, size, bases=bases))
-        for waiter in flight.demands:
-            waiter.deliver(flight.block)
+        self._fetches.end(fetch, self._space.settle(fetch, start, size, bases=bases))
+        for waiter in fetch.demands:
+            waiter.deliver(fetch.block)
 
-    def _crash(self, flight: Flight, error: Exception) -> None:
+    def _crash(self, fetch: Fetch, error: Exception) -> None:
         if not isinstance(error, HeadraceError):
-            _log.error("block %d could not be fetched", flight.block, exc_info=error)
+            _log.error("block %d could not be fetched", fetch.block, exc_info=error)
             error = InternalError("the server failed; its log says how")
         with self._lock:
-            flight.readers -= 1
-            if flight.is_over or flight.readers:
+            fetch.readers -= 1
+            if fetch.is_over or fetch.readers:
                 return
-            self._flights.land(flight, ABSENT)
-            flight.fail(error)
-            self._room.readers.freed.notify_all()
+            self._fetches.end(fetch, ABSENT)
+            fetch.fail(error)
+            self._space.readers.freed.notify_all()
 
 
 def _written(

@@ -22,7 +22,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from headrace.errors import ConfigurationError, DrainingError, StoreUnavailableError
-from headrace.server.cache.fetch.fetch_queue import Flight
+from headrace.server.cache.fetch.fetch_queue import Fetch
 from headrace.server.cache.memory.arena import Arena, ExtentAllocator, map_memory
 from headrace.server.cache.memory.eviction import Victims
 from headrace.server.cache.memory.shared_memory import barrier
@@ -39,10 +39,10 @@ _ROOM_TIMEOUT_S = 60.0
 _SPARING_S = 1.0
 
 # How often it checks whether workers still read a block (arbitrary; a copy takes milliseconds).
-_DESK_POLL_S = 0.005
+_WORKER_POLL_S = 0.005
 
 
-class Room:
+class BlockSpace:
     """The memory of one cache.
 
     Attributes:
@@ -184,7 +184,9 @@ class Room:
                 hopeless = min(hopeless, self._ended + self._landing + self.slots.pin_count)
                 left_s = (_SPARING_S if sparing else _ROOM_TIMEOUT_S) - waited_s
                 # Workers do not notify when they have read a block.
-                self.readers.freed.wait(min(left_s, _DESK_POLL_S) if self.slots.desks else left_s)
+                self.readers.freed.wait(
+                    min(left_s, _WORKER_POLL_S) if self.slots.worker_tables else left_s
+                )
         return start
 
     def give_back(self, start: int, length: int) -> None:
@@ -194,20 +196,20 @@ class Room:
         self._extents.give(start, length)
         self.readers.freed.notify_all()
 
-    def settle(self, flight: Flight, start: int, length: int, *, bases: tuple[int, ...]) -> int:
+    def settle(self, fetch: Fetch, start: int, length: int, *, bases: tuple[int, ...]) -> int:
         """Add the block in an extent; return its slot, pinned for each stream that waits for it."""
         self._landing -= 1
         self._landed += 1
         slot = self.slots.add(
-            source=flight.source.index,
-            block=flight.block,
+            source=fetch.source.index,
+            block=fetch.block,
             offset=start,
             length=length,
-            owner=flight.job,
+            owner=fetch.job,
         )
         self.readers.filling.is_filling = 2 * self._extents.used > self._extents.size
-        flight.source.set_bases(slot, bases, capacity=self.slots.capacity)
-        self.slots.pins[slot] = len(flight.demands)
+        fetch.source.set_bases(slot, bases, capacity=self.slots.capacity)
+        self.slots.pins[slot] = len(fetch.demands)
         if self._arena is not None:
             barrier()
             self._arena.note_filling(is_filling=self.readers.filling.is_filling)
@@ -218,7 +220,7 @@ class Room:
         """Evict a block, unless a worker has just started to read it; return whether it was."""
         source, block = self._sources[self.slots.source[slot]], self.slots.block[slot]
         source.slot_of[block] = ABSENT
-        if self.slots.desks:
+        if self.slots.worker_tables:
             barrier()
             if self.slots.is_pinned(slot):
                 source.slot_of[block] = slot

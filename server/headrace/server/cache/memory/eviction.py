@@ -40,9 +40,9 @@ _MAX_USES = 1 << 20
 _NEVER = np.inf
 
 # How late a batch of a worker's stream may still be read (arbitrary: several periods of writing
-# desks).
+# workers' tables).
 _LATE_S = 1.0
-# The greatest age of a ranking that used desks (arbitrary: they are written this often).
+# The greatest age of a ranking that used their tables (arbitrary: they are written this often).
 _DESK_PERIOD_S = 0.05
 
 
@@ -69,9 +69,9 @@ class Victims:
             streams: The open streams.
             sparing: Whether to return None also if all evictable blocks lie within a job's part.
         """
-        # Streams of workers do not report batches; they write their desks periodically.
+        # Streams of workers do not report batches; they write their tables periodically.
         taken = sum([waiter.taken for waiter in streams])
-        if self._table.desks:
+        if self._table.worker_tables:
             taken = int(time.monotonic() / _DESK_PERIOD_S)
         slot = self._next_ranked(may_be_owned=False, may_be_needed=taken == self._ranked_at)
         if slot is None:
@@ -136,14 +136,14 @@ class Victims:
         table = self._table
         soonest, owner = next_uses(table.capacity, streams)
         now = time.monotonic()
-        for desk in table.desks:
-            theirs = desk.next_use[: table.capacity] - now
+        for each in table.worker_tables:
+            theirs = each.next_use[: table.capacity] - now
             # A late block is needed now; the need of a very late one is unknown.
             theirs[theirs < -_LATE_S] = _NEVER
             np.maximum(theirs, 0.0, out=theirs)
             sooner = theirs < soonest
             soonest[sooner] = theirs[sooner]
-            owner[sooner] = desk.owner[: table.capacity][sooner]
+            owner[sooner] = each.owner[: table.capacity][sooner]
         known = soonest < _NEVER
         table.owner[known] = owner[known]
         return soonest

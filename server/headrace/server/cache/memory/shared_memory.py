@@ -1,16 +1,17 @@
-"""Memory that a supervisor writes and its workers read, and desks that workers write.
+"""Memory that a supervisor writes and its workers read, and tables that workers write.
 
 Contract between a supervisor that evicts and a worker that reads without asking:
 
 1. A block may be read at its place in the dataset's table as long as the table names it.
-2. To read blocks, a worker looks up their slots, notes a pin for each on its desk, and looks them
+2. To read blocks, a worker looks up their slots, notes a pin for each on its table, and looks them
    up again. It may read only if no slot has changed; otherwise it removes the pins.
-3. To evict a block, a supervisor removes it from the table and then looks at all desks. It may
-   reuse the memory only if no desk has a pin on the slot; otherwise it puts the block back.
+3. To evict a block, a supervisor removes it from the table and then looks at the tables of all
+   workers. It may reuse the memory only if none has a pin on the slot; otherwise it puts the block
+   back.
 4. A full memory barrier separates the two steps of 2, and those of 3. So if both happen at the same
    time, at least one side sees the other and backs off.
 5. A new block is written completely, followed by a barrier, before the table names it.
-6. Only its worker writes a desk. When a worker dies, its desk is discarded with all its pins.
+6. Only its worker writes a table. When a worker dies, its table is discarded with all its pins.
 
 If the code differs, the code is wrong.
 
@@ -107,7 +108,7 @@ class Shared:
         os.close(self.fd)
 
 
-class Desk:
+class WorkerTable:
     """What a worker announces about the blocks that it reads and will read, by slot.
 
     Attributes:
@@ -131,7 +132,7 @@ class Desk:
 
     @classmethod
     def size(cls, capacity: int) -> int:
-        """Return the bytes of a desk with this many slots."""
+        """Return the bytes of a worker's table with this many slots."""
         return capacity * cls._ROW_BYTES
 
 

@@ -7,7 +7,7 @@ import time
 import numpy as np
 from numpy.typing import NDArray
 
-from headrace.server.cache.memory.shared_memory import Desk
+from headrace.server.cache.memory.shared_memory import WorkerTable
 from headrace.server.kernels.loader import LOOPS
 
 _FIRST_CAPACITY = 256
@@ -28,7 +28,7 @@ class SlotTable:
         owner: The job that read the block last, or will read it next.
         asked: The last ranking after which a stream announced a read of the block.
         ranking: How many times the blocks have been ranked for eviction.
-        desks: The desks of workers, which also pin blocks.
+        worker_tables: The tables of workers, which also pin blocks.
 
     Args:
         limit: The most blocks; None for any number.
@@ -36,7 +36,7 @@ class SlotTable:
 
     def __init__(self, limit: int | None = None) -> None:
         self.limit = limit
-        self.desks: tuple[Desk, ...] = ()
+        self.worker_tables: tuple[WorkerTable, ...] = ()
         self.source = np.full(_FIRST_CAPACITY, -1, np.int32)
         self.block = np.zeros(_FIRST_CAPACITY, np.int64)
         self.pins = np.zeros(_FIRST_CAPACITY, np.int32)
@@ -64,9 +64,9 @@ class SlotTable:
         self.last_use[slot] = time.monotonic_ns()
         self.owner[slot] = owner
         self.asked[slot] = self.ranking
-        for desk in self.desks:
+        for each in self.worker_tables:
             # Entries of the previous block in this slot.
-            desk.last_use[slot], desk.next_use[slot] = 0, 0.0
+            each.last_use[slot], each.next_use[slot] = 0, 0.0
         self.count += 1
         return slot
 
@@ -122,7 +122,7 @@ class SlotTable:
 
     def is_pinned(self, slot: int) -> bool:
         """Return whether the block has a reader."""
-        return bool(self.pins[slot] > 0) or any(desk.pins[slot] > 0 for desk in self.desks)
+        return bool(self.pins[slot] > 0) or any(each.pins[slot] > 0 for each in self.worker_tables)
 
     def is_full(self, coming: int) -> bool:
         """Return whether no slot would be left after ``coming`` more blocks."""
@@ -131,31 +131,33 @@ class SlotTable:
     @property
     def pin_count(self) -> int:
         """Number of current reads of blocks."""
-        theirs = [int(desk.pins[: self.capacity].sum()) for desk in self.desks]
+        theirs = [int(each.pins[: self.capacity].sum()) for each in self.worker_tables]
         return int(self.pins.sum()) + sum(theirs)
 
     @property
     def is_read(self) -> bool:
         """Whether any block has a reader."""
-        return bool(self.pins.any()) or any(desk.pins[: self.capacity].any() for desk in self.desks)
+        theirs = (each.pins[: self.capacity].any() for each in self.worker_tables)
+        return bool(self.pins.any()) or any(theirs)
 
     def unpinned(self) -> NDArray[np.int64]:
         """Return the slots of all blocks without a reader."""
         is_free = (self.source >= 0) & (self.pins == 0)
-        for desk in self.desks:
-            is_free &= desk.pins[: self.capacity] == 0
+        for each in self.worker_tables:
+            is_free &= each.pins[: self.capacity] == 0
         return np.flatnonzero(is_free)
 
     def uses(self) -> NDArray[np.int64]:
         """Return the time of the last read of each block, workers included."""
         uses = self.last_use.copy()
-        for desk in self.desks:
-            np.maximum(uses, desk.last_use[: self.capacity], out=uses)
+        for each in self.worker_tables:
+            np.maximum(uses, each.last_use[: self.capacity], out=uses)
         return uses
 
     def use_of(self, slot: int) -> int:
         """Return the time of the last read of a block, workers included."""
-        return int(max(self.last_use[slot], *(desk.last_use[slot] for desk in self.desks), 0))
+        theirs = (each.last_use[slot] for each in self.worker_tables)
+        return int(max(self.last_use[slot], *theirs, 0))
 
     def bytes_of(self, job: int) -> int:
         """Return the bytes of the blocks of a job."""
