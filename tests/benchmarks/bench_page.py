@@ -141,7 +141,7 @@ def _question() -> None:
     for number in range(_STREAMS):
         tally = StreamTally(metrics.streams, f"dataset-{number % 8}", number)
         tally.begin()
-        tally.sent("", batches=1, samples=1, payload_bytes=1, place=(0, 1, 1))
+        tally.sent(batches=1, samples=1, payload_bytes=1, place=(0, 1, 1))
     began = time.perf_counter()
     for _ in range(_TIMES):
         json.dumps(status_of(metrics.registry.collect(), metrics.streams.rows()))

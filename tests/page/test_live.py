@@ -182,7 +182,7 @@ def test_256_streams_are_a_line_each(tmp_path: Path) -> None:
         tally = StreamTally(metrics.streams, "red", number, about)
         tally.begin()
         place = (0, 1000 - number, number)
-        tally.sent("", batches=1, samples=1, payload_bytes=1, place=place)
+        tally.sent(batches=1, samples=1, payload_bytes=1, place=place)
     with _watched(metrics) as watch, paged({"red": str(tmp_path / "red")}, watch=watch) as page:
         answer = page.ask("/live")
         rows = _rows(answer.text)
@@ -259,7 +259,7 @@ def test_a_wait_that_has_not_ended_counts() -> None:
     (first,) = metrics.streams.rows()
     (second,) = metrics.streams.rows()
     assert 0 < first["store_wait_s"] < second["store_wait_s"]
-    tally.starved("red", seconds=1.0)
+    tally.starved(seconds=1.0)
     assert 1.0 == metrics.streams.rows()[0]["store_wait_s"]
 
 

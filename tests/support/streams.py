@@ -10,7 +10,7 @@ from headrace.server.cache.block_cache import BlockCache
 from headrace.server.datasets.served_dataset import ServedDataset
 from headrace.server.settings.server_config import ServerConfig
 from headrace.server.shares import Budget, Share
-from headrace.server.stream.batch_stream import BatchStream, StreamLimits, StreamObserver
+from headrace.server.stream.batch_stream import BatchStream, StreamLimits
 from headrace.server.stream.stage_plugs import open_stages
 from headrace.server.stream.stream_setup import stream_contents
 from headrace.server.telemetry.metrics import Metrics
@@ -36,7 +36,7 @@ class Streams:
         self,
         request: pb.ReadBatchesRequest,
         outlet: Outlet | None = None,
-        observer: StreamObserver | None = None,
+        observer: StreamTally | None = None,
         share: Share | None = None,
     ) -> BatchStream:
         """Return a stream that plans no batch before it is needed."""

@@ -32,7 +32,6 @@ from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass
 from functools import partial
 from traceback import clear_frames
-from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -54,6 +53,7 @@ from headrace.server.stream.batch_maker import BatchMaker, EncodedBatches
 from headrace.server.stream.fair_turns import StreamTurns, Turns
 from headrace.server.stream.staged_batches import StagedBatches
 from headrace.server.stream.stream_setup import Contents
+from headrace.server.telemetry.stream_counts import StreamTally
 from headrace.v1 import shard_service_pb2 as pb
 
 # How long a batch waits for memory while its client has nothing to read (arbitrary). Other streams
@@ -89,33 +89,6 @@ class StreamLimits:
     spare_bytes: Callable[[], int] = lambda: 0
 
 
-class StreamObserver(Protocol):
-    """Receives what a stream reports about its dataset."""
-
-    def made(self, dataset: str, *, seconds: float, batches: int) -> None:
-        """Report how long it took to make batches together."""
-
-    def sent(
-        self,
-        dataset: str,
-        *,
-        batches: int,
-        samples: int,
-        payload_bytes: int,
-        place: tuple[int, int, int],
-    ) -> None:
-        """Count sent batches; ``place`` is the epoch, position and step after the last one."""
-
-    def replaced(self, dataset: str, *, samples: int) -> None:
-        """Count damaged samples that were replaced."""
-
-    def starving(self, since: float) -> None:
-        """Report that a batch has been waiting for the store since a monotonic time."""
-
-    def starved(self, dataset: str, *, seconds: float) -> None:
-        """Report how long a batch waited for the store."""
-
-
 class _CancelledError(Exception):
     """The client is gone, so there is nobody to report to."""
 
@@ -128,7 +101,7 @@ class BatchStream:
         dataset: The name of its dataset.
         blocks: The blocks that hold the samples.
         limits: The limits of the stream.
-        observer: Receives reports.
+        observer: Counts what it sends.
         outlet: Where to write batches; None sends them as messages of the call.
         turns: The turns of the caller, shared with its other streams; None if there are no others.
         share: The stream's share of the server's memory; None for no limit.
@@ -145,7 +118,7 @@ class BatchStream:
         dataset: str,
         blocks: Blocks,
         limits: StreamLimits,
-        observer: StreamObserver,
+        observer: StreamTally,
         outlet: Outlet | None = None,
         turns: StreamTurns | None = None,
         share: Share | None = None,
@@ -283,7 +256,7 @@ class BatchStream:
                 break
             # Start over with only the first batch, also after a wait for memory.
             batches = batches[:1]
-        self._observer.made(self._dataset, seconds=time.monotonic() - began, batches=len(batches))
+        self._observer.made(seconds=time.monotonic() - began, batches=len(batches))
         self.batch_bytes = sum(made.sizes)
         self._maker.note(payload_bytes=made.sizes[-1], is_there=self._is_there)
         # Each message is released when it is sent.
@@ -315,7 +288,7 @@ class BatchStream:
             (planned,) = batches
             staged, replaced = yield from self._staged.make(planned, self)
             if replaced:
-                self._observer.replaced(self._dataset, samples=replaced)
+                self._observer.replaced(samples=replaced)
             return staged
         with self._turns.batches.turn():
             made = self._maker.make(batches)
@@ -375,7 +348,6 @@ class BatchStream:
             return
         last = batches[-1]
         self._observer.sent(
-            self._dataset,
             batches=len(batches),
             samples=sum([planned.sample_count for planned in batches]),
             payload_bytes=payload_bytes,
@@ -409,7 +381,7 @@ class BatchStream:
                 self._check_progress(now - progress, missing)
                 yield self.heartbeat(now - began)
         waited_s = time.monotonic() - began
-        self._observer.starved(self._dataset, seconds=waited_s)
+        self._observer.starved(seconds=waited_s)
         if waited_s >= _WORTH_SAYING_S:
             # So that the client attributes its loop's waiting time to the store.
             yield self.heartbeat(waited_s)

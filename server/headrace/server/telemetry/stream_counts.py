@@ -241,15 +241,13 @@ class StreamTally:
         """Return how long the stream has been open."""
         return time.monotonic() - self._began
 
-    def made(self, dataset: str, *, seconds: float, batches: int) -> None:
+    def made(self, *, seconds: float, batches: int) -> None:
         """Note how long it took to make batches, in total."""
-        del dataset
         self.counts.made[bisect_left(_BATCH_SECONDS, seconds / batches)] += batches
         self.counts.made_s += seconds
 
     def sent(
         self,
-        dataset: str,
         *,
         batches: int,
         samples: int,
@@ -257,26 +255,25 @@ class StreamTally:
         place: tuple[int, int, int],
     ) -> None:
         """Count batches."""
-        del dataset
         counts = self.counts
         counts.batches += batches
         counts.samples += samples
         counts.payload_bytes += payload_bytes
         counts.place = place
 
-    def replaced(self, dataset: str, *, samples: int) -> None:
+    def replaced(self, *, samples: int) -> None:
         """Count damaged samples that were replaced by others."""
-        self._streams.replaced(dataset, samples=samples)
+        self._streams.replaced(self.counts.dataset, samples=samples)
 
     def starving(self, since: float) -> None:
         """Note that a batch has been waiting for its store since a time on the monotonic clock."""
         self.counts.starving_since = since
 
-    def starved(self, dataset: str, *, seconds: float) -> None:
+    def starved(self, *, seconds: float) -> None:
         """Note how long a batch waited for its store."""
         self.counts.starving_since = None
         self.counts.store_wait_s += seconds
-        self._streams.starved(dataset, seconds=seconds)
+        self._streams.starved(self.counts.dataset, seconds=seconds)
 
     def timed(
         self, messages: Generator[bytes, None, None], *, taken: Callable[[int], None]
