@@ -15,7 +15,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
-from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,6 +25,7 @@ from headrace.server.batch.batch_writer import ROW_BYTES, SPAN_BYTES, Measured, 
 from headrace.server.batch.compiled_writer import hash_short, placed
 from headrace.server.batch.packed_checks import (
     NO_PIECES,
+    Title,
     check_labels,
     check_lengths,
     has_labels,
@@ -36,12 +36,9 @@ from headrace.server.batch.targets import Target
 from headrace.server.batch.titles import sample_title
 from headrace.server.cache.gather import BlockRows
 from headrace.server.kernels.loader import LOOPS
-
-if TYPE_CHECKING:
-    from headrace.server.batch.packed_checks import Title
-    from headrace.server.layout.block_layout import BlockLayout, Projection
-    from headrace.server.layout.packed_columns import PackedColumns
-    from headrace.server.layout.wire_columns import WireColumn
+from headrace.server.layout.block_layout import BlockLayout, Projection
+from headrace.server.layout.packed_columns import PackedColumns
+from headrace.server.layout.wire_columns import WireColumn
 
 _IDS, _ELEMENTS, _LABELS, _POSITIONS, _DOCUMENTS = range(5)
 _BOUNDARY_OFFSETS, _BOUNDARIES, _SAMPLE_OFFSETS, _SAMPLES = range(5, 9)

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import threading
-from collections import OrderedDict
-from collections.abc import Hashable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -17,6 +15,7 @@ from headrace.server.cache.source import Source
 from headrace.server.cache.windowed_blocks import WindowedBlocks
 from headrace.server.cache.windows import Windows
 from headrace.server.plan.find_samples import Finder
+from headrace.server.plan.recent import Recent
 from headrace.server.plan.window_finder import WindowFinder
 
 # The most jobs whose windows are kept; each has a table of at most 24 MiB for a few of them.
@@ -42,8 +41,7 @@ class JobWindows:
     ) -> None:
         self.windows = Windows(cache, wholes, first_blocks)
         self.needs = cache.needs
-        self._lock = threading.Lock()
-        self._finders: OrderedDict[Hashable, WindowFinder] = OrderedDict()
+        self._finders: Recent[WindowFinder] = Recent(_MAX_JOBS)
 
     def finder(
         self, ordered: Finder, need: CacheNeed, *, lanes: int, together: int, batch: int
@@ -60,21 +58,17 @@ class JobWindows:
         """
         needs = self.needs
         whole = replace(need, lanes=range(lanes))
-        with self._lock:
-            found = self._finders.get(need.job)
-            if found is None or found.ordered is not ordered:
-                found = self._finders[need.job] = WindowFinder(
-                    ordered,
-                    self.windows,
-                    need=whole,
-                    part_bytes=lambda: needs.part_bytes(need.job),
-                    together=together,
-                    batch=batch,
-                )
-            self._finders.move_to_end(need.job)
-            if len(self._finders) > _MAX_JOBS:
-                self._finders.popitem(last=False)
-        return found
+        return self._finders.get(
+            (need.job, ordered),
+            lambda: WindowFinder(
+                ordered,
+                self.windows,
+                need=whole,
+                part_bytes=lambda: needs.part_bytes(need.job),
+                together=together,
+                batch=batch,
+            ),
+        )
 
     def blocks(self, whole: WholeBlocks) -> Blocks:
         """Return blocks and the pieces of windows, for a stream that `finder` finds samples for."""

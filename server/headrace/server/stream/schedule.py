@@ -25,6 +25,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Generic, TypeVar
 
 from headrace.server.access.callers import Caller
@@ -82,7 +83,7 @@ _Kept = TypeVar("_Kept")
 
 
 class _ByCaller(Generic[_Kept]):
-    """One object for each of the callers that were new last; thread-safe.
+    """One object for each of the callers that came last; thread-safe.
 
     Without tokens, callers are addresses, of which there may be any number.
 
@@ -91,19 +92,13 @@ class _ByCaller(Generic[_Kept]):
     """
 
     def __init__(self, make: Callable[[], _Kept]) -> None:
-        self._make = make
-        self._kept: dict[str, _Kept] = {}
+        self._kept = lru_cache(_MOST_CALLERS)(lambda _: make())
         self._lock = threading.Lock()
 
     def of(self, caller: str) -> _Kept:
         """Return that of a caller."""
         with self._lock:
-            found = self._kept.get(caller)
-            if found is None:
-                if len(self._kept) == _MOST_CALLERS:
-                    del self._kept[next(iter(self._kept))]
-                found = self._kept[caller] = self._make()
-            return found
+            return self._kept(caller)
 
 
 class Schedule:
