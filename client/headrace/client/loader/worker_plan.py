@@ -7,7 +7,8 @@ workers.
 Contract:
 
 1. All workers of one iteration start at the same place: worker 0 writes it down under the
-   iteration's key, and the others wait for that key.
+   iteration's key, and the others wait for that key. Two pools may have one seed, if the user seeds
+   torch before each; what a worker 0 of another pool wrote is not read, by its process's number.
 2. It is the place after the last batch that the main process handed to the loop, or the place that
    `seek` or `load_state_dict` moved to, when worker 0 starts. No worker moves it.
 3. Each slot carries a checksum, so nobody reads half of a write.
@@ -18,6 +19,7 @@ If the code differs, the code is wrong.
 from __future__ import annotations
 
 import json
+import multiprocessing
 import time
 from dataclasses import dataclass
 
@@ -50,12 +52,15 @@ class WorkerPart:
     Attributes:
         index: The worker, in [0, ``count``).
         count: Number of workers, >= 1.
-        seed: A number that the workers of one pool share, and no other pool has.
+        seed: A number that the workers of one pool share; another pool may have it too.
+        first: The number of the process of worker 0 of its pool, or a little more, if others were
+            started in between.
     """
 
     index: int
     count: int
     seed: int
+    first: int = 0
 
 
 def share_of_worker() -> WorkerPart | None:
@@ -63,7 +68,10 @@ def share_of_worker() -> WorkerPart | None:
     worker = get_worker_info()
     if worker is None:
         return None
-    return WorkerPart(worker.id, worker.num_workers, worker.seed - worker.id)
+    # Numbers that rise with each process that the main process starts; nothing else names a pool.
+    numbers = multiprocessing.current_process()._identity  # noqa: SLF001
+    first = numbers[-1] - worker.id if numbers else 0
+    return WorkerPart(worker.id, worker.num_workers, worker.seed - worker.id, first)
 
 
 class SharedPlace:
@@ -91,15 +99,15 @@ class SharedPlace:
         Raises:
             InternalError: Worker 0 wrote nothing for a minute.
         """
-        key = f"{share.seed}/{number}"
+        key = f"{share.seed}/{share.count}/{number}"
         slot = _FIRST_START + (share.seed + number) % _STARTS
         if share.index == 0:
             start = self._latest(share, own)
-            self._write(slot, start, key=key)
+            self._write(slot, start, key=key, first=share.first)
             return start
         deadline = time.monotonic() + _WAIT_S
         while time.monotonic() < deadline:
-            found = self._read(slot, key=key)
+            found = self._read(slot, key=key, share=share)
             if found is not None:
                 return found
             time.sleep(0.001)
@@ -138,11 +146,12 @@ class SharedPlace:
     def _slot(self, slot: int) -> np.ndarray[tuple[int, ...], np.dtype[np.uint8]]:
         return self._memory.numpy()[slot * _SLOT_BYTES : (slot + 1) * _SLOT_BYTES]
 
-    def _write(self, slot: int, start: LoopStart, *, key: str) -> None:
+    def _write(self, slot: int, start: LoopStart, *, key: str, first: int = 0) -> None:
         place = start.place
         content = json.dumps(
             {
                 "key": key,
+                "first": first,
                 "moves": start.moves,
                 "first_epoch": start.first_epoch,
                 "epoch": place.epoch,
@@ -154,7 +163,7 @@ class SharedPlace:
         framed = head.tobytes() + content
         self._slot(slot)[: len(framed)] = np.frombuffer(framed, dtype=np.uint8)
 
-    def _read(self, slot: int, *, key: str) -> LoopStart | None:
+    def _read(self, slot: int, *, key: str, share: WorkerPart | None = None) -> LoopStart | None:
         framed = self._slot(slot).tobytes()
         size, checksum = np.frombuffer(framed, dtype=np.uint64, count=2).tolist()
         content = framed[_HEAD_BYTES : _HEAD_BYTES + size]
@@ -162,6 +171,8 @@ class SharedPlace:
             return None
         found = json.loads(content)
         if found["key"] != key:
+            return None
+        if share is not None and not 0 <= share.first - found["first"] < share.count:
             return None
         token = None if found["token"] is None else bytes.fromhex(found["token"])
         place = Place(found["epoch"], found["position"], token)

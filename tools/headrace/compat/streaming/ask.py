@@ -11,7 +11,8 @@ import subprocess
 import sys
 from dataclasses import dataclass
 
-from headrace.client import Access, Deadlines, fetch_dataset
+from headrace.client import Deadlines, fetch_dataset
+from headrace.client.options.access import access_of
 from headrace.errors import HeadraceError
 
 _ASK_S = 120.0
@@ -51,7 +52,7 @@ def ask(target: str, name: str) -> Served:
 
 def _main(target: str, name: str) -> None:
     try:
-        found = fetch_dataset(target, name, deadlines=Deadlines(), access=Access())
+        found = fetch_dataset(target, name, deadlines=Deadlines(), access=access_of(None))
     except HeadraceError as error:
         sys.exit(str(error))
     facts = {field: getattr(found, field) for field in Served.__slots__}

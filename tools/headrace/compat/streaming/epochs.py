@@ -64,7 +64,7 @@ class Epochs:
             return self._take()
         number, self._iterations = self._iterations, self._iterations + 1
         pool = worker.seed - worker.id
-        key = (pool * 0x9E3779B97F4A7C15 + number) % _KEYS + 1
+        key = (pool * 0x9E3779B97F4A7C15 + number * 4099 + worker.num_workers) % _KEYS + 1
         slot = _FIRST + number % _STARTS * _WIDTH
         (*_, process) = multiprocessing.current_process()._identity  # noqa: SLF001 - no other names it
         if worker.id == 0:
