@@ -193,6 +193,22 @@ def test_a_bearer_token_goes_with_every_call(pki: Pki) -> None:
     assert 2 == len(asked)
 
 
+def test_the_environment_is_enough_to_read(
+    pki: Pki, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Address, token and authorities: a program that names the dataset alone."""
+    (tmp_path / "token").write_text(SECRET)
+    credentials = grpc.ssl_server_credentials([pki.server])
+    with _serving(_Guarded([_guarded]), credentials=credentials) as address:
+        monkeypatch.setenv("HEADRACE_TARGET", address)
+        monkeypatch.setenv("HEADRACE_TOKEN_FILE", str(tmp_path / "token"))
+        monkeypatch.setenv("HEADRACE_CA_FILE", str(pki.ca))
+        dataset = RemoteDataset(None, "d", batch_size=4)
+
+        assert 3 == len(dataset)
+        assert [0, 4, 8] == _positions(dataset)
+
+
 @pytest.mark.parametrize("auth", [None, "another-t0ken"])
 def test_a_refused_token_is_an_error_at_once_and_stays_secret(
     auth: str | None, caplog: pytest.LogCaptureFixture

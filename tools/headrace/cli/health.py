@@ -17,7 +17,7 @@ from headrace.errors import DatasetNotFoundError
 
 
 @click.command(name="health")
-@click.argument("target", metavar="TARGET", type=TARGET)
+@click.argument("target", metavar="TARGET", type=TARGET, envvar="HEADRACE_TARGET")
 @click.option(
     "--service",
     default="",

@@ -22,7 +22,7 @@ from headrace.v1.shard_service_pb2 import Dataset
 
 
 @click.command(name="list")
-@click.argument("target", metavar="TARGET", type=TARGET)
+@click.argument("target", metavar="TARGET", type=TARGET, envvar="HEADRACE_TARGET")
 @timeout_option
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object per dataset.")
 @access_options

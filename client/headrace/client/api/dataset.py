@@ -122,7 +122,8 @@ class RemoteDataset(IterableDataset[Batch]):
 
         Args:
             target: Address of a server as ``host:port``, ``dns:///name:port`` or ``unix:/path``, or
-                several addresses of servers with the same datasets. None starts a private server
+                several addresses of servers with the same datasets. None for ``HEADRACE_TARGET`` if
+                that is set and ``dataset`` is a name; else None starts a private server
                 on this machine for all processes of the job, which needs the ``[server]`` extra.
             dataset: Name of the dataset on the server, or its URL for a private server. A
                 `Selection` reads some of its samples. For a mixture, pairs of name and proportion,

@@ -10,6 +10,7 @@ from pathlib import Path
 import grpc
 
 from headrace.arguments import instance_or_none
+from headrace.client.options.environment import ca_file, token_reader
 from headrace.errors import BadArgumentError, ConfigurationError
 
 Auth = str | Callable[[], str]
@@ -74,9 +75,19 @@ class TlsConfig:
 
 
 def access_of(access: Access | None) -> Access:
-    """Return the access that an argument means; None for plain text without a token."""
+    """Return the access that an argument means; None for what the environment says.
+
+    Raises:
+        ConfigurationError: The environment names a token that cannot be read.
+    """
     wanted = "Access(auth=…, tls=TlsConfig(…)), or None"
-    return instance_or_none("access", access, Access, wanted=wanted) or Access()
+    given = instance_or_none("access", access, Access, wanted=wanted)
+    if given is not None:
+        return given
+    ca, read = ca_file(), token_reader()
+    if read is not None:
+        read()  # so that a wrong name is reported before any stream opens
+    return Access(tls=None if ca is None else TlsConfig(ca=ca), auth=read)
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,6 +12,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from headrace.arguments import text, texts
+from headrace.client.options.environment import target_for
+from headrace.client.options.mixture import Mixture
+from headrace.client.options.selection import Selection
 from headrace.errors import BadArgumentError
 
 DEFAULT_PORT = 50051
@@ -36,13 +39,16 @@ def addresses_of(
     """Return the addresses of servers; None for a private one.
 
     Args:
-        target: The user's argument.
+        target: The user's argument; None for those of the environment, if it names some and the
+            dataset is a name.
         dataset: The user's argument for the dataset, which may contain an address by mistake.
 
     Raises:
         BadArgumentError: An address is not one, such as the URL of a web page or of a dataset, or
             a host without a port.
     """
+    if target is None:
+        target = target_for(_names_of(dataset))
     if target is None:
         return None
     if isinstance(target, str):
@@ -64,6 +70,19 @@ def addresses_of(
             field="target",
         )
     return addresses
+
+
+def _names_of(dataset: object) -> list[str]:
+    """Return the names or URLs in an argument; none where it is no dataset."""
+    if isinstance(dataset, str):
+        return [dataset]
+    if isinstance(dataset, Selection):
+        return [dataset.name]
+    if isinstance(dataset, Mixture):
+        return [entry.name for entry in dataset.datasets]
+    pairs = dataset if isinstance(dataset, list | tuple) else ()
+    names = [pair[0] for pair in pairs if isinstance(pair, list | tuple) and pair]
+    return [name for name in names if isinstance(name, str)] if len(names) == len(pairs) else []
 
 
 def _fault_of(address: str) -> tuple[str, str] | None:

@@ -20,6 +20,8 @@ from headrace.server.settings.server_config import ServerConfig
 
 PREFIX = "HEADRACE_"
 
+_OF_CLIENTS = frozenset({PREFIX + "TARGET", PREFIX + "TOKEN_FILE", PREFIX + "CA_FILE"})
+
 # Settings that a single line of text cannot express.
 _NOT_FROM_TEXT = frozenset({"datasets"})
 
@@ -75,7 +77,7 @@ def ignored_variables(environment: Mapping[str, str]) -> list[str]:
 
     Kubernetes sets some for each service, so they are reported, not refused.
     """
-    known = {PREFIX + name.upper() for name in (*_names(), "config")}
+    known = {PREFIX + name.upper() for name in (*_names(), "config")} | _OF_CLIENTS
     return sorted(name for name in environment if name.startswith(PREFIX) and name not in known)
 
 

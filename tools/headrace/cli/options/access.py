@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 import click
 
 from headrace.client import Access, TlsConfig
-from headrace.errors import ConfigurationError
+from headrace.client.options.environment import CA_FILE, TOKEN_FILE, read_token
 
 _Result = TypeVar("_Result")
 
@@ -23,6 +23,7 @@ _OPTIONS = (
     click.option(
         "--tls-ca",
         type=_FILE,
+        envvar=CA_FILE,
         help="Use TLS, and trust the certificate authorities in this PEM file.",
     ),
     click.option(
@@ -32,7 +33,7 @@ _OPTIONS = (
     click.option(
         "--token-file",
         type=_FILE,
-        envvar="HEADRACE_TOKEN_FILE",
+        envvar=TOKEN_FILE,
         help="File that contains only a bearer token. It is read again for each stream.",
     ),
 )
@@ -81,18 +82,5 @@ def _access(
     if token_file is None:
         return Access(config)
     # Read it once here, so that a wrong file name is reported before any stream opens.
-    _token(token_file)
-    return Access(config, partial(_token, token_file))
-
-
-def _token(path: Path) -> str:
-    try:
-        token = path.read_text().strip()
-        why = "" if token else "it is empty"
-    except (OSError, ValueError) as error:
-        why = str(error.strerror) if isinstance(error, OSError) else "it is not text"
-    if why:
-        raise ConfigurationError(
-            f"cannot read the token in {path} ({why}); give a file that contains only a token"
-        )
-    return token
+    read_token(token_file)
+    return Access(config, partial(read_token, token_file))
