@@ -14,6 +14,7 @@ import itertools
 import json
 import logging
 import socket
+import ssl
 import struct
 import threading
 import time
@@ -388,11 +389,7 @@ def test_a_server_without_a_lane_says_so(url: str) -> None:
 # --- who comes in
 
 
-@contextmanager
-def _offered(
-    server: Server, *, bearer: str = "", host: str = "127.0.0.1"
-) -> Iterator[tuple[lane_pb2.LaneOffer, Any]]:
-    """A call's offer, and what else the call sends."""
+def _asked() -> pb.AttachTransportRequest:
     asked = pb.AttachTransportRequest(
         read=pb.ReadBatchesRequest(
             dataset=NAME,
@@ -403,10 +400,18 @@ def _offered(
         )
     )
     asked.transport.Pack(lane_pb2.Lane(version=1))
+    return asked
+
+
+@contextmanager
+def _offered(
+    server: Server, *, bearer: str = "", host: str = "127.0.0.1"
+) -> Iterator[tuple[lane_pb2.LaneOffer, Any]]:
+    """A call's offer, and what else the call sends."""
     metadata = (("authorization", f"Bearer {bearer}"),) if bearer else ()
     with grpc.insecure_channel(f"{host}:{server.address.rpartition(':')[2]}") as channel:
         stub: Any = rpc.ShardServiceStub(channel)
-        call = stub.AttachTransport(asked, metadata=metadata, timeout=60)
+        call = stub.AttachTransport(_asked(), metadata=metadata, timeout=60)
         offer = lane_pb2.LaneOffer()
         assert next(call).offer.Unpack(offer)
         yield offer, call
@@ -687,29 +692,54 @@ def test_a_lane_is_encrypted_as_its_call_is(
     assert "slower than gRPC" in other.transport_reason
 
 
+@contextmanager
+def _offered_with_tls(
+    server: Server, files: dict[str, str], *, cert: str = ""
+) -> Iterator[lane_pb2.LaneOffer]:
+    """The offer of a call with TLS, and perhaps a client's certificate."""
+    pems = [Path(files[f"{cert}.{kind}"]).read_bytes() for kind in ("key", "cert") if cert]
+    credentials = grpc.ssl_channel_credentials(Path(files["ca"]).read_bytes(), *pems)
+    with grpc.secure_channel(server.address, credentials) as channel:
+        stub: Any = rpc.ShardServiceStub(channel)
+        call = stub.AttachTransport(_asked(), timeout=60)
+        offer = lane_pb2.LaneOffer()
+        assert next(call).offer.Unpack(offer)
+        assert offer.is_encrypted
+        yield offer
+
+
+@pytest.mark.parametrize(("cert", "said"), [("client", _IN), ("other", _OUT)])
+def test_a_ticket_is_for_the_certificate_of_its_call(
+    url: str, files: dict[str, str], cert: str, said: bytes
+) -> None:
+    """Another one of the same authority, and even of the same name, does not do."""
+    settings = {"tls_cert": files["server.cert"], "tls_key": files["server.key"]}
+    with (
+        _server(url, **settings, tls_client_ca=files["ca"]) as server,
+        _offered_with_tls(server, files, cert="client") as offer,
+    ):
+        context = ssl.create_default_context(cafile=files["ca"])
+        context.load_cert_chain(files[f"{cert}.cert"], files[f"{cert}.key"])
+        with (
+            socket.create_connection((offer.host, offer.port), 30) as plain,
+            context.wrap_socket(plain, server_hostname="127.0.0.1") as connection,
+        ):
+            connection.sendall(hello(offer.ticket, bearer=b""))
+            found = connection.recv(ANSWER_BYTES)
+
+    assert said == found
+
+
 def test_plain_text_gets_nothing_from_an_encrypted_lane(url: str, files: dict[str, str]) -> None:
     """Not even an answer, though the ticket is right."""
-    with _server(url, tls_cert=files["server.cert"], tls_key=files["server.key"]) as server:
-        credentials = grpc.ssl_channel_credentials(Path(files["ca"]).read_bytes())
-        asked = pb.AttachTransportRequest(
-            read=pb.ReadBatchesRequest(
-                dataset=NAME,
-                order=pb.OrderSpec(),
-                global_batch_size=BATCH,
-                world_size=1,
-                epoch_start=pb.EpochStart(),
-            )
-        )
-        asked.transport.Pack(lane_pb2.Lane(version=1))
-        with grpc.secure_channel(server.address, credentials) as channel:
-            stub: Any = rpc.ShardServiceStub(channel)
-            call = stub.AttachTransport(asked, timeout=60)
-            offer = lane_pb2.LaneOffer()
-            assert next(call).offer.Unpack(offer)
-            connection = socket.create_connection((offer.host, offer.port), 30)
-            connection.sendall(hello(offer.ticket, bearer=b""))
-            with suppress(ConnectionResetError):
-                assert connection.recv(ANSWER_BYTES) not in (_IN, _OUT)
-            connection.close()
+    with (
+        _server(url, tls_cert=files["server.cert"], tls_key=files["server.key"]) as server,
+        _offered_with_tls(server, files) as offer,
+        socket.create_connection((offer.host, offer.port), 30) as connection,
+    ):
+        connection.sendall(hello(offer.ticket, bearer=b""))
+        found = b""
+        with suppress(ConnectionResetError):
+            found = connection.recv(ANSWER_BYTES)
 
-    assert offer.is_encrypted
+    assert found not in (_IN, _OUT)

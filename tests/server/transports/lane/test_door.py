@@ -14,7 +14,8 @@ import pytest
 import trustme
 
 from headrace.errors import ConfigurationError
-from headrace.server.transports.lane import LaneSettings
+from headrace.server.settings.server_config import ServerConfig
+from headrace.server.transports.lane import LaneSettings, Plug
 from headrace.server.transports.lane.channel import LaneChannel
 from headrace.server.transports.lane.door import MOST_STRANGERS, LaneDoor
 from headrace.server.transports.lane.encryption import Encryption
@@ -150,3 +151,18 @@ def test_each_worker_has_a_port_of_its_own() -> None:
     assert range(6000, 6004) == LaneSettings(lane="6000").of_worker(4).ports(50051)
     assert range(1) == LaneSettings(lane="0").of_worker(4).ports(50051)
     assert not LaneSettings().is_on
+
+
+def test_lanes_take_a_quarter_of_the_files_at_most() -> None:
+    """One for each stream, and those without a ticket; none without a port."""
+    on = (LaneSettings(lane="auto"),)
+    config = ServerConfig(datasets={"a": "/a"}, plugs=on, max_streams=100)
+    unix = ServerConfig(datasets={"a": "/a"}, plugs=on, listen="unix:/s")
+
+    assert 100 + MOST_STRANGERS == Plug.files(config, 4096)
+    assert 160 == Plug.files(config, 640)
+    assert [0, 0, 0] == [
+        Plug.files(config, 4 * MOST_STRANGERS),
+        Plug.files(unix, 4096),
+        Plug.files(ServerConfig(datasets={"a": "/a"}), 4096),
+    ]
