@@ -148,19 +148,32 @@ def selected(
     """
     if columns is None:
         return pieces
+    return SelectedPieces(pieces, new_names(columns, pieces.schema.names))
+
+
+def new_names(columns: Sequence[str] | Mapping[str, str], names: Sequence[str]) -> dict[str, str]:
+    """Return the new names of chosen columns, by their old names.
+
+    Args:
+        columns: The columns to keep, or new names by old names.
+        names: All columns.
+
+    Raises:
+        ColumnNotFoundError: A column does not exist.
+        BadArgumentError: None are chosen, or two would have the same name.
+    """
     chosen = dict(columns) if isinstance(columns, Mapping) else {name: name for name in columns}
-    if not chosen or len(set(chosen.values())) < len(columns):
+    if isinstance(columns, str) or not chosen or len(set(chosen.values())) < len(columns):
         raise BadArgumentError(
             f"columns is {columns!r}, expected distinct names, or a mapping from old to new names",
             field="columns",
         )
-    names = pieces.schema.names
     for name in chosen:
         if name not in names:
             raise ColumnNotFoundError(
                 f"there is no column {name!r}; there are {', '.join(names)}", column=name
             )
-    return SelectedPieces(pieces, chosen)
+    return chosen
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from pyspark.sql import functions as sf
 from pyspark.sql import types as spark
 
-from headrace.errors import BadArgumentError, ColumnNotFoundError
+from headrace.converter.sources.pieces import new_names
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -23,17 +23,7 @@ def select_columns(df: DataFrame, columns: Sequence[str] | Mapping[str, str]) ->
         ColumnNotFoundError: The frame lacks one of them.
         BadArgumentError: None are requested, or two would have the same name.
     """
-    names = dict(columns) if isinstance(columns, Mapping) else {name: name for name in columns}
-    if isinstance(columns, str) or not names or len(set(names.values())) < len(columns):
-        raise BadArgumentError(
-            f"columns is {columns!r}, expected distinct names, or a mapping from old to new names",
-            field="columns",
-        )
-    for name in names:
-        if name not in df.columns:
-            raise ColumnNotFoundError(
-                f"there is no column {name!r}; there are {', '.join(df.columns)}", column=name
-            )
+    names = new_names(columns, df.columns)
     return df.select(*(quoted(old).alias(new) for old, new in names.items()))
 
 
