@@ -35,7 +35,7 @@ from headrace.storage.dataset.pointer import IndexPointer, Pointer, encode_point
 from headrace.storage.dataset.publish import write_pointer
 from headrace.storage.dataset.read_manifest import read_any_pointer, read_manifest
 from headrace.storage.mds import stored_index as mds_index
-from headrace.storage.open.indexed import _digest
+from headrace.storage.packing.stored import digest_of
 from headrace.storage.parquet import decode_index, encode_index
 from headrace.storage.store.store import ObjectEntry
 from headrace.storage.webdataset import stored_index as webdataset_index
@@ -179,7 +179,7 @@ def _plant_in_index(recode: Callable[[bytes, Callable[[str], str]], bytes]) -> A
         content = recode(store.read(pointer.index.name), wanted)
         store.write(pointer.index.name, content)
         table = replace(pointer.index, stored_bytes=len(content))
-        changed = replace(pointer, index=table, digest=_digest(content))
+        changed = replace(pointer, index=table, digest=digest_of(content))
         store.write("headrace.json", encode_pointer(changed))
 
     return plant

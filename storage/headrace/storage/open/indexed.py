@@ -19,7 +19,6 @@ when it is read. The error names the file.
 from __future__ import annotations
 
 import contextlib
-import hashlib
 
 from headrace.errors import (
     CommitConflictError,
@@ -35,6 +34,7 @@ from headrace.storage.dataset.pointer import IndexPointer, OldIndexError, TableF
 from headrace.storage.dataset.publish import now_text, table_stem, tables_held, write_pointer
 from headrace.storage.dataset.read_manifest import read_any_pointer, read_table
 from headrace.storage.open.installed import indexed_source, indexed_sources
+from headrace.storage.packing.stored import digest_of
 from headrace.storage.source.kinds import POINTER_NAME
 from headrace.storage.source.other_kinds import refuse_other_kinds
 from headrace.storage.source.source import Index, OpenDataset, Place, Progress, SourceOptions
@@ -42,8 +42,6 @@ from headrace.storage.store.names import name_problem
 from headrace.storage.store.open_store import open_store
 from headrace.storage.store.options import StoreOptions
 from headrace.storage.store.store import Store, Version
-
-_DIGEST_BYTES = 16
 
 
 def store_index(
@@ -88,7 +86,7 @@ def store_index(
             created=now_text(),
             sample_count=indexed.sample_count,
             index=TableFile(file, len(indexed.content)),
-            digest=_digest(indexed.content),
+            digest=digest_of(indexed.content),
         )
         with tables_held(store, stem):
             store.write(file, indexed.content)
@@ -130,7 +128,7 @@ def open_indexed(
         )
     where = f"{place.store.url}/{pointer.index.name}"
     content = read_table(place.store, pointer.index)
-    found = _digest(content)
+    found = digest_of(content)
     if found != pointer.digest:
         raise ManifestCorruptError(
             f"index {where}: digest {found} found, {pointer.digest} expected; store it again with "
@@ -216,7 +214,3 @@ def _replaced(store: Store) -> Version | None:
             f"{store.url} contains a dataset; store the index elsewhere", url=store.url
         )
     return version
-
-
-def _digest(content: bytes) -> str:
-    return hashlib.blake2b(content, digest_size=_DIGEST_BYTES).hexdigest()
