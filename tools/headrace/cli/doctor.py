@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from headrace.cli.options.access import access_options
-from headrace.cli.options.shared import batch_size_option, missing_as_null_option
+from headrace.cli.options.shared import batch_size_option, columns_option, missing_as_null_option
 from headrace.cli.options.types import NOT_NEGATIVE, SIZE, TARGETS, NumberType
 from headrace.cli.show.texts import size
 
@@ -69,7 +69,7 @@ if TYPE_CHECKING:
     help="With --store: price of a million reads.",
 )
 @missing_as_null_option
-@click.option("--columns", help="Columns to read, separated by commas.")
+@columns_option
 @click.option(
     "--seconds",
     type=NumberType(min=0.1),
@@ -91,7 +91,7 @@ def command(
     shuffle_bytes: int,
     get_price: float,
     missing_as_null: bool,
-    columns: str | None,
+    columns: tuple[str, ...],
     seconds: float,
     access: Access,
     as_json: bool,
@@ -138,7 +138,7 @@ def command(
     from headrace.bench import Need, diagnose, measure_images  # noqa: PLC0415
 
     servers = tuple(filter(None, targets.split(",")))
-    wanted = Need(rate, batch_size, tuple(filter(None, (columns or "").split(","))))
+    wanted = Need(rate, batch_size, columns)
     found = diagnose(servers, dataset, wanted, seconds=seconds, access=access)
     images = None
     if side is not None:
@@ -148,7 +148,7 @@ def command(
             side=side,
             samples_per_s=rate,
             ranks=ranks,
-            columns=wanted.columns,
+            columns=columns,
             access=access,
         )
     if as_json:

@@ -14,6 +14,7 @@ import click
 from headrace.cli.options.access import access_options
 from headrace.cli.options.objects import ObjectCommand
 from headrace.cli.options.shared import (
+    columns_option,
     end_option,
     global_batch_size_option,
     missing_as_null_option,
@@ -75,7 +76,7 @@ from headrace.loadtest import (
 )
 @order_options(leave=("buckets",))
 @end_option
-@click.option("--columns", help="Columns to send, separated by commas.")
+@columns_option
 @where_option
 @click.option(
     "--transport",

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import json
-from dataclasses import dataclass, replace
 from itertools import islice
 from typing import TextIO, cast
 
@@ -15,6 +14,7 @@ from headrace.cli.options.access import access_options
 from headrace.cli.options.objects import ObjectCommand
 from headrace.cli.options.shared import (
     batch_size_option,
+    columns_option,
     order_options,
     sharding_options,
     utf8_text,
@@ -26,7 +26,6 @@ from headrace.client import (
     BatchEvent,
     BatchReader,
     Deadlines,
-    Mixture,
     Order,
     Place,
     ReadOptions,
@@ -35,7 +34,7 @@ from headrace.client import (
 )
 from headrace.client.options.deal import deal_of
 from headrace.errors import TokenMalformedError
-from headrace.order import EndMode, OrderSpec, decode_token
+from headrace.order import EndMode, decode_token
 
 
 @click.command(name="read", cls=ObjectCommand)
@@ -50,7 +49,7 @@ from headrace.order import EndMode, OrderSpec, decode_token
 @batch_size_option
 @sharding_options()
 @order_options(leave=())
-@click.option("--columns", help="Columns to send, separated by commas.")
+@columns_option
 @where_option
 @click.option("--epoch", type=click.IntRange(min=0), default=0, help="First epoch to read.")
 @click.option(
@@ -90,7 +89,7 @@ def command(
     order: Order,
     end: str,
     where: str,
-    columns: str | None,
+    columns: tuple[str, ...],
     epoch: int,
     epochs: int,
     position: int,
@@ -115,29 +114,31 @@ def command(
     headrace read localhost:50051 --mixture mixture.json --ids
     """
     size = sharding.global_batch_size or batch_size * max(1, world_size // sharding.replication)
-    start = _Start(epoch, position, order.spec(seed=seed, shuffle=shuffle, unit=size), size)
+    place, spec = Place(epoch, position), order.spec(seed=seed, shuffle=shuffle, unit=size)
     if token is not None:
-        start = _start_after(token, sharding.global_batch_size)
+        content = decode_token(resumed := _token_bytes(token))
+        place, spec = Place(content.epoch, content.position, resumed), content.spec
+        size = sharding.global_batch_size or content.global_batch_size
     text = None if mixture is None else utf8_text(mixture.read, option="--mixture")
-    options = _read_options(
-        start,
-        dataset=dataset,
-        mixture=None if text is None else read_mixture(text),
-        ranks=(rank, world_size),
-        sharding=sharding,
-        end=end,
-        columns=columns,
-        ids=ids,
-    )
     reader = BatchReader(
         [target],
-        replace(
-            options,
+        ReadOptions(
+            dataset=dataset,
+            mixture=None if text is None else read_mixture(text),
+            order=spec,
+            global_batch_size=size,
+            rank=rank,
+            world_size=world_size,
+            replication=sharding.replication,
+            deal=deal_of(sharding.deal),
+            end=EndMode(end),
+            columns=columns,
             where=where,
             buckets=order.buckets or 0,
-            end_epoch=start.epoch + epochs,
+            with_ids=ids,
+            end_epoch=place.epoch + epochs,
         ),
-        place=start.place(),
+        place=place,
         deadlines=Deadlines(connect_s=connect_s),
         allocate=lambda length: np.empty(length, dtype=np.uint8),
         access=access,
@@ -146,57 +147,6 @@ def command(
     found = (event for event in reader.events() if isinstance(event, BatchEvent))
     for event in islice(found, batches):
         click.echo(format_line(event))
-
-
-@dataclass(frozen=True, slots=True)
-class _Start:
-    """Where reading starts, in which order, and with which global batch size."""
-
-    epoch: int
-    position: int
-    order: OrderSpec
-    global_batch_size: int
-    token: bytes | None = None
-
-    def place(self) -> Place:
-
-        return Place(self.epoch, self.position, self.token)
-
-
-def _start_after(text: str, global_batch_size: int | None) -> _Start:
-
-    token = _token_bytes(text)
-    content = decode_token(token)
-    size = global_batch_size or content.global_batch_size
-    return _Start(content.epoch, content.position, content.spec, size, token)
-
-
-def _read_options(
-    start: _Start,
-    *,
-    dataset: str,
-    mixture: Mixture | None,
-    ranks: tuple[int, int],
-    sharding: Sharding,
-    end: str,
-    columns: str | None,
-    ids: bool,
-) -> ReadOptions:
-
-    rank, world_size = ranks
-    return ReadOptions(
-        dataset=dataset,
-        mixture=mixture,
-        order=start.order,
-        global_batch_size=start.global_batch_size,
-        rank=rank,
-        world_size=world_size,
-        replication=sharding.replication,
-        deal=deal_of(sharding.deal),
-        end=EndMode(end),
-        columns=tuple(filter(None, (columns or "").split(","))),
-        with_ids=ids,
-    )
 
 
 def _text_line(event: BatchEvent) -> str:

@@ -20,6 +20,11 @@ where_option: _Decorator = click.option(
     help="Only the samples for which this is true, such as \"label < 10 and lang = 'en'\".",
 )
 
+columns_option: _Decorator = click.option(
+    "--columns",
+    callback=lambda _context, _option, text: tuple(filter(None, (text or "").split(","))),
+    help="Columns to read, separated by commas.",
+)
 missing_as_null_option: _Decorator = click.option(
     "--missing-as-null",
     is_flag=True,

@@ -50,7 +50,7 @@ class Options:
     shuffle: bool
     order: Order
     end: str
-    columns: str | None
+    columns: tuple[str, ...]
     where: str
     transport: str
     processes: int | None
@@ -174,7 +174,7 @@ def swarm_spec(options: Options, served: ServedDatasets) -> SwarmSpec:
         jobs=options.jobs,
         steps=options.steps or 1,
         end=EndMode(options.end),
-        columns=tuple(filter(None, (options.columns or "").split(","))),
+        columns=options.columns,
         where=options.where,
         step_s=options.step_ms / 1e3,
         seconds=options.seconds,
