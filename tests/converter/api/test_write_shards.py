@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -26,6 +26,8 @@ from headrace.errors import (
 )
 from headrace.storage import RetryPolicy, StoreOptions, open_dataset, open_store
 from support.s3 import S3
+
+_Rows = Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
 
 
 def _samples(url: str) -> list[dict[str, object]]:
@@ -115,20 +117,6 @@ def _fail_first_attempt(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.Record
         raise RuntimeError("the first attempt of partition 1 fails after its last batch")
 
 
-def test_a_retried_task_writes_exactly_once(spark: SparkSession, tmp_path: Path) -> None:
-    """A task that fails after uploading shards and is retried leaves each sample once."""
-    frame = spark.range(0, 30000, 1, 3).mapInArrow(_fail_first_attempt, "id long")
-    manifest = write_shards(
-        frame, str(tmp_path), write=WriteOptions(shard_bytes=8192, block_bytes=1024)
-    )
-
-    found = [sample["id"] for sample in _samples(str(tmp_path))]
-    stored = sorted(open_store(str(tmp_path)).list("shards/"))
-
-    assert list(range(30000)) == found
-    assert [f"shards/{name}" for name in manifest.names.to_pylist()] == stored
-
-
 def _kill_the_worker(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     yield from batches
     context = TaskContext.get()
@@ -137,9 +125,15 @@ def _kill_the_worker(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBat
         os._exit(1)
 
 
-def test_a_killed_task_leaves_no_shard_behind(spark: SparkSession, tmp_path: Path) -> None:
-    """A worker that dies without a chance to clean up is retried, and its shards are swept."""
-    frame = spark.range(0, 30000, 1, 2).mapInArrow(_kill_the_worker, "id long")
+@pytest.mark.parametrize(("fault", "partitions"), [(_fail_first_attempt, 3), (_kill_the_worker, 2)])
+def test_a_task_that_is_tried_again_writes_exactly_once(
+    spark: SparkSession, tmp_path: Path, fault: _Rows, partitions: int
+) -> None:
+    """It fails after uploading shards, or its worker dies without a chance to clean up.
+
+    Each sample is there once, and the shards of the first attempt are swept.
+    """
+    frame = spark.range(0, 30000, 1, partitions).mapInArrow(fault, "id long")
     manifest = write_shards(
         frame, str(tmp_path), write=WriteOptions(shard_bytes=8192, block_bytes=1024)
     )
