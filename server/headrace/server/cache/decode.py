@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias, TypeVar
 
@@ -55,6 +56,13 @@ class DecodedBlock:
             self._add(entry.column, _storage(batch, entry.column))
         ragged_bytes = sum(ragged.values.size for ragged in self._ragged.values())
         self.size = layout.size(self.sample_count, ragged_bytes)
+
+    def write_alone(
+        self, memory: Memory, rows: Sequence[int], extents: Sequence[tuple[int, int]]
+    ) -> list[tuple[int, ...]]:
+        """Write the block, the only row of its read, as `StoredRun.write` does."""
+        del rows
+        return [self.write(memory, extents[0][0])]
 
     def write(self, memory: Memory, start: int) -> tuple[int, ...]:
         """Write the block at ``start`` and return the base of each part.

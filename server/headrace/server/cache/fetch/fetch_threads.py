@@ -25,7 +25,7 @@ import math
 import threading
 import time
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from operator import attrgetter
 from typing import Protocol, TypeAlias, cast
@@ -50,7 +50,13 @@ _log = logging.getLogger(__name__)
 _LOOK_S = 0.01
 
 
-_Landing: TypeAlias = "Sequence[tuple[Fetch, StoredBlock | DecodedBlock]]"
+_Write: TypeAlias = Callable[
+    [Memory, Sequence[int], Sequence[tuple[int, int]]], list[tuple[int, ...]]
+]
+"""Writes some rows of a read to their extents; returns the bases of each block's parts."""
+
+_Landing: TypeAlias = Sequence[tuple[Fetch, int, int]]
+"""Blocks of a read: the fetch of each, its bytes in the arena, and its row in the read."""
 
 
 class HeldObserver(Protocol):
@@ -325,8 +331,11 @@ class Fetchers:
     def _end(self, found: ReadBlock | VerifiedBlocks[StoredBlock], left: dict[int, Fetch]) -> int:
         """End the fetches of what was read; return the bytes that arrived, 0 if it failed."""
         if isinstance(found, VerifiedBlocks):
-            verified = [(left.pop(block), each) for block, each in found.contents.items()]
-            return self._landed(verified)
+            blocks = list(found.contents.values())
+            landing = [
+                (left.pop(block), each.size, each.row) for block, each in found.contents.items()
+            ]
+            return self._landed(landing, blocks[0].run.write) if blocks else 0
         fetch, content = left.pop(found.block), found.content
         if isinstance(content, HeadraceError):
             self._crash(fetch, content)
@@ -336,38 +345,39 @@ class Fetchers:
         except Exception as error:  # noqa: BLE001 - as above
             self._crash(fetch, error)
             return 0
-        return self._landed([(fetch, decoded)])
+        return self._landed([(fetch, decoded.size, 0)], decoded.write_alone)
 
-    def _landed(self, landing: _Landing) -> int:
+    def _landed(self, landing: _Landing, write: _Write) -> int:
         """Land blocks of one read; return the bytes that arrived, 0 if one failed."""
-        size = sum([block.size for _, block in landing])
+        size = sum([size for _, size, _ in landing])
         while landing:
             try:
-                landing = self._land(landing)
+                landing = self._land(landing, write)
             except Exception as error:  # noqa: BLE001 - as above
                 self._crash(landing[0][0], error)
                 landing, size = landing[1:], 0
         return size
 
-    def _land(self, landing: _Landing) -> _Landing:
+    def _land(self, landing: _Landing, write: _Write) -> _Landing:
         """Land as many blocks as there is room for after the first; return the others."""
         with self._lock:
             landing = [each for each in landing if not each[0].is_over]
             if not landing:
                 return landing
-            sizes = [block.size for _, block in landing]
+            sizes = [size for _, size, _ in landing]
             starts = [self._space.take(sizes[0])]
             starts += self._space.take_more(sizes[1:])
         extents = list(zip(starts, sizes, strict=False))
         try:
-            written = _written(landing[: len(starts)], self._space.memory, extents)
+            rows = [row for *_, row in landing[: len(starts)]]
+            written = write(self._space.memory, rows, extents)
         except BaseException:
             with self._lock:
                 for start, size in extents:
                     self._space.give_back(start, size)
             raise
         with self._lock:
-            for (fetch, _), (start, size), bases in zip(landing, extents, written, strict=False):
+            for (fetch, *_), (start, size), bases in zip(landing, extents, written, strict=False):
                 self._settle(fetch, start, size, bases)
         self._observer.held(used_bytes=self._space.used_bytes, block_count=self._space.slots.count)
         return landing[len(starts) :]
@@ -393,18 +403,6 @@ class Fetchers:
             self._fetches.end(fetch, ABSENT)
             fetch.fail(error)
             self._space.readers.freed.notify_all()
-
-
-def _written(
-    landing: _Landing, memory: Memory, extents: Sequence[tuple[int, int]]
-) -> list[tuple[int, ...]]:
-    """Write blocks of one read to their extents; return the bases of each."""
-    blocks = [block for _, block in landing]
-    first = blocks[0]
-    if isinstance(first, DecodedBlock):
-        return [first.write(memory, extents[0][0])]
-    rows = [block.row for block in blocks if isinstance(block, StoredBlock)]
-    return first.run.write(memory, rows, extents)
 
 
 def _read(
