@@ -17,10 +17,13 @@ from google.protobuf.message import Message
 from attacks.harness import DATASET, After, Attack, Begin, Counts, Target, main
 from headrace.order import OrderSpec, Token, encode_token
 from headrace.v1 import columns_pb2 as columns_pb
+from headrace.v1 import dealing_pb2 as dealing_pb
 from headrace.v1 import images_pb2 as images_pb
 from headrace.v1 import lane_pb2, ring_pb2
+from headrace.v1 import mixtures_pb2 as mixtures_pb
 from headrace.v1 import shard_service_pb2 as pb
 from headrace.v1.stages import packed
+from support.asking import asking, order_stages
 from support.datasets import write_dataset
 from support.images import image_bytes
 
@@ -53,18 +56,21 @@ def _seeds() -> list[tuple[str, bytes]]:
     """Return requests of every RPC and with every option, to be mutated."""
     batches = _batches()
     batch = batches[0]
-    mixed = next(one for one in batches if one.HasField("mixture"))
+    mixed = next(one for one in batches if not one.dataset)
     samples = pb.GetSamplesRequest(dataset=DATASET, sample_ids=[1, 2, 1999], columns=["grid"])
-    versions = [pb.DatasetVersion(name=DATASET), pb.DatasetVersion(name=_OTHER)]
-    of_several = pb.GetSamplesRequest(
-        datasets=versions, dataset_indices=[0, 1], sample_ids=[5, 6], columns=["number"]
+    of_several = asking(
+        pb.GetSamplesRequest,
+        mixture=_mixture(),
+        dataset_indices=[0, 1],
+        sample_ids=[5, 6],
+        columns=["number"],
     )
     reads = _reads(batches)
     requests: dict[str, list[Any]] = {
         "ListDatasets": [pb.ListDatasetsRequest(page_size=3, page_token="x")],  # noqa: S106 - of pages
         "GetDataset": [
             pb.GetDatasetRequest(name=DATASET),
-            pb.GetDatasetRequest(name=DATASET, where="number < 100 and name != 'sample 1'"),
+            asking(pb.GetDatasetRequest, name=DATASET, where="number < 100 and name != 'sample 1'"),
         ],
         "ExplainBatch": [pb.ExplainBatchRequest(batch=one) for one in batches],
         "FindSamples": [
@@ -113,8 +119,8 @@ def _batches() -> list[pb.GetBatchRequest]:
         {
             "mixture": _mixture(
                 schedule=[
-                    pb.SchedulePiece(weights=[1.0, 2.0]),
-                    pb.SchedulePiece(start=20, weights=[3.0, 1.0]),
+                    mixtures_pb.SchedulePiece(weights=[1.0, 2.0]),
+                    mixtures_pb.SchedulePiece(start=20, weights=[3.0, 1.0]),
                 ]
             ),
             "columns": ["number"],
@@ -138,22 +144,28 @@ def _batches() -> list[pb.GetBatchRequest]:
             "columns": ["photo", "label"],
             "stages": [packed(photo), packed(mix)],
         },
-        {"dataset": _OTHER, "deal": pb.Deal(length_cost=1.0, speeds=[1.0, 2.0]), "buckets": 2},
+        {
+            "dataset": _OTHER,
+            "deal": dealing_pb.Deal(length_cost=1.0, speeds=[1.0, 2.0]),
+            "buckets": 2,
+        },
     ]
     common: Any = {"global_batch_size": 10, "world_size": 2, "epoch_start": pb.EpochStart(epoch=1)}
-    return [pb.GetBatchRequest(**{**common, **own}) for own in options]
+    return [asking(pb.GetBatchRequest, **{**common, **own}) for own in options]
 
 
-def _mixture(**fields: Any) -> pb.Mixture:
-    weighted = pb.MixtureDataset(
-        name=DATASET, skips=pb.SkipList(sample_ids=[7, 8]), where="number < 900"
+def _mixture(**fields: Any) -> mixtures_pb.Mixture:
+    weighted = mixtures_pb.MixtureDataset(
+        name=DATASET,
+        skips=pb.SkipList(sample_ids=[7, 8]),
+        stages=order_stages(where="number < 900"),
     )
-    other = pb.MixtureDataset(name=_OTHER)
+    other = mixtures_pb.MixtureDataset(name=_OTHER)
     if "schedule" in fields:
-        return pb.Mixture(datasets=[weighted, other], epoch_size=400, **fields)
+        return mixtures_pb.Mixture(datasets=[weighted, other], epoch_size=400, **fields)
     weighted.repeat, other.choose = 0.5, 40
-    other.choice, other.granularity = pb.CHOICE_FIXED, 5
-    return pb.Mixture(datasets=[weighted, other], **fields)
+    other.choice, other.granularity = mixtures_pb.CHOICE_FIXED, 5
+    return mixtures_pb.Mixture(datasets=[weighted, other], **fields)
 
 
 def _reads(batches: list[pb.GetBatchRequest]) -> list[pb.ReadBatchesRequest]:
@@ -175,7 +187,7 @@ def _reads(batches: list[pb.GetBatchRequest]) -> list[pb.ReadBatchesRequest]:
     reads = [read, pb.ReadBatchesRequest(dataset=DATASET, world_size=1, resume_token=token)]
     for batch in batches:
         own: dict[str, Any] = {field.name: value for field, value in batch.ListFields()}
-        reads.append(pb.ReadBatchesRequest(**own, epoch_count=1))
+        reads.append(asking(pb.ReadBatchesRequest, **own, epoch_count=1))
     return reads
 
 

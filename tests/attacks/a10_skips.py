@@ -14,6 +14,7 @@ import grpc
 from attacks.harness import Attack, Begin, Counts, Target, main
 from headrace.v1 import shard_service_pb2 as pb
 from headrace.v1 import shard_service_pb2_grpc as pb_grpc
+from support.asking import asking
 from support.datasets import small_table, write_dataset
 
 _SAMPLES = 20_001
@@ -45,7 +46,8 @@ def _requests() -> Iterator[pb.ReadBatchesRequest]:
     )
     for seed in itertools.count():
         for ids, order in itertools.product(lists, orders):
-            message = pb.ReadBatchesRequest(
+            message = asking(
+                pb.ReadBatchesRequest,
                 dataset="many",
                 order=order,
                 global_batch_size=64,

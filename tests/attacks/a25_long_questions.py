@@ -16,8 +16,10 @@ import pyarrow as pa
 from attacks.harness import Attack, Begin, Counts, Target, main
 from headrace.cli.stored.row_counter import row_counter
 from headrace.storage import RowOptions, index_packing
+from headrace.v1 import dealing_pb2 as dealing_pb
 from headrace.v1 import shard_service_pb2 as pb
 from headrace.v1 import shard_service_pb2_grpc as pb_grpc
+from support.asking import asking
 from support.datasets import write_dataset
 
 _SAMPLES = 50_000
@@ -39,8 +41,13 @@ def _datasets(folder: Path) -> dict[str, str]:
 def _questions() -> list[pb.FindSamplesRequest]:
     """The places of many samples, each of whose batches is dealt as a whole, or is one of many."""
     wholes = (
-        pb.GetBatchRequest(global_batch_size=1 << 16, world_size=8, deal=pb.Deal()),
-        pb.GetBatchRequest(global_batch_size=1 << 12, world_size=8, deal=pb.Deal(accumulate=16)),
+        asking(pb.GetBatchRequest, global_batch_size=1 << 16, world_size=8, deal=dealing_pb.Deal()),
+        asking(
+            pb.GetBatchRequest,
+            global_batch_size=1 << 12,
+            world_size=8,
+            deal=dealing_pb.Deal(accumulate=16),
+        ),
         pb.GetBatchRequest(
             global_batch_size=64,
             world_size=1,

@@ -15,9 +15,11 @@ from google.protobuf import any_pb2
 
 from attacks.harness import DATASET, Attack, Begin, Counts, Target, main
 from headrace.v1 import images_pb2 as images_pb
+from headrace.v1 import mixtures_pb2 as mixtures_pb
 from headrace.v1 import shard_service_pb2 as pb
 from headrace.v1 import shard_service_pb2_grpc as pb_grpc
 from headrace.v1.stages import packed
+from support.asking import asking
 from support.datasets import small_table, write_dataset
 
 _OTHER = "elements"
@@ -43,10 +45,12 @@ def _requests() -> Iterator[pb.ReadBatchesRequest]:
         yield pb.ReadBatchesRequest(dataset=DATASET, stages=[none] * 50_000)
         yield pb.ReadBatchesRequest(dataset=DATASET, stages=[packed(transforms)] * 2)
         for count in (30_000, 1024):
-            pieces = [pb.SchedulePiece(start=16 * at, weights=[1, 2]) for at in range(count)]
-            mixed = [pb.MixtureDataset(name=name) for name in (DATASET, _OTHER)]
-            mixture = pb.Mixture(datasets=mixed, epoch_size=_ROWS, schedule=pieces)
-            yield pb.ReadBatchesRequest(mixture=mixture, order=order, columns=["number"])
+            pieces = [
+                mixtures_pb.SchedulePiece(start=16 * at, weights=[1, 2]) for at in range(count)
+            ]
+            mixed = [mixtures_pb.MixtureDataset(name=name) for name in (DATASET, _OTHER)]
+            mixture = mixtures_pb.Mixture(datasets=mixed, epoch_size=_ROWS, schedule=pieces)
+            yield asking(pb.ReadBatchesRequest, mixture=mixture, order=order, columns=["number"])
         for where in (
             " or ".join(f"number = {seed + at}" for at in range(400)),
             " or ".join(f"number = {seed + at}" for at in range(64)),
@@ -54,9 +58,11 @@ def _requests() -> Iterator[pb.ReadBatchesRequest]:
             f"number in ({','.join(str(seed + 7 * at) for at in range(1000))})",
             "not " * 1900 + f"number < {seed}",
         ):
-            yield pb.ReadBatchesRequest(dataset=DATASET, order=order, where=where)
+            yield asking(pb.ReadBatchesRequest, dataset=DATASET, order=order, where=where)
         skips = pb.SkipList(sample_ids=[at for at in range(_ROWS) if at % 200 != seed % 200])
-        yield pb.ReadBatchesRequest(dataset=DATASET, order=order, skips=skips, global_batch_size=1)
+        yield asking(
+            pb.ReadBatchesRequest, dataset=DATASET, order=order, skips=skips, global_batch_size=1
+        )
 
 
 def _strike(target: Target, begin: Begin) -> Counts:

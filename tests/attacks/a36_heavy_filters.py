@@ -20,6 +20,7 @@ from attacks.a28_one_call_each import Client
 from attacks.harness import DATASET, After, Attack, Begin, Counts, Target, main
 from attacks.http2 import connected, header_block
 from headrace.v1 import shard_service_pb2 as pb
+from support.asking import asking
 from support.datasets import small_table, write_dataset
 from support.served import stub_of
 
@@ -55,7 +56,7 @@ def _hog(target: Target, counts: dict[str, int], until: float) -> None:
 
     def request() -> bytes:
         where = " and ".join(f"name != 'sample {next(numbers)}'" for _ in range(64))
-        return pb.GetDatasetRequest(name=_HEAVY, where=where).SerializeToString()
+        return asking(pb.GetDatasetRequest, name=_HEAVY, where=where).SerializeToString()
 
     with ExitStack() as stack, select.epoll() as events:
         hogs: dict[int, Client] = {}
@@ -75,7 +76,7 @@ def _job(target: Target, counts: dict[str, int], over: threading.Event) -> None:
     with grpc.insecure_channel(target.address) as channel:
         ask: Any = stub_of(channel).GetDataset
         for number in range(1, _ANSWERS + 1):
-            request = pb.GetDatasetRequest(name=DATASET, where=f"number < {number * 10}")
+            request = asking(pb.GetDatasetRequest, name=DATASET, where=f"number < {number * 10}")
             while not over.is_set():
                 try:
                     ask(request, timeout=20)

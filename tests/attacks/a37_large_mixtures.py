@@ -9,9 +9,11 @@ import time
 import grpc
 
 from attacks.harness import DATASET, Attack, Begin, Counts, Target, main
-from headrace.server.plan.list_limits import MAX_DATASETS
+from headrace.server.order_stages.mixtures.mixture_request import MAX_DATASETS
+from headrace.v1 import mixtures_pb2 as mixtures_pb
 from headrace.v1 import shard_service_pb2 as pb
 from headrace.v1 import shard_service_pb2_grpc as pb_grpc
+from support.asking import asking
 
 _CLIENTS = 8
 
@@ -19,8 +21,11 @@ _CLIENTS = 8
 def _strike(target: Target, begin: Begin) -> Counts:
     refused = [0] * _CLIENTS
     names = [DATASET] * MAX_DATASETS
-    request = pb.ReadBatchesRequest(
-        mixture=pb.Mixture(datasets=[pb.MixtureDataset(name=name) for name in names]),
+    request = asking(
+        pb.ReadBatchesRequest,
+        mixture=mixtures_pb.Mixture(
+            datasets=[mixtures_pb.MixtureDataset(name=name) for name in names]
+        ),
         global_batch_size=64,
         world_size=1,
         epoch_start=pb.EpochStart(),

@@ -21,8 +21,10 @@ from typing import Any
 import grpc
 
 from headrace.bench.children import serving
+from headrace.v1 import mixtures_pb2 as mixtures_pb
 from headrace.v1 import shard_service_pb2 as pb
 from headrace.v1 import shard_service_pb2_grpc as pb_grpc
+from support.asking import asking
 from support.datasets import small_table, write_dataset
 
 SAMPLES = 100_000
@@ -43,8 +45,8 @@ def _skips(ids: Any) -> Options:
 
 
 def _mixed(count: int, **fields: Any) -> Options:
-    datasets = [pb.MixtureDataset(name=f"m{number:04d}") for number in range(count)]
-    return {"dataset": "", "mixture": pb.Mixture(datasets=datasets, **fields)}
+    datasets = [mixtures_pb.MixtureDataset(name=f"m{number:04d}") for number in range(count)]
+    return {"dataset": "", "mixture": mixtures_pb.Mixture(datasets=datasets, **fields)}
 
 
 def _weighted(count: int, weights: list[float], **fields: Any) -> Options:
@@ -109,7 +111,7 @@ def mixtures(batch: int) -> Iterator[tuple[str, Options]]:
     yield "100 datasets, shuffle=false", {**_mixed(100), **_order(shuffle=False)}
     yield "100 datasets, lanes=8", {**_mixed(100), **_order(lanes=8, unit=max(8, batch))}
     pieces = [
-        pb.SchedulePiece(start=16 * number, weights=[1.0 + number % 3, 1.0])
+        mixtures_pb.SchedulePiece(start=16 * number, weights=[1.0 + number % 3, 1.0])
         for number in range(256)
     ]
     yield "schedule of 256 pieces", _mixed(2, schedule=pieces)
@@ -143,7 +145,7 @@ class _Meter:
         }
         if "world_size" in options:
             fields["global_batch_size"] = batch * fields["world_size"] // fields["replication"]
-        call: Any = self._stub.ReadBatches(pb.ReadBatchesRequest(**fields), timeout=300)
+        call: Any = self._stub.ReadBatches(asking(pb.ReadBatchesRequest, **fields), timeout=300)
         began_s = self._now()
         batches = (message for message in call if message.HasField("batch"))
         next(batches)

@@ -45,6 +45,7 @@ from headrace.server.order_stages.packing.packed_rows import fit
 from headrace.storage import RowOptions, index_packing
 from headrace.v1 import shard_service_pb2 as pb
 from headrace.v1 import shard_service_pb2_grpc as pb_grpc
+from support.asking import asking
 from support.datasets import write_dataset
 
 _BOUND = 1.3
@@ -93,7 +94,8 @@ class _Meter:
         self, dataset: str, batch: int, columns: list[str], seconds: float, *, buckets: int = 0
     ) -> float:
         """Return the processor time of a million tokens, in milliseconds."""
-        request = pb.ReadBatchesRequest(
+        request = asking(
+            pb.ReadBatchesRequest,
             dataset=dataset,
             global_batch_size=batch,
             world_size=1,

@@ -23,6 +23,7 @@ from headrace.server.cache.block_cache import BlockCache
 from headrace.server.datasets.served_dataset import ServedDataset
 from headrace.server.kernels.loader import LOOPS
 from headrace.server.plan.prefetch_blocks import Lookahead
+from headrace.server.stream.stage_plugs import NO_STAGES
 from headrace.server.stream.stream_setup import stream_contents
 from headrace.server.telemetry.metrics import Metrics
 from headrace.storage import open_dataset
@@ -82,7 +83,7 @@ def _measure(folder: str, rows: int, rank: int, world_size: int, *, seconds: flo
                 epoch_start=pb.EpochStart(epoch=epoch, position=position),
             )
             return Lookahead(
-                stream_contents(request, served).plans,
+                stream_contents(NO_STAGES.of_batches(request), served).plans,
                 blocks=blocks,
                 waiter=blocks.waiter(),
                 budget_bytes=lambda: 1 << 28,

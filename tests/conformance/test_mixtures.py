@@ -102,7 +102,7 @@ def _run(
                 columns=("number", "origin"),
                 with_ids=True,
                 end_epoch=2,
-                mixture=mixture,
+                stages=(mixture,),
             ),
             token,
         )

@@ -48,6 +48,7 @@ from headrace.client import (
     tf_dataset,
 )
 from headrace.client.options.addresses import addresses_of
+from headrace.client.state.subject import OneDataset
 from headrace.errors import (
     BadArgumentError,
     CallerError,
@@ -263,7 +264,9 @@ def test_numbers_of_numpy_and_iterators_are_as_good() -> None:
 
     assert (4, ("a", "b")) == (dataset._reading.batch_size, dataset._reading.columns)
     assert [int, int] == [type(dataset._reading.batch_size), type(dataset._reading.order.seed)]
-    skips = dataset._reading.subject.skips
+    subject = dataset._reading.subject
+    assert isinstance(subject, OneDataset)
+    skips = subject.skips
     assert skips is not None
     assert (1, 3) == skips.sample_ids
 

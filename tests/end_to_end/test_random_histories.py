@@ -34,7 +34,9 @@ from headrace.order import (
     table_of,
 )
 from headrace.storage import open_dataset
+from headrace.v1 import mixtures_pb2 as mixtures_pb
 from headrace.v1 import shard_service_pb2 as pb
+from support.asking import order_stages
 from support.datasets import write_dataset
 from support.running import server_of
 from support.served import messages_of, transcript
@@ -47,9 +49,9 @@ _ENDS = {
     EndMode.PAD: pb.END_MODE_PAD,
 }
 _BATCHING = {
-    Batching.RANDOM: pb.BATCHING_RANDOM,
-    Batching.STRATIFIED: pb.BATCHING_STRATIFIED,
-    Batching.PER_DATASET: pb.BATCHING_PER_DATASET,
+    Batching.RANDOM: mixtures_pb.BATCHING_RANDOM,
+    Batching.STRATIFIED: mixtures_pb.BATCHING_STRATIFIED,
+    Batching.PER_DATASET: mixtures_pb.BATCHING_PER_DATASET,
 }
 _EPOCHS = 2
 _MOST_BATCHES = 60
@@ -144,7 +146,8 @@ def _run(random_: random.Random, stored: Mapping[str, Stored]) -> Run:
     wheres = ["" if each is None else each[0] for each in kept]
     order: AnyOrder
     if len(names) == 1:
-        request.dataset, request.where = names[0], wheres[0]
+        request.dataset = names[0]
+        request.stages.extend(order_stages(where=wheres[0]))
         order = order_of(spec, tables[0], bits[0])
     else:
         mixture = _mixture(random_, request, {name: stored[name] for name in names}, wheres, spec)
@@ -176,14 +179,15 @@ def _mixture(
 ) -> MixtureSpec:
     """Enter a mixture into a request, and return it."""
     batching = random_.choice(list(_BATCHING))
-    request.mixture.batching = _BATCHING[batching]
+    asked = mixtures_pb.Mixture(batching=_BATCHING[batching])
     amount = random_.choice(["", "proportion", "repeat", "choose"])
     datasets = []
     for (name, member), where in zip(members.items(), wheres, strict=True):
         value = random_.choice([14, 60] if amount == "choose" else [0.5, 1.0, 2.5])
         given: dict[str, Any] = {amount: value} if amount else {}
-        request.mixture.datasets.add(name=name, where=where, **given)
+        asked.datasets.add(name=name, stages=order_stages(where=where), **given)
         datasets.append(MixtureDataset(name, member.fingerprint, **given))
+    request.stages.extend(order_stages(mixture=asked))
     return MixtureSpec(tuple(datasets), order=spec, batching=batching)
 
 

@@ -20,7 +20,10 @@ import pytest
 from headrace.server import Server
 from headrace.storage import RowOptions, open_dataset
 from headrace.storage.packing import groups
+from headrace.v1 import dealing_pb2 as dealing_pb
+from headrace.v1 import mixtures_pb2 as mixtures_pb
 from headrace.v1 import shard_service_pb2 as pb
+from support.asking import asking
 from support.datasets import write_dataset
 from support.needs import needed_cache
 from support.packed import index_rows
@@ -93,7 +96,7 @@ def _request(name: str, **more: object) -> pb.ReadBatchesRequest:
         "end": pb.END_MODE_UNEVEN,
         "with_ids": True,
     }
-    return pb.ReadBatchesRequest(**{**wanted, **more})  # type: ignore[arg-type]  # tests name the fields they mean
+    return asking(pb.ReadBatchesRequest, **{**wanted, **more})
 
 
 def _read(server: Server, request: pb.ReadBatchesRequest) -> list[int]:
@@ -193,7 +196,7 @@ def _write_documents(url: Path, times: float, *, group_samples: int = 128) -> No
         pytest.param({"where": "part < 15"}, id="filter"),
         pytest.param({"where": "part = 0"}, id="filter that keeps few"),
         pytest.param({"buckets": 4}, id="buckets"),
-        pytest.param({"deal": pb.Deal()}, id="dealing"),
+        pytest.param({"deal": dealing_pb.Deal()}, id="dealing"),
     ],
 )
 def test_the_edge_is_soft_for_chosen_samples(documents: Path, more: dict[str, object]) -> None:
@@ -207,16 +210,20 @@ def test_the_edge_is_soft_for_chosen_samples(documents: Path, more: dict[str, ob
         assert _fetched(small, documents, "data") <= EDGE[0.5]
 
 
-def _mixture(*datasets: pb.MixtureDataset) -> dict[str, object]:
+def _mixture(*datasets: mixtures_pb.MixtureDataset) -> dict[str, object]:
     """Return what a request for a mixture has in place of a dataset."""
-    return {"dataset": "", "mixture": pb.Mixture(datasets=datasets), "epoch_start": pb.EpochStart()}
+    return {
+        "dataset": "",
+        "mixture": mixtures_pb.Mixture(datasets=datasets),
+        "epoch_start": pb.EpochStart(),
+    }
 
 
 _MIXTURES = {
-    "all of two": [pb.MixtureDataset(name="a"), pb.MixtureDataset(name="b")],
+    "all of two": [mixtures_pb.MixtureDataset(name="a"), mixtures_pb.MixtureDataset(name="b")],
     "weights": [
-        pb.MixtureDataset(name="a", proportion=3),
-        pb.MixtureDataset(name="b", proportion=1),
+        mixtures_pb.MixtureDataset(name="a", proportion=3),
+        mixtures_pb.MixtureDataset(name="b", proportion=1),
     ],
 }
 
@@ -299,7 +306,7 @@ def test_the_edge_is_soft_for_mixed_rows(documents: Path, tmp_path: Path) -> Non
     """A mixture of the packed rows of two datasets."""
     urls = {"a": documents, "b": tmp_path / "b"}
     _write_documents(urls["b"], 0.6)
-    parts = [pb.MixtureDataset(name="a:128"), pb.MixtureDataset(name="b:128")]
+    parts = [mixtures_pb.MixtureDataset(name="a:128"), mixtures_pb.MixtureDataset(name="b:128")]
     request = _request("", global_batch_size=64, **_mixture(*parts))
     request.epoch_start.epoch = 1
     with ExitStack() as stack:

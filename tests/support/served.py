@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from headrace.v1 import shard_service_pb2 as pb
 from headrace.v1 import shard_service_pb2_grpc as pb_grpc
+from support.asking import asking
 
 TIMEOUT_S = 120.0
 
@@ -82,7 +83,7 @@ def stub_of(channel: grpc.Channel) -> pb_grpc.ShardServiceStub:
 def epoch_request(**fields: Any) -> pb.ReadBatchesRequest:
     """Ask for one epoch as the only rank, from its start or from a token, unless fields differ."""
     start = {} if "resume_token" in fields else {"epoch_start": pb.EpochStart()}
-    return pb.ReadBatchesRequest(**{"world_size": 1, "epoch_count": 1, **start, **fields})
+    return asking(pb.ReadBatchesRequest, **{"world_size": 1, "epoch_count": 1, **start, **fields})
 
 
 def messages_of(

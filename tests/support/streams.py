@@ -48,7 +48,8 @@ class Streams:
             max_batch_bytes=1 << 27,
             prefetch_bytes=lambda: 0,
         )
-        contents = stream_contents(request, self.served, self._stages)
+        read = self._stages.of_batches(request)
+        contents = stream_contents(read, self.served, self._stages)
         return BatchStream(
             contents,
             dataset=self.served.name,

@@ -21,14 +21,15 @@ from headrace.client.feeds.wait_times import HopSeconds
 from headrace.client.options.access import Access, TlsConfig
 from headrace.client.options.deal import Deal
 from headrace.client.options.mixture import Mixture, MixtureEntry, read_mixture
-from headrace.client.options.order import Order
+from headrace.client.options.order import LengthBuckets, Order
 from headrace.client.options.private import Fallback, PrivateServer
 from headrace.client.options.read_request import ReadOptions
 from headrace.client.options.selection import Selection
 from headrace.client.options.settings import Deadlines, Hedge
 from headrace.client.options.sharding import Sharding
-from headrace.client.options.stage import Stage
+from headrace.client.options.stage import OrderStage, Stage
 from headrace.client.options.transport import Transport
+from headrace.client.options.where import Where
 from headrace.client.reader.prefetch import Prefetcher
 from headrace.client.reader.reader import BatchReader, Place
 from headrace.client.servers.unary import fetch_dataset
@@ -90,6 +91,7 @@ __all__ = [
     "HopSeconds",
     "Landing",
     "Lane",
+    "LengthBuckets",
     "MixUp",
     "Mixture",
     "MixtureEntry",
@@ -97,6 +99,7 @@ __all__ = [
     "NumpyDataset",
     "OneHot",
     "Order",
+    "OrderStage",
     "Pad",
     "Place",
     "Prefetcher",
@@ -121,6 +124,7 @@ __all__ = [
     "Transform",
     "Transport",
     "TransportState",
+    "Where",
     "cu_seqlens",
     "fetch_dataset",
     "read_mixture",

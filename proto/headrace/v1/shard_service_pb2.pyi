@@ -38,19 +38,6 @@ class EndMode(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     END_MODE_DROP_LAST: _ClassVar[EndMode]
     END_MODE_UNEVEN: _ClassVar[EndMode]
     END_MODE_PAD: _ClassVar[EndMode]
-
-class Batching(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
-    __slots__ = ()
-    BATCHING_UNSPECIFIED: _ClassVar[Batching]
-    BATCHING_RANDOM: _ClassVar[Batching]
-    BATCHING_STRATIFIED: _ClassVar[Batching]
-    BATCHING_PER_DATASET: _ClassVar[Batching]
-
-class Choice(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
-    __slots__ = ()
-    CHOICE_UNSPECIFIED: _ClassVar[Choice]
-    CHOICE_FRESH: _ClassVar[Choice]
-    CHOICE_FIXED: _ClassVar[Choice]
 COLUMN_KIND_UNSPECIFIED: ColumnKind
 COLUMN_KIND_TENSOR: ColumnKind
 COLUMN_KIND_BYTES: ColumnKind
@@ -74,13 +61,6 @@ END_MODE_UNSPECIFIED: EndMode
 END_MODE_DROP_LAST: EndMode
 END_MODE_UNEVEN: EndMode
 END_MODE_PAD: EndMode
-BATCHING_UNSPECIFIED: Batching
-BATCHING_RANDOM: Batching
-BATCHING_STRATIFIED: Batching
-BATCHING_PER_DATASET: Batching
-CHOICE_UNSPECIFIED: Choice
-CHOICE_FRESH: Choice
-CHOICE_FIXED: Choice
 
 class ListDatasetsRequest(_message.Message):
     __slots__ = ("page_size", "page_token")
@@ -99,14 +79,14 @@ class ListDatasetsResponse(_message.Message):
     def __init__(self, datasets: _Optional[_Iterable[_Union[Dataset, _Mapping]]] = ..., next_page_token: _Optional[str] = ...) -> None: ...
 
 class GetDatasetRequest(_message.Message):
-    __slots__ = ("name", "fingerprint", "where")
+    __slots__ = ("name", "fingerprint", "stages")
     NAME_FIELD_NUMBER: _ClassVar[int]
     FINGERPRINT_FIELD_NUMBER: _ClassVar[int]
-    WHERE_FIELD_NUMBER: _ClassVar[int]
+    STAGES_FIELD_NUMBER: _ClassVar[int]
     name: str
     fingerprint: str
-    where: str
-    def __init__(self, name: _Optional[str] = ..., fingerprint: _Optional[str] = ..., where: _Optional[str] = ...) -> None: ...
+    stages: _containers.RepeatedCompositeFieldContainer[_any_pb2.Any]
+    def __init__(self, name: _Optional[str] = ..., fingerprint: _Optional[str] = ..., stages: _Optional[_Iterable[_Union[_any_pb2.Any, _Mapping]]] = ...) -> None: ...
 
 class GetDatasetResponse(_message.Message):
     __slots__ = ("dataset", "classes")
@@ -208,50 +188,6 @@ class EpochStart(_message.Message):
     position: int
     def __init__(self, epoch: _Optional[int] = ..., position: _Optional[int] = ...) -> None: ...
 
-class MixtureDataset(_message.Message):
-    __slots__ = ("name", "fingerprint", "proportion", "repeat", "choose", "choice", "granularity", "skips", "token_skips", "where")
-    NAME_FIELD_NUMBER: _ClassVar[int]
-    FINGERPRINT_FIELD_NUMBER: _ClassVar[int]
-    PROPORTION_FIELD_NUMBER: _ClassVar[int]
-    REPEAT_FIELD_NUMBER: _ClassVar[int]
-    CHOOSE_FIELD_NUMBER: _ClassVar[int]
-    CHOICE_FIELD_NUMBER: _ClassVar[int]
-    GRANULARITY_FIELD_NUMBER: _ClassVar[int]
-    SKIPS_FIELD_NUMBER: _ClassVar[int]
-    TOKEN_SKIPS_FIELD_NUMBER: _ClassVar[int]
-    WHERE_FIELD_NUMBER: _ClassVar[int]
-    name: str
-    fingerprint: str
-    proportion: float
-    repeat: float
-    choose: int
-    choice: Choice
-    granularity: int
-    skips: SkipList
-    token_skips: SkipList
-    where: str
-    def __init__(self, name: _Optional[str] = ..., fingerprint: _Optional[str] = ..., proportion: _Optional[float] = ..., repeat: _Optional[float] = ..., choose: _Optional[int] = ..., choice: _Optional[_Union[Choice, str]] = ..., granularity: _Optional[int] = ..., skips: _Optional[_Union[SkipList, _Mapping]] = ..., token_skips: _Optional[_Union[SkipList, _Mapping]] = ..., where: _Optional[str] = ...) -> None: ...
-
-class SchedulePiece(_message.Message):
-    __slots__ = ("start", "weights")
-    START_FIELD_NUMBER: _ClassVar[int]
-    WEIGHTS_FIELD_NUMBER: _ClassVar[int]
-    start: int
-    weights: _containers.RepeatedScalarFieldContainer[float]
-    def __init__(self, start: _Optional[int] = ..., weights: _Optional[_Iterable[float]] = ...) -> None: ...
-
-class Mixture(_message.Message):
-    __slots__ = ("datasets", "batching", "epoch_size", "schedule")
-    DATASETS_FIELD_NUMBER: _ClassVar[int]
-    BATCHING_FIELD_NUMBER: _ClassVar[int]
-    EPOCH_SIZE_FIELD_NUMBER: _ClassVar[int]
-    SCHEDULE_FIELD_NUMBER: _ClassVar[int]
-    datasets: _containers.RepeatedCompositeFieldContainer[MixtureDataset]
-    batching: Batching
-    epoch_size: int
-    schedule: _containers.RepeatedCompositeFieldContainer[SchedulePiece]
-    def __init__(self, datasets: _Optional[_Iterable[_Union[MixtureDataset, _Mapping]]] = ..., batching: _Optional[_Union[Batching, str]] = ..., epoch_size: _Optional[int] = ..., schedule: _Optional[_Iterable[_Union[SchedulePiece, _Mapping]]] = ...) -> None: ...
-
 class SkipList(_message.Message):
     __slots__ = ("digest", "sample_ids", "sample_count")
     DIGEST_FIELD_NUMBER: _ClassVar[int]
@@ -262,20 +198,8 @@ class SkipList(_message.Message):
     sample_count: int
     def __init__(self, digest: _Optional[str] = ..., sample_ids: _Optional[_Iterable[int]] = ..., sample_count: _Optional[int] = ...) -> None: ...
 
-class Deal(_message.Message):
-    __slots__ = ("length_cost", "square_cost", "speeds", "accumulate")
-    LENGTH_COST_FIELD_NUMBER: _ClassVar[int]
-    SQUARE_COST_FIELD_NUMBER: _ClassVar[int]
-    SPEEDS_FIELD_NUMBER: _ClassVar[int]
-    ACCUMULATE_FIELD_NUMBER: _ClassVar[int]
-    length_cost: float
-    square_cost: float
-    speeds: _containers.RepeatedScalarFieldContainer[float]
-    accumulate: int
-    def __init__(self, length_cost: _Optional[float] = ..., square_cost: _Optional[float] = ..., speeds: _Optional[_Iterable[float]] = ..., accumulate: _Optional[int] = ...) -> None: ...
-
 class ReadBatchesRequest(_message.Message):
-    __slots__ = ("dataset", "order", "global_batch_size", "rank", "world_size", "replication", "end", "columns", "with_ids", "epoch_start", "resume_token", "epoch_count", "max_chunk_bytes", "batch_stride", "batch_offset", "mixture", "fingerprint", "skips", "allow_new_skips", "token_skips", "stages", "max_group_bytes", "deal", "where", "buckets")
+    __slots__ = ("dataset", "order", "global_batch_size", "rank", "world_size", "replication", "end", "columns", "with_ids", "epoch_start", "resume_token", "epoch_count", "max_chunk_bytes", "batch_stride", "batch_offset", "fingerprint", "stages", "max_group_bytes")
     DATASET_FIELD_NUMBER: _ClassVar[int]
     ORDER_FIELD_NUMBER: _ClassVar[int]
     GLOBAL_BATCH_SIZE_FIELD_NUMBER: _ClassVar[int]
@@ -291,16 +215,9 @@ class ReadBatchesRequest(_message.Message):
     MAX_CHUNK_BYTES_FIELD_NUMBER: _ClassVar[int]
     BATCH_STRIDE_FIELD_NUMBER: _ClassVar[int]
     BATCH_OFFSET_FIELD_NUMBER: _ClassVar[int]
-    MIXTURE_FIELD_NUMBER: _ClassVar[int]
     FINGERPRINT_FIELD_NUMBER: _ClassVar[int]
-    SKIPS_FIELD_NUMBER: _ClassVar[int]
-    ALLOW_NEW_SKIPS_FIELD_NUMBER: _ClassVar[int]
-    TOKEN_SKIPS_FIELD_NUMBER: _ClassVar[int]
     STAGES_FIELD_NUMBER: _ClassVar[int]
     MAX_GROUP_BYTES_FIELD_NUMBER: _ClassVar[int]
-    DEAL_FIELD_NUMBER: _ClassVar[int]
-    WHERE_FIELD_NUMBER: _ClassVar[int]
-    BUCKETS_FIELD_NUMBER: _ClassVar[int]
     dataset: str
     order: OrderSpec
     global_batch_size: int
@@ -316,17 +233,10 @@ class ReadBatchesRequest(_message.Message):
     max_chunk_bytes: int
     batch_stride: int
     batch_offset: int
-    mixture: Mixture
     fingerprint: str
-    skips: SkipList
-    allow_new_skips: bool
-    token_skips: SkipList
     stages: _containers.RepeatedCompositeFieldContainer[_any_pb2.Any]
     max_group_bytes: int
-    deal: Deal
-    where: str
-    buckets: int
-    def __init__(self, dataset: _Optional[str] = ..., order: _Optional[_Union[OrderSpec, _Mapping]] = ..., global_batch_size: _Optional[int] = ..., rank: _Optional[int] = ..., world_size: _Optional[int] = ..., replication: _Optional[int] = ..., end: _Optional[_Union[EndMode, str]] = ..., columns: _Optional[_Iterable[str]] = ..., with_ids: bool = ..., epoch_start: _Optional[_Union[EpochStart, _Mapping]] = ..., resume_token: _Optional[bytes] = ..., epoch_count: _Optional[int] = ..., max_chunk_bytes: _Optional[int] = ..., batch_stride: _Optional[int] = ..., batch_offset: _Optional[int] = ..., mixture: _Optional[_Union[Mixture, _Mapping]] = ..., fingerprint: _Optional[str] = ..., skips: _Optional[_Union[SkipList, _Mapping]] = ..., allow_new_skips: bool = ..., token_skips: _Optional[_Union[SkipList, _Mapping]] = ..., stages: _Optional[_Iterable[_Union[_any_pb2.Any, _Mapping]]] = ..., max_group_bytes: _Optional[int] = ..., deal: _Optional[_Union[Deal, _Mapping]] = ..., where: _Optional[str] = ..., buckets: _Optional[int] = ...) -> None: ...
+    def __init__(self, dataset: _Optional[str] = ..., order: _Optional[_Union[OrderSpec, _Mapping]] = ..., global_batch_size: _Optional[int] = ..., rank: _Optional[int] = ..., world_size: _Optional[int] = ..., replication: _Optional[int] = ..., end: _Optional[_Union[EndMode, str]] = ..., columns: _Optional[_Iterable[str]] = ..., with_ids: bool = ..., epoch_start: _Optional[_Union[EpochStart, _Mapping]] = ..., resume_token: _Optional[bytes] = ..., epoch_count: _Optional[int] = ..., max_chunk_bytes: _Optional[int] = ..., batch_stride: _Optional[int] = ..., batch_offset: _Optional[int] = ..., fingerprint: _Optional[str] = ..., stages: _Optional[_Iterable[_Union[_any_pb2.Any, _Mapping]]] = ..., max_group_bytes: _Optional[int] = ...) -> None: ...
 
 class ReadBatchesResponse(_message.Message):
     __slots__ = ("start", "batch", "chunk", "epoch_end", "heartbeat", "messages", "payload")
@@ -347,7 +257,7 @@ class ReadBatchesResponse(_message.Message):
     def __init__(self, start: _Optional[_Union[StreamStart, _Mapping]] = ..., batch: _Optional[_Union[BatchHeader, _Mapping]] = ..., chunk: _Optional[_Union[Chunk, _Mapping]] = ..., epoch_end: _Optional[_Union[EpochEnd, _Mapping]] = ..., heartbeat: _Optional[_Union[Heartbeat, _Mapping]] = ..., messages: _Optional[_Iterable[_Union[ReadBatchesResponse, _Mapping]]] = ..., payload: _Optional[bytes] = ...) -> None: ...
 
 class StreamStart(_message.Message):
-    __slots__ = ("dataset", "columns", "order", "global_batch_size", "epoch", "position", "datasets", "epoch_sample_count", "skips", "buckets", "cache_shortage")
+    __slots__ = ("dataset", "columns", "order", "global_batch_size", "epoch", "position", "datasets", "epoch_sample_count", "skips", "cache_shortage")
     DATASET_FIELD_NUMBER: _ClassVar[int]
     COLUMNS_FIELD_NUMBER: _ClassVar[int]
     ORDER_FIELD_NUMBER: _ClassVar[int]
@@ -357,7 +267,6 @@ class StreamStart(_message.Message):
     DATASETS_FIELD_NUMBER: _ClassVar[int]
     EPOCH_SAMPLE_COUNT_FIELD_NUMBER: _ClassVar[int]
     SKIPS_FIELD_NUMBER: _ClassVar[int]
-    BUCKETS_FIELD_NUMBER: _ClassVar[int]
     CACHE_SHORTAGE_FIELD_NUMBER: _ClassVar[int]
     dataset: Dataset
     columns: _containers.RepeatedCompositeFieldContainer[Column]
@@ -368,9 +277,8 @@ class StreamStart(_message.Message):
     datasets: _containers.RepeatedCompositeFieldContainer[Dataset]
     epoch_sample_count: int
     skips: SkipList
-    buckets: int
     cache_shortage: CacheShortage
-    def __init__(self, dataset: _Optional[_Union[Dataset, _Mapping]] = ..., columns: _Optional[_Iterable[_Union[Column, _Mapping]]] = ..., order: _Optional[_Union[OrderSpec, _Mapping]] = ..., global_batch_size: _Optional[int] = ..., epoch: _Optional[int] = ..., position: _Optional[int] = ..., datasets: _Optional[_Iterable[_Union[Dataset, _Mapping]]] = ..., epoch_sample_count: _Optional[int] = ..., skips: _Optional[_Union[SkipList, _Mapping]] = ..., buckets: _Optional[int] = ..., cache_shortage: _Optional[_Union[CacheShortage, _Mapping]] = ...) -> None: ...
+    def __init__(self, dataset: _Optional[_Union[Dataset, _Mapping]] = ..., columns: _Optional[_Iterable[_Union[Column, _Mapping]]] = ..., order: _Optional[_Union[OrderSpec, _Mapping]] = ..., global_batch_size: _Optional[int] = ..., epoch: _Optional[int] = ..., position: _Optional[int] = ..., datasets: _Optional[_Iterable[_Union[Dataset, _Mapping]]] = ..., epoch_sample_count: _Optional[int] = ..., skips: _Optional[_Union[SkipList, _Mapping]] = ..., cache_shortage: _Optional[_Union[CacheShortage, _Mapping]] = ...) -> None: ...
 
 class CacheShortage(_message.Message):
     __slots__ = ("job_bytes", "part_bytes")
@@ -469,7 +377,7 @@ class AttachTransportResponse(_message.Message):
     def __init__(self, start: _Optional[_Union[StreamStart, _Mapping]] = ..., batch: _Optional[_Union[BatchHeader, _Mapping]] = ..., chunk: _Optional[_Union[Chunk, _Mapping]] = ..., epoch_end: _Optional[_Union[EpochEnd, _Mapping]] = ..., heartbeat: _Optional[_Union[Heartbeat, _Mapping]] = ..., offer: _Optional[_Union[_any_pb2.Any, _Mapping]] = ..., payload: _Optional[bytes] = ...) -> None: ...
 
 class GetBatchRequest(_message.Message):
-    __slots__ = ("dataset", "order", "global_batch_size", "rank", "world_size", "replication", "end", "columns", "with_ids", "epoch_start", "resume_token", "max_chunk_bytes", "fingerprint", "mixture", "skips", "allow_new_skips", "token_skips", "stages", "deal", "where", "buckets")
+    __slots__ = ("dataset", "order", "global_batch_size", "rank", "world_size", "replication", "end", "columns", "with_ids", "epoch_start", "resume_token", "max_chunk_bytes", "fingerprint", "stages")
     DATASET_FIELD_NUMBER: _ClassVar[int]
     ORDER_FIELD_NUMBER: _ClassVar[int]
     GLOBAL_BATCH_SIZE_FIELD_NUMBER: _ClassVar[int]
@@ -483,14 +391,7 @@ class GetBatchRequest(_message.Message):
     RESUME_TOKEN_FIELD_NUMBER: _ClassVar[int]
     MAX_CHUNK_BYTES_FIELD_NUMBER: _ClassVar[int]
     FINGERPRINT_FIELD_NUMBER: _ClassVar[int]
-    MIXTURE_FIELD_NUMBER: _ClassVar[int]
-    SKIPS_FIELD_NUMBER: _ClassVar[int]
-    ALLOW_NEW_SKIPS_FIELD_NUMBER: _ClassVar[int]
-    TOKEN_SKIPS_FIELD_NUMBER: _ClassVar[int]
     STAGES_FIELD_NUMBER: _ClassVar[int]
-    DEAL_FIELD_NUMBER: _ClassVar[int]
-    WHERE_FIELD_NUMBER: _ClassVar[int]
-    BUCKETS_FIELD_NUMBER: _ClassVar[int]
     dataset: str
     order: OrderSpec
     global_batch_size: int
@@ -504,15 +405,8 @@ class GetBatchRequest(_message.Message):
     resume_token: bytes
     max_chunk_bytes: int
     fingerprint: str
-    mixture: Mixture
-    skips: SkipList
-    allow_new_skips: bool
-    token_skips: SkipList
     stages: _containers.RepeatedCompositeFieldContainer[_any_pb2.Any]
-    deal: Deal
-    where: str
-    buckets: int
-    def __init__(self, dataset: _Optional[str] = ..., order: _Optional[_Union[OrderSpec, _Mapping]] = ..., global_batch_size: _Optional[int] = ..., rank: _Optional[int] = ..., world_size: _Optional[int] = ..., replication: _Optional[int] = ..., end: _Optional[_Union[EndMode, str]] = ..., columns: _Optional[_Iterable[str]] = ..., with_ids: bool = ..., epoch_start: _Optional[_Union[EpochStart, _Mapping]] = ..., resume_token: _Optional[bytes] = ..., max_chunk_bytes: _Optional[int] = ..., fingerprint: _Optional[str] = ..., mixture: _Optional[_Union[Mixture, _Mapping]] = ..., skips: _Optional[_Union[SkipList, _Mapping]] = ..., allow_new_skips: bool = ..., token_skips: _Optional[_Union[SkipList, _Mapping]] = ..., stages: _Optional[_Iterable[_Union[_any_pb2.Any, _Mapping]]] = ..., deal: _Optional[_Union[Deal, _Mapping]] = ..., where: _Optional[str] = ..., buckets: _Optional[int] = ...) -> None: ...
+    def __init__(self, dataset: _Optional[str] = ..., order: _Optional[_Union[OrderSpec, _Mapping]] = ..., global_batch_size: _Optional[int] = ..., rank: _Optional[int] = ..., world_size: _Optional[int] = ..., replication: _Optional[int] = ..., end: _Optional[_Union[EndMode, str]] = ..., columns: _Optional[_Iterable[str]] = ..., with_ids: bool = ..., epoch_start: _Optional[_Union[EpochStart, _Mapping]] = ..., resume_token: _Optional[bytes] = ..., max_chunk_bytes: _Optional[int] = ..., fingerprint: _Optional[str] = ..., stages: _Optional[_Iterable[_Union[_any_pb2.Any, _Mapping]]] = ...) -> None: ...
 
 class GetBatchResponse(_message.Message):
     __slots__ = ("start", "batch", "chunk", "heartbeat", "payload")
@@ -528,33 +422,25 @@ class GetBatchResponse(_message.Message):
     payload: bytes
     def __init__(self, start: _Optional[_Union[StreamStart, _Mapping]] = ..., batch: _Optional[_Union[BatchHeader, _Mapping]] = ..., chunk: _Optional[_Union[Chunk, _Mapping]] = ..., heartbeat: _Optional[_Union[Heartbeat, _Mapping]] = ..., payload: _Optional[bytes] = ...) -> None: ...
 
-class DatasetVersion(_message.Message):
-    __slots__ = ("name", "fingerprint")
-    NAME_FIELD_NUMBER: _ClassVar[int]
-    FINGERPRINT_FIELD_NUMBER: _ClassVar[int]
-    name: str
-    fingerprint: str
-    def __init__(self, name: _Optional[str] = ..., fingerprint: _Optional[str] = ...) -> None: ...
-
 class GetSamplesRequest(_message.Message):
-    __slots__ = ("dataset", "fingerprint", "sample_ids", "columns", "with_ids", "max_chunk_bytes", "datasets", "dataset_indices")
+    __slots__ = ("dataset", "fingerprint", "sample_ids", "columns", "with_ids", "max_chunk_bytes", "dataset_indices", "stages")
     DATASET_FIELD_NUMBER: _ClassVar[int]
     FINGERPRINT_FIELD_NUMBER: _ClassVar[int]
     SAMPLE_IDS_FIELD_NUMBER: _ClassVar[int]
     COLUMNS_FIELD_NUMBER: _ClassVar[int]
     WITH_IDS_FIELD_NUMBER: _ClassVar[int]
     MAX_CHUNK_BYTES_FIELD_NUMBER: _ClassVar[int]
-    DATASETS_FIELD_NUMBER: _ClassVar[int]
     DATASET_INDICES_FIELD_NUMBER: _ClassVar[int]
+    STAGES_FIELD_NUMBER: _ClassVar[int]
     dataset: str
     fingerprint: str
     sample_ids: _containers.RepeatedScalarFieldContainer[int]
     columns: _containers.RepeatedScalarFieldContainer[str]
     with_ids: bool
     max_chunk_bytes: int
-    datasets: _containers.RepeatedCompositeFieldContainer[DatasetVersion]
     dataset_indices: _containers.RepeatedScalarFieldContainer[int]
-    def __init__(self, dataset: _Optional[str] = ..., fingerprint: _Optional[str] = ..., sample_ids: _Optional[_Iterable[int]] = ..., columns: _Optional[_Iterable[str]] = ..., with_ids: bool = ..., max_chunk_bytes: _Optional[int] = ..., datasets: _Optional[_Iterable[_Union[DatasetVersion, _Mapping]]] = ..., dataset_indices: _Optional[_Iterable[int]] = ...) -> None: ...
+    stages: _containers.RepeatedCompositeFieldContainer[_any_pb2.Any]
+    def __init__(self, dataset: _Optional[str] = ..., fingerprint: _Optional[str] = ..., sample_ids: _Optional[_Iterable[int]] = ..., columns: _Optional[_Iterable[str]] = ..., with_ids: bool = ..., max_chunk_bytes: _Optional[int] = ..., dataset_indices: _Optional[_Iterable[int]] = ..., stages: _Optional[_Iterable[_Union[_any_pb2.Any, _Mapping]]] = ...) -> None: ...
 
 class GetSamplesResponse(_message.Message):
     __slots__ = ("start", "batch", "chunk", "heartbeat", "payload")

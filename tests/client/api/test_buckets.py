@@ -32,12 +32,10 @@ from headrace.client import (
     Sharding,
     Transport,
 )
-from headrace.client.wire.bounds import Bounds
 from headrace.converter import WriteOptions, convert_files
-from headrace.errors import BadArgumentError, CallerError, TokenSpecChangedError
+from headrace.errors import BadArgumentError, TokenSpecChangedError
 from headrace.order import decode_token, split_buckets
 from headrace.server import Server
-from headrace.v1 import shard_service_pb2 as pb
 from support.private import server_pids
 from support.proxy import proxied
 from support.running import server_of
@@ -249,12 +247,6 @@ def test_what_has_no_buckets_is_refused_before_anything_is_asked() -> None:
             RemoteDataset(
                 "localhost:1", cast("Any", dataset), batch_size=2, order=Order(buckets=buckets)
             )
-
-
-def test_a_server_that_knows_no_buckets_is_refused() -> None:
-    """It says nothing of them in its first message."""
-    with pytest.raises(CallerError, match="older than buckets="):
-        Bounds(buckets=10).check_start(pb.StreamStart())
 
 
 def test_an_old_state_has_none(server: Server) -> None:

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from headrace.client.state.state import adopt_batch_size, adopt_order, make_state, read_state
-from headrace.client.state.subject import Subject
+from headrace.client.state.subject import OneDataset
 from headrace.errors import TokenMalformedError, TokenSpecChangedError
 from headrace.order import EndMode, OrderSpec, decode_token
 from support.wire import token_at
@@ -17,14 +17,16 @@ TOKEN = token_at(3, 8, step=20)
 
 def test_a_state_survives_json() -> None:
     """What state_dict returned, written and read again, gives the token back."""
-    state = json.loads(json.dumps(make_state(TOKEN, subject=Subject("d"), end=EndMode.DROP_LAST)))
+    state = json.loads(
+        json.dumps(make_state(TOKEN, subject=OneDataset(name="d"), end=EndMode.DROP_LAST))
+    )
 
     assert TOKEN == read_state(state)
 
 
 def test_a_state_says_in_words_what_it_binds() -> None:
     """A person who opens a checkpoint sees where the run stood."""
-    spec = make_state(TOKEN, subject=Subject("d"), end=EndMode.DROP_LAST)["spec"]
+    spec = make_state(TOKEN, subject=OneDataset(name="d"), end=EndMode.DROP_LAST)["spec"]
 
     assert isinstance(spec, dict)
     assert ("d", 3, 8, 20, 4) == tuple(

@@ -15,6 +15,7 @@ from headrace.errors import DrainingError, ShardCorruptError, StoreUnavailableEr
 from headrace.server.cache.block_cache import BlockCache
 from headrace.server.datasets.served_dataset import ServedDataset
 from headrace.server.stream.batch_stream import BatchStream, StreamLimits
+from headrace.server.stream.stage_plugs import NO_STAGES
 from headrace.server.stream.stream_setup import stream_contents
 from headrace.server.telemetry.metrics import Metrics
 from headrace.server.telemetry.stream_counts import StreamTally
@@ -151,7 +152,7 @@ class _Bench:
         served.source.run_blocks = 1
         self.source = served.source
         self.stream = BatchStream(
-            stream_contents(_REQUEST, served),
+            stream_contents(NO_STAGES.of_batches(_REQUEST), served),
             dataset=served.name,
             blocks=served.blocks(self.cache),
             limits=StreamLimits(

@@ -15,7 +15,9 @@ from google.protobuf.message_factory import GetMessageClass
 
 from headrace.errors import BadArgumentError
 from headrace.server.front.request_limits import LIMITS, check_lengths
+from headrace.v1 import mixtures_pb2 as mixtures_pb
 from headrace.v1 import shard_service_pb2 as pb
+from support.asking import asking
 from support.datasets import small_table, write_dataset
 from support.running import channel_of
 from support.served import TIMEOUT_S, failure_of, stub_of
@@ -69,10 +71,8 @@ def test_one_more_than_the_limit_is_refused(name: str) -> None:
 
 def test_lists_are_compared_before_what_is_in_them() -> None:
     """Ten thousand datasets are not gone through for a request with too many stages."""
-    request = pb.ReadBatchesRequest(
-        mixture=pb.Mixture(datasets=[pb.MixtureDataset(name="a")] * 10_000),
-        stages=[any_pb2.Any()] * 65,
-    )
+    many = mixtures_pb.Mixture(datasets=[mixtures_pb.MixtureDataset(name="a")] * 10_000)
+    request = asking(pb.ReadBatchesRequest, mixture=many, stages=[any_pb2.Any()] * 64)
     check_lengths(pb.ReadBatchesRequest())
     calls = 0
 
@@ -95,14 +95,14 @@ def test_a_server_refuses_them_and_short_pieces_of_schedules(tmp_path: Path) -> 
     for name in ("a", "b"):
         write_dataset(str(tmp_path / name), small_table(8), shard_samples=[8])
     urls = {name: str(tmp_path / name) for name in ("a", "b")}
-    mixture = pb.Mixture(
-        datasets=[pb.MixtureDataset(name="a"), pb.MixtureDataset(name="b")],
+    mixture = mixtures_pb.Mixture(
+        datasets=[mixtures_pb.MixtureDataset(name="a"), mixtures_pb.MixtureDataset(name="b")],
         epoch_size=16,
-        schedule=[pb.SchedulePiece(start=at * 15, weights=[1.0, 1.0]) for at in range(17)],
+        schedule=[mixtures_pb.SchedulePiece(start=at * 15, weights=[1.0, 1.0]) for at in range(17)],
     )
     refused = {
         "stages": pb.ReadBatchesRequest(dataset="a", stages=[any_pb2.Any()] * 50_000),
-        "schedule": pb.ReadBatchesRequest(mixture=mixture),
+        "schedule": asking(pb.ReadBatchesRequest, mixture=mixture),
     }
     with channel_of(urls) as channel:
         for field, request in refused.items():

@@ -16,6 +16,7 @@ import pytest
 from headrace.order import Order, OrderSpec, table_of
 from headrace.server import Server
 from headrace.storage import open_dataset
+from headrace.v1 import mixtures_pb2 as mixtures_pb
 from headrace.v1 import shard_service_pb2 as pb
 from server.conftest import StartServer
 from support.datasets import write_dataset
@@ -124,11 +125,11 @@ def test_an_epoch_reads_each_run_once(case: _Case, tmp_path: Path, start: StartS
 @pytest.mark.parametrize(
     "batching",
     [
-        pytest.param(pb.BATCHING_RANDOM, id="random"),
-        pytest.param(pb.BATCHING_PER_DATASET, id="a dataset a batch"),
+        pytest.param(mixtures_pb.BATCHING_RANDOM, id="random"),
+        pytest.param(mixtures_pb.BATCHING_PER_DATASET, id="a dataset a batch"),
     ],
 )
-def test_a_mixture_reads_each_run_once(batching: pb.Batching, tmp_path: Path) -> None:
+def test_a_mixture_reads_each_run_once(batching: mixtures_pb.Batching, tmp_path: Path) -> None:
     """Three datasets share the memory; each is read once, however draws are batched."""
     case, names = _Case(8), ("a", "b", "c")
     block_count = _TIMES * case.together // len(names)
@@ -136,8 +137,8 @@ def test_a_mixture_reads_each_run_once(batching: pb.Batching, tmp_path: Path) ->
         _write(str(tmp_path / name), case.block_samples, block_count=block_count)
     order = case.order()
     request = epoch_request(
-        mixture=pb.Mixture(
-            datasets=[pb.MixtureDataset(name=name) for name in names], batching=batching
+        mixture=mixtures_pb.Mixture(
+            datasets=[mixtures_pb.MixtureDataset(name=name) for name in names], batching=batching
         ),
         order=order,
         global_batch_size=order.unit,

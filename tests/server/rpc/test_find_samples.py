@@ -6,8 +6,10 @@ import grpc
 import numpy as np
 import pytest
 
+from headrace.v1 import mixtures_pb2 as mixtures_pb
 from headrace.v1 import shard_service_pb2 as pb
 from server.conftest import StartServer
+from support.asking import asking
 from support.running import RICH_SAMPLES, Running, server_of
 from support.served import TIMEOUT_S, failure_of, read, stub_of
 
@@ -24,7 +26,7 @@ def _batch(**fields: object) -> pb.GetBatchRequest:
         world_size=1,
         epoch_start=pb.EpochStart(epoch=1, position=130),
     )
-    request.MergeFrom(pb.GetBatchRequest(**fields))  # type: ignore[arg-type]  # by name
+    request.MergeFrom(asking(pb.GetBatchRequest, **fields))
     return request
 
 
@@ -54,10 +56,8 @@ def _streamed(
             epoch_start=batch.epoch_start,
             epoch_count=1,
             with_ids=True,
+            stages=batch.stages,
         )
-        for field in ("mixture", "skips"):
-            if batch.HasField(field):
-                getattr(request, field).CopyFrom(getattr(batch, field))
         for one in read(served.channel, request).batches:
             for row, sample_id in enumerate(one.ids):
                 # Of a mixture they are pairs.
@@ -100,10 +100,10 @@ def test_samples_of_a_mixture_are_where_streams_have_them(rich_url: str) -> None
 
 
 def _check_mixture(served: Running) -> None:
-    mixture = pb.Mixture(
+    mixture = mixtures_pb.Mixture(
         datasets=[
-            pb.MixtureDataset(name="rich", repeat=0.4),
-            pb.MixtureDataset(name="again", repeat=1.5),
+            mixtures_pb.MixtureDataset(name="rich", repeat=0.4),
+            mixtures_pb.MixtureDataset(name="again", repeat=1.5),
         ]
     )
     batch = _batch(world_size=2, mixture=mixture)

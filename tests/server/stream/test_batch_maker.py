@@ -16,6 +16,7 @@ from headrace.errors import BadArgumentError, RebalanceError
 from headrace.server.batch.targets import WireOutlet
 from headrace.server.kernels.loader import LOOPS
 from headrace.server.stream.batch_maker import TOGETHER_BYTES, BatchMaker
+from headrace.server.stream.stage_plugs import NO_STAGES
 from headrace.server.stream.stream_setup import stream_contents
 from headrace.server.telemetry.metrics import Metrics
 from headrace.server.telemetry.stream_counts import StreamTally
@@ -48,7 +49,7 @@ def _request(batch_size: int, **fields: object) -> pb.ReadBatchesRequest:
 def _alone(streams: Streams, request: pb.ReadBatchesRequest) -> Iterator[bytes]:
     """Make a stream's batches one by one, with NumPy and protobuf."""
     served = streams.served
-    contents = stream_contents(request, served)
+    contents = stream_contents(NO_STAGES.of_batches(request), served)
     maker = BatchMaker(
         contents,
         blocks=served.blocks(streams.cache),
@@ -153,7 +154,8 @@ def test_payloads_in_a_group_begin_at_multiples_of_64(streams: Streams, columns:
 
 def test_a_batch_over_the_limit_is_refused(streams: Streams) -> None:
     """A payload over max_batch_bytes is refused before memory is taken for it."""
-    contents = stream_contents(_request(100, columns=["number"]), streams.served)
+    request = _request(100, columns=["number"])
+    contents = stream_contents(NO_STAGES.of_batches(request), streams.served)
     maker = BatchMaker(
         contents,
         blocks=streams.served.blocks(streams.cache),

@@ -97,10 +97,11 @@ class _GoneCall:
 def test_a_client_that_leaves_at_once_leaves_nothing_behind(start: StartServer) -> None:
     """The cache keeps no part for a stream that was set up and whose messages nobody read."""
     server = start().server
-    call = _GoneCall()
+    call, service = _GoneCall(), server._service
+    read = service._stages.of_batches
 
     assert [] == list(
-        server._service._calls.messages(stream_contents, _endless(500), cast("Call", call))
+        service._calls.messages(read, stream_contents, _endless(500), cast("Call", call))
     )
     for callback in call.at_end:
         callback()

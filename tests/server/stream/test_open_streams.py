@@ -78,7 +78,7 @@ def test_access_is_checked_again_only_when_callers_have_changed() -> None:
 
 def test_a_stream_of_a_dataset_that_was_taken_away_meanwhile_does_not_begin() -> None:
     """Its dataset was retired while it was set up; nobody waits for it afterwards."""
-    streams, retired = OpenStreams(1), Retirement()
+    streams, retired = OpenStreams(1), Retirement("d")
     streams.end_dataset(retired, lambda: RebalanceError("it was reopened"))
     with streams.opened(lambda _: None, lambda: None) as opened, pytest.raises(RebalanceError):
         streams.begin(opened, _Stream(), [retired])

@@ -151,7 +151,6 @@ def test_a_batch_of_many_datasets_takes_few_calls(tmp_path: Path) -> None:
     url = str(tmp_path)
     write_dataset(url, small_table(1000), shard_samples=[1000], block_bytes=1 << 20)
     request = _request(64, pb.EpochStart())
-    request.mixture.datasets.extend(pb.MixtureDataset(name=name) for name in names)
     with streams_of(url) as streams, open_dataset(url) as dataset:
         members = [
             ServedDataset(name, dataset, cache=streams.cache, max_batch_bytes=1 << 27)

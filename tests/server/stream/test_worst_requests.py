@@ -21,6 +21,7 @@ from PIL import Image
 
 from headrace.v1 import columns_pb2 as columns_pb
 from headrace.v1 import images_pb2 as images_pb
+from headrace.v1 import mixtures_pb2 as mixtures_pb
 from headrace.v1 import shard_service_pb2 as pb
 from headrace.v1.stages import packed
 from support.command import Serving, serving
@@ -111,12 +112,13 @@ def _padded_end() -> pb.ReadBatchesRequest:
 def _mixed() -> pb.ReadBatchesRequest:
     request = _request(_SAMPLES, ["vector"], _cast("vector", pb.ELEMENT_TYPE_FLOAT64))
     request.ClearField("dataset")
-    request.mixture.CopyFrom(
-        pb.Mixture(
-            datasets=[pb.MixtureDataset(name=name, proportion=1) for name in ("worst", "again")],
-            batching=pb.BATCHING_STRATIFIED,
-        )
+    mixture = mixtures_pb.Mixture(
+        datasets=[
+            mixtures_pb.MixtureDataset(name=name, proportion=1) for name in ("worst", "again")
+        ],
+        batching=mixtures_pb.BATCHING_STRATIFIED,
     )
+    request.stages.append(packed(mixture))
     return request
 
 

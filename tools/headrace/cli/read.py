@@ -32,7 +32,7 @@ from headrace.client import (
     Sharding,
     read_mixture,
 )
-from headrace.client.options.deal import deal_of
+from headrace.client.options.where import where_stages
 from headrace.errors import TokenMalformedError
 from headrace.order import EndMode, decode_token
 
@@ -124,17 +124,18 @@ def command(
         [target],
         ReadOptions(
             dataset=dataset,
-            mixture=None if text is None else read_mixture(text),
             order=spec,
             global_batch_size=size,
             rank=rank,
             world_size=world_size,
             replication=sharding.replication,
-            deal=deal_of(sharding.deal),
             end=EndMode(end),
             columns=columns,
-            where=where,
-            buckets=order.buckets or 0,
+            stages=(
+                *where_stages(where),
+                *(stage for stage in (*order.stages, *sharding.stages) if stage.is_asked),
+                *(() if text is None else (read_mixture(text),)),
+            ),
             with_ids=ids,
             end_epoch=place.epoch + epochs,
         ),

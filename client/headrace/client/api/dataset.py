@@ -43,25 +43,24 @@ from headrace.client.options.arguments import (
     epochs_of,
     token_bytes,
 )
-from headrace.client.options.mixture import Mixture, Source
 from headrace.client.options.order import Order, order_of
 from headrace.client.options.ranks import refuse_alone, resolve_ranks
 from headrace.client.options.read_request import ReadOptions
 from headrace.client.options.sharding import Sharding
-from headrace.client.options.skips import SkipChoice
 from headrace.client.options.stage import Stage
 from headrace.client.options.transport import Transport, transport_of
 from headrace.client.reader.reader import BatchReader, Place
 from headrace.client.servers.unary import fetch_from_any
 from headrace.client.state.description import Description
+from headrace.client.state.sources import Source
 from headrace.client.state.state import (
     State,
     check_end,
     make_state,
     read_state,
     refuse_worker_state,
+    saved_in,
 )
-from headrace.client.state.subject import mixture_in, skips_in, where_in
 from headrace.client.wire.assembler import BatchEvent
 from headrace.errors import BadArgumentError
 from headrace.order import NUMBER_LIMIT, EndMode, EpochPlan, decode_token
@@ -391,7 +390,7 @@ class RemoteDataset(IterableDataset[Batch]):
             TokenSpecChangedError: ``token`` belongs to another order.
         """
         if token is not None:
-            self._adopt(token_bytes(token))
+            self._adopt(token_bytes(token), {})
             self._options(self._progress.place)
         return self
 
@@ -438,7 +437,7 @@ class RemoteDataset(IterableDataset[Batch]):
         check_end(state, self._reading.end)
         if share is None:
             refuse_worker_state(state)
-        self._adopt(token, mixture_in(state), skips_in(state), where_in(state))
+        self._adopt(token, saved_in(state))
         if share is not None:
             self._side.load(share, state.get("worker"), self._progress.place)
 
@@ -515,7 +514,7 @@ class RemoteDataset(IterableDataset[Batch]):
     def _make_reader(
         self, landing: Landing, *, place: Place | None = None, share: WorkerPart | None = None
     ) -> BatchReader:
-        if self._reading.subject.mixture is not None:
+        if not self._reading.subject.name:
             # Tokens of mixtures hold no versions, so each request names them.
             self._describe()
         place = place or self._progress.place
@@ -544,15 +543,9 @@ class RemoteDataset(IterableDataset[Batch]):
     def _options(self, place: Place) -> ReadOptions:
         return self._reading.options(place.token)
 
-    def _adopt(
-        self,
-        token: bytes,
-        mixture: Mixture | None = None,
-        skips: SkipChoice | None = None,
-        where: str = "",
-    ) -> None:
+    def _adopt(self, token: bytes, saved: Mapping[str, object]) -> None:
         content = decode_token(token)
-        reading = self._given.adopted(content, mixture, skips, where)
+        reading = self._given.adopted(content, saved)
         self._turns.take()
         try:
             self.close()

@@ -132,7 +132,7 @@ class NumpyDataset:
             sharding=sharding,
             transport=self._transport,
         ).settled()
-        if reading.subject.mixture is not None:
+        if not reading.subject.name:
             raise BadArgumentError(
                 "dataset is a mixture, which NumpyDataset does not read; expected the name of one "
                 "dataset, or use RemoteDataset",

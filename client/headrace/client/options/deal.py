@@ -6,16 +6,17 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from headrace.arguments import number, shown, whole
+from headrace.client.options.stage import OrderStage
 from headrace.errors import BadArgumentError
 from headrace.order import MAX_ACCUMULATED
-from headrace.v1 import shard_service_pb2 as pb
+from headrace.v1 import dealing_pb2
 
 _MOST_COST = 1e9
 _MOST_SPEED = 1e3
 
 
 @dataclass(frozen=True, slots=True)
-class Deal:
+class Deal(OrderStage):
     """Deal the samples of each global batch so that all ranks have about the same work.
 
     The samples of a global batch stay the same, and so does their number per rank, so the gradient
@@ -55,9 +56,9 @@ class Deal:
         accumulate = whole("Deal.accumulate", self.accumulate, low=1, high=MAX_ACCUMULATED + 1)
         object.__setattr__(self, "accumulate", accumulate)
 
-    def to_message(self) -> pb.Deal:
+    def to_message(self) -> dealing_pb2.Deal:
         """Write it down for the wire."""
-        return pb.Deal(
+        return dealing_pb2.Deal(
             length_cost=self.length_cost,
             square_cost=self.square_cost,
             speeds=self.speeds,

@@ -23,6 +23,8 @@ from headrace.arguments import (
 from headrace.client.options.arguments import where_of
 from headrace.client.options.selection import Selection
 from headrace.client.options.skips import SkipArgument, skip_choice
+from headrace.client.options.stage import OrderStage
+from headrace.client.options.where import where_stages
 from headrace.errors import BadArgumentError
 from headrace.order import (
     Batching,
@@ -33,7 +35,8 @@ from headrace.order import (
     Schedule,
     Skips,
 )
-from headrace.v1 import shard_service_pb2 as pb
+from headrace.v1 import mixtures_pb2 as pb
+from headrace.v1.stages import packed
 
 _BATCHINGS = {
     Batching.RANDOM: pb.BATCHING_RANDOM,
@@ -95,7 +98,7 @@ class MixtureEntry:
 
 
 @dataclass(frozen=True, slots=True)
-class Mixture:
+class Mixture(OrderStage):
     """Several datasets that are drawn from together.
 
     Attributes:
@@ -181,7 +184,11 @@ class Mixture:
     def to_message(self) -> pb.Mixture:
         """Write the mixture down for the wire."""
         spec = self.spec(OrderSpec())
-        message = pb.Mixture(batching=_BATCHINGS[spec.batching], epoch_size=spec.epoch_size)
+        message = pb.Mixture(
+            batching=_BATCHINGS[spec.batching],
+            epoch_size=spec.epoch_size,
+            allow_new_skips=self.allow_new_skips,
+        )
         for member, entry in zip(spec.datasets, self.datasets, strict=True):
             message.datasets.append(_message(member, entry))
         if self.schedule is not None:
@@ -211,11 +218,7 @@ _DATASET = (
 )
 
 
-Source = str | Selection | Mixture | Sequence[tuple[str, float]]
-"""What a dataset object reads: a name, some of its samples, or several of which it draws."""
-
-
-def source_of(dataset: Source) -> Selection | Mixture:
+def source_of(dataset: object) -> Selection | Mixture:
     """Return what an argument means: pairs are names and proportions.
 
     Raises:
@@ -326,7 +329,7 @@ def _message(member: MixtureDataset, entry: MixtureEntry) -> pb.MixtureDataset:
         choose=member.choose,
         choice=_CHOICES[member.choice],
         granularity=member.granularity,
-        where=where_of(entry.where),
+        stages=[packed(stage.to_message()) for stage in where_stages(entry.where)],
     )
 
 

@@ -5,16 +5,67 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from headrace.arguments import flag, instance_or_none, whole, whole_or_none
+from headrace.client.options.stage import OrderStage
+from headrace.errors import BadArgumentError, TokenSpecChangedError
 from headrace.order import (
     DEFAULT_RUN_BYTES,
     DEFAULT_SHUFFLE_BYTES,
     LEAST_BUCKETS,
     MOST_BUCKETS,
     OrderSpec,
+    Token,
+    buckets_text,
+    split_buckets,
 )
+from headrace.v1 import buckets_pb2
 
 _MOST_BYTES = 1 << 62
 _MOST_COUNT = 1 << 42
+
+
+@dataclass(frozen=True, slots=True)
+class LengthBuckets(OrderStage):
+    """Sort batches of the order by length together.
+
+    Attributes:
+        unit_count: How many; 0 for the token's, or for none.
+    """
+
+    unit_count: int
+    stage_name = "buckets"
+
+    @property
+    def is_asked(self) -> bool:
+        """Whether requests ask for it."""
+        return self.unit_count > 0
+
+    def to_message(self) -> buckets_pb2.LengthBuckets:
+        """Write the stage down for the wire."""
+        return buckets_pb2.LengthBuckets(unit_count=self.unit_count)
+
+    def text(self) -> str:
+        """Return what tokens say about it; only the server knows the lengths."""
+        return buckets_text(self.unit_count, "")
+
+    def adopted(self, token: Token) -> LengthBuckets:
+        """Return the token's, if it is what was asked for."""
+        found, _ = split_buckets(token.stage(self.stage_name))
+        if self.is_asked and self.unit_count != found:
+            raise TokenSpecChangedError(
+                f"buckets is {self.unit_count}, but the state has {found or 'none'}; give the "
+                "buckets of its run, or start a new run without the state",
+                field="buckets",
+            )
+        return LengthBuckets(found)
+
+    def check(self, *, is_mixture: bool) -> None:
+        """Refuse buckets for several datasets."""
+        if self.is_asked and is_mixture:
+            raise BadArgumentError(
+                f"order.buckets is {self.unit_count} for a mixture, but buckets sort the samples "
+                "of a single dataset; leave buckets out, or read one dataset",
+                field="order",
+            )
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +123,11 @@ class Order:
         )
         object.__setattr__(self, "buckets", buckets)
         object.__setattr__(self, "with_ids", flag("order.with_ids", self.with_ids))
+
+    @property
+    def stages(self) -> tuple[OrderStage, ...]:
+        """The stages of the order that it asks for."""
+        return (LengthBuckets(self.buckets or 0),)
 
     def spec(self, *, seed: int, shuffle: bool, unit: int | None = None) -> OrderSpec:
         """Return the order that a dataset's arguments name.

@@ -4,10 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from headrace.client.options.deal import Deal
-from headrace.client.options.mixture import Mixture
-from headrace.client.options.skips import SkipChoice
-from headrace.client.options.stage import Stage
+from headrace.client.options.stage import OrderStage, Stage
 from headrace.errors import BadArgumentError, PositionPastEndError
 from headrace.order import EndMode, OrderSpec
 from headrace.v1 import shard_service_pb2 as pb
@@ -25,7 +22,7 @@ class ReadOptions:
     """The batches that one rank reads, wherever they start.
 
     Attributes:
-        dataset: Name of the dataset on the server; empty for a mixture.
+        dataset: Name of the dataset on the server; empty if a stage draws from several.
         order: The order of samples.
         global_batch_size: Samples of a batch over all ranks, replicas counted once.
         rank: This rank, in [0, world_size).
@@ -37,14 +34,7 @@ class ReadOptions:
         end_epoch: First epoch not to read, or None to read without end.
         batch_stride: Read every ``batch_stride``-th batch of the rank, >= 1.
         batch_offset: The first batch to read in an epoch, in [0, ``batch_stride``).
-        mixture: The datasets to draw from, instead of ``dataset``.
-        skips: Samples of ``dataset`` to leave out; None for the token's list.
-        token_skips: The list that the token was made with, for a server that does not have it.
-        allow_new_skips: Whether ``skips`` may be a longer list that contains the token's.
-        stages: What the server does with each batch before it sends it.
-        deal: How samples are dealt to ranks; None to deal them in order.
-        where: Which samples of ``dataset`` to read; empty for all.
-        buckets: Batches that are sorted by length together; 0 for the token's, or none.
+        stages: What the server does with the order, and with each batch before it sends it.
     """
 
     dataset: str
@@ -59,19 +49,12 @@ class ReadOptions:
     end_epoch: int | None = None
     batch_stride: int = 1
     batch_offset: int = 0
-    mixture: Mixture | None = None
-    skips: SkipChoice | None = None
-    token_skips: SkipChoice | None = None
-    allow_new_skips: bool = False
-    stages: tuple[Stage, ...] = ()
-    deal: Deal | None = None
-    where: str = ""
-    buckets: int = 0
+    stages: tuple[Stage | OrderStage, ...] = ()
 
     def __post_init__(self) -> None:
         """Refuse impossible coordinates before anything is sent."""
         _require(
-            (self.mixture is None) == bool(self.dataset),
+            bool(self.dataset or self.stages),
             "dataset",
             repr(self.dataset),
             "a name, as shown by `headrace list`, or a mixture and no name",
@@ -122,19 +105,8 @@ class ReadOptions:
             with_ids=self.with_ids,
             batch_stride=self.batch_stride,
             batch_offset=self.batch_offset,
-            allow_new_skips=self.allow_new_skips,
             stages=[packed(stage.to_message()) for stage in self.stages],
-            where=self.where,
-            buckets=self.buckets,
         )
-        if self.mixture is not None:
-            request.mixture.CopyFrom(self.mixture.to_message())
-        if self.skips is not None:
-            request.skips.CopyFrom(self.skips.to_message())
-        if self.token_skips is not None:
-            request.token_skips.CopyFrom(self.token_skips.to_message())
-        if self.deal is not None:
-            request.deal.CopyFrom(self.deal.to_message())
         if token is None:
             request.epoch_start.epoch = epoch
             request.epoch_start.position = position

@@ -7,6 +7,7 @@ from typing import Literal
 
 from headrace.arguments import instance_or_none, whole, whole_or_none
 from headrace.client.options.deal import Deal, deal_of
+from headrace.client.options.stage import OrderStage
 
 _MOST_COUNT = 1 << 62
 
@@ -40,6 +41,12 @@ class Sharding:
         replication = whole("sharding.replication", self.replication, low=1, high=_MOST_COUNT)
         object.__setattr__(self, "replication", replication)
         deal_of(self.deal)
+
+    @property
+    def stages(self) -> tuple[OrderStage, ...]:
+        """The stages of the order that it asks for."""
+        deal = deal_of(self.deal)
+        return () if deal is None else (deal,)
 
 
 def sharding_of(sharding: Sharding | None) -> Sharding:

@@ -7,9 +7,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from headrace.client.options.arguments import sample_ids_of
+from headrace.client.options.stage import OrderStage
 from headrace.errors import BadArgumentError
 from headrace.order import Skips
 from headrace.v1 import shard_service_pb2 as pb
+from headrace.v1 import skips_pb2
 
 MAX_SENT_IDS = 65_536
 _DIGEST = re.compile("[0-9a-f]{32}")
@@ -37,6 +39,30 @@ class SkipChoice:
     def to_json(self) -> str | list[int]:
         """Return the list as JSON values."""
         return list(self.sample_ids) or self.digest
+
+
+@dataclass(frozen=True, slots=True)
+class Skip(OrderStage):
+    """Leave samples out.
+
+    Attributes:
+        choice: The samples.
+        allow_new: Whether they may be other ones than the token's, all of which are among them.
+        token_choice: The token's, if they are known.
+    """
+
+    choice: SkipChoice
+    allow_new: bool = False
+    token_choice: SkipChoice | None = None
+
+    def to_message(self) -> skips_pb2.Skip:
+        """Write the stage down for the wire."""
+        known = self.token_choice
+        return skips_pb2.Skip(
+            list=self.choice.to_message(),
+            allow_new_list=self.allow_new,
+            token_list=None if known is None else known.to_message(),
+        )
 
 
 def skip_choice(skips: SkipArgument) -> SkipChoice | None:

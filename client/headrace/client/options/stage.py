@@ -5,12 +5,13 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
-from typing import ClassVar
+from typing import ClassVar, Self
 
 from google.protobuf.message import Message
 
 from headrace.arguments import shown, whole
 from headrace.errors import BadArgumentError
+from headrace.order import Token
 
 COLUMN = "the name of a column"
 """What is wanted of the names of columns, in errors."""
@@ -47,6 +48,47 @@ class Stage(ABC):
     def may_replace(self) -> bool:
         """Whether other samples may take the place of damaged ones."""
         return False
+
+
+class OrderStage(ABC):
+    """What a server does with the order of samples: a frozen dataclass of its options, too.
+
+    Attributes:
+        stage_name: Its name in resume tokens; empty if they do not name it.
+    """
+
+    __slots__ = ()
+    stage_name: ClassVar[str] = ""
+
+    @abstractmethod
+    def to_message(self) -> Message:
+        """Write the options down for the wire; the type of the message names the stage."""
+
+    @property
+    def is_asked(self) -> bool:
+        """Whether requests ask for it; if not, it may still be adopted from a token."""
+        return True
+
+    def text(self) -> str:
+        """Return what tokens say about it before the first batch; empty for nothing."""
+        return ""
+
+    def adopted(self, token: Token) -> Self:
+        """Return the stage with which a run continues from a token.
+
+        Raises:
+            TokenSpecChangedError: The token is for another one.
+        """
+        del token
+        return self
+
+    def check(self, *, is_mixture: bool) -> None:
+        """Refuse what it cannot be used for.
+
+        Raises:
+            BadArgumentError: It cannot.
+        """
+        del is_mixture
 
 
 class StagePart:

@@ -24,6 +24,7 @@ import grpc
 
 from headrace.client.options.access import Access
 from headrace.client.options.settings import Backoff, Deadlines
+from headrace.client.options.where import dataset_request
 from headrace.client.servers.endpoints import Endpoint, Endpoints
 from headrace.client.servers.replicas import Seat, fixed_endpoints
 from headrace.client.servers.retry_policy import Patience
@@ -112,7 +113,7 @@ def fetch_dataset(
         DatasetNotFoundError: The server has no dataset of that name.
         ServerUnreachableError: The server did not answer in time.
     """
-    wanted = [pb.GetDatasetRequest(name=name, where=where)]
+    wanted = [dataset_request(name, "", where)]
     endpoints = fixed_endpoints([target], access, seat=Seat())
     return fetch_from_any(endpoints, wanted, deadlines=deadlines)[0].dataset
 
@@ -160,7 +161,7 @@ def _in_version(request: pb.GetDatasetRequest, endpoint: Endpoint) -> pb.GetData
     if request.fingerprint or not endpoint.versions:
         return request
     return pb.GetDatasetRequest(
-        name=request.name, where=request.where, fingerprint=endpoint.version_of(request.name)
+        name=request.name, stages=request.stages, fingerprint=endpoint.version_of(request.name)
     )
 
 

@@ -8,8 +8,6 @@ from dataclasses import dataclass
 from headrace.client.options.access import Access, access_of
 from headrace.client.options.addresses import addresses_of
 from headrace.client.options.arguments import batch_size_of, column_names, end_mode
-from headrace.client.options.deal import deal_of
-from headrace.client.options.mixture import Source
 from headrace.client.options.order import Order
 from headrace.client.options.sharding import Sharding, sharding_of
 from headrace.client.options.stage import Stage, stages_of
@@ -18,7 +16,7 @@ from headrace.client.servers.endpoints import Endpoints
 from headrace.client.servers.replicas import Seat, seat_of
 from headrace.client.servers.targets import choose_endpoints, lane_of
 from headrace.client.state.read_spec import Reading
-from headrace.client.state.subject import subject_of
+from headrace.client.state.sources import Source, subject_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,9 +65,8 @@ class Description:
             end=end_mode(self.end),
             columns=column_names(self.columns),
             with_ids=self.order.with_ids,
+            order_stages=(*self.order.stages, *shards.stages),
             stages=stages_of(self.stages),
-            deal=deal_of(shards.deal),
-            buckets=self.order.buckets or 0,
             end_epoch=self.end_epoch,
         )
         access, seat = access_of(self.access), _seat_of(reading)

@@ -2,25 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from headrace.client.options.deal import Deal
-from headrace.client.options.mixture import Mixture
 from headrace.client.options.read_request import ReadOptions
-from headrace.client.options.skips import SkipChoice
-from headrace.client.options.stage import Stage, token_text
+from headrace.client.options.stage import OrderStage, Stage, token_text
 from headrace.client.state.state import adopt_batch_size, adopt_order
 from headrace.client.state.subject import Subject
-from headrace.errors import BadArgumentError, TokenSpecChangedError
+from headrace.errors import BadArgumentError
 from headrace.order import (
     EndMode,
     EpochPlan,
     OrderSpec,
     Token,
-    buckets_text,
     decode_token,
     encode_token,
-    split_buckets,
     stages_of,
 )
 
@@ -41,9 +37,8 @@ class Reading:
         end: How an incomplete last batch is treated.
         columns: Names of the columns to read; empty for all.
         with_ids: Whether batches have sample ids.
+        order_stages: What the server does with the order, besides the stages of the subject.
         stages: What the server does with each batch.
-        deal: How samples are dealt to ranks; None to deal them in order.
-        buckets: Batches that are sorted by length together; 0 for none.
         end_epoch: First epoch not to read, or None.
     """
 
@@ -58,19 +53,14 @@ class Reading:
     end: EndMode
     columns: tuple[str, ...]
     with_ids: bool
+    order_stages: tuple[OrderStage, ...]
     stages: tuple[Stage, ...]
-    deal: Deal | None
-    buckets: int
     end_epoch: int | None
 
     def __post_init__(self) -> None:
-        """Refuse buckets for several datasets."""
-        if self.buckets and self.subject.mixture is not None:
-            raise BadArgumentError(
-                f"order.buckets is {self.buckets} for a mixture, but buckets sort the samples of a "
-                "single dataset; leave buckets out, or read one dataset",
-                field="order",
-            )
+        """Refuse stages that the subject cannot have."""
+        for stage in self.order_stages:
+            stage.check(is_mixture=not self.subject.name)
 
     @property
     def group_count(self) -> int:
@@ -114,14 +104,11 @@ class Reading:
             order = replace(order, unit=unit)
         return ReadOptions(
             dataset=self.subject.name,
-            mixture=self.subject.mixture,
-            skips=self.subject.skips,
-            token_skips=self.subject.token_skips,
-            where=self.subject.where,
-            allow_new_skips=self.subject.allow_new_skips,
-            stages=self.stages,
-            deal=self.deal,
-            buckets=self.buckets,
+            stages=(
+                *self.subject.stages,
+                *(stage for stage in self.order_stages if stage.is_asked),
+                *self.stages,
+            ),
             order=order,
             global_batch_size=size,
             rank=self.rank,
@@ -133,34 +120,19 @@ class Reading:
             end_epoch=self.end_epoch,
         )
 
-    def adopted(
-        self,
-        token: Token,
-        mixture: Mixture | None = None,
-        skips: SkipChoice | None = None,
-        where: str = "",
-    ) -> Reading:
+    def adopted(self, token: Token, saved: Mapping[str, object]) -> Reading:
         """Return the reading that continues from a token.
 
         Args:
             token: Where the run continues.
-            mixture: The mixture of the state, if there is one.
-            skips: The skips of the state.
-            where: The filter of the state.
+            saved: What the state says in words; empty if only the token is known.
 
         Raises:
             TokenSpecChangedError: The token belongs to other options; the message names them.
         """
-        buckets, _ = split_buckets(token.stage("buckets"))
-        if self.buckets and self.buckets != buckets:
-            raise TokenSpecChangedError(
-                f"buckets is {self.buckets}, but the state has {buckets or 'none'}; give the "
-                "buckets of its run, or start a new run without the state",
-                field="buckets",
-            )
         return replace(
             self,
-            buckets=buckets,
+            order_stages=tuple(stage.adopted(token) for stage in self.order_stages),
             order=adopt_order(self.order, token, unit_is_free=self.unit_is_free),
             global_batch_size=adopt_batch_size(
                 token,
@@ -168,7 +140,7 @@ class Reading:
                 global_batch_size=self.global_batch_size,
                 group_count=self.group_count,
             ),
-            subject=self.subject.at(token, mixture, skips, where),
+            subject=self.subject.at(token, saved),
         )
 
     def plan(self, position: int, token: bytes | None) -> EpochPlan:
@@ -184,17 +156,12 @@ class Reading:
     def first_token(self, *, epoch: int, position: int) -> bytes:
         """Return the token of a place before the first batch; the subject must be described."""
         options = self.options(None)
-        fingerprint, mixture, skips = self.subject.token_start(options.order)
+        fingerprint, chosen = self.subject.token_start(options.order)
+        texts = {stage.stage_name: stage.text() for stage in self.order_stages}
         return encode_token(
             Token(
                 fingerprint=fingerprint,
-                stages=stages_of(
-                    mixture=mixture,
-                    filter=self.subject.kept,
-                    skips=skips,
-                    buckets=buckets_text(self.buckets, ""),
-                    transforms=token_text(self.stages),
-                ),
+                stages=chosen + stages_of(**texts, transforms=token_text(self.stages)),
                 spec=options.order,
                 epoch=epoch,
                 position=position,

@@ -36,9 +36,7 @@ def make_state(token: bytes, *, subject: Subject, end: EndMode) -> State:
             "global_batch_size": content.global_batch_size,
             "end": end.value,
             **asdict(content.spec),
-            **({} if subject.skips is None else {"skips": subject.skips.to_json()}),
-            **({"where": subject.where} if subject.where else {}),
-            **({} if subject.mixture is None else {"mixture": subject.mixture.to_json()}),
+            **subject.to_json(),
         },
     }
 
@@ -68,14 +66,19 @@ def read_state(state: Mapping[str, object]) -> bytes:
     return token
 
 
+def saved_in(state: Mapping[str, object]) -> Mapping[str, object]:
+    """Return what a state says in readable form; empty if it says nothing."""
+    spec = state.get("spec")
+    return spec if isinstance(spec, Mapping) else {}
+
+
 def check_end(state: Mapping[str, object], end: EndMode) -> None:
     """Refuse a state of a run with another ``end``.
 
     Raises:
         TokenSpecChangedError: ``end`` differs; the message says how to change it on purpose.
     """
-    spec = state.get("spec")
-    found = spec.get("end") if isinstance(spec, Mapping) else None
+    found = saved_in(state).get("end")
     # Older states do not contain it, and are accepted.
     if found is None or found == end.value:
         return

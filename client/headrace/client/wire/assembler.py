@@ -335,7 +335,6 @@ class StreamAssembler:
     def _begin_stream(self, start: pb.StreamStart) -> None:
         if self._start is not None:
             raise StreamCorruptError("a second 'start' arrived in one stream")
-        self._bounds.check_start(start)
         if start.HasField("order") and not start.epoch_sample_count:
             _log.warning("%r has no samples: loops over it end at once", start.dataset.name)
         self._start = start

@@ -1,4 +1,4 @@
-"""Find the datasets of a server: by name, page by page, and those that a request reads."""
+"""Find the datasets of a server by name, and page by page."""
 
 from __future__ import annotations
 
@@ -9,15 +9,11 @@ import difflib
 import itertools
 from collections.abc import Callable, Iterable, Mapping
 from types import MappingProxyType
-from typing import NamedTuple
 
 from headrace.errors import BadArgumentError, DatasetNotFoundError
-from headrace.order import decode_token
 from headrace.server.access.callers import Caller
 from headrace.server.datasets.member import Member
-from headrace.server.datasets.served import Served
 from headrace.server.datasets.served_dataset import ServedDataset
-from headrace.server.plan.stream_request import BatchesRequest
 from headrace.v1 import shard_service_pb2 as pb
 
 _DEFAULT_PAGE_SIZE = 100
@@ -150,78 +146,6 @@ def _decode_page_token(token: str) -> str:
             field="page_token",
         )
     return name
-
-
-Request = BatchesRequest | pb.GetSamplesRequest
-
-
-Filtering = Callable[[Member, str], ServedDataset]
-"""Returns the part of a dataset that an expression keeps."""
-
-
-class Finding(NamedTuple):
-    """How the datasets of a request are found.
-
-    Attributes:
-        catalog: The datasets that the caller may read.
-        filtering: Applies filters of rows.
-    """
-
-    catalog: Catalog
-    filtering: Filtering
-
-
-Opened = Callable[[Request, Finding], Served | None]
-"""Returns what a stage of the order opens for a request, in place of a dataset; None for none."""
-
-
-def find(request: Request, finding: Finding, opened: Opened) -> Served:
-    """Return the dataset or mixture that a request reads.
-
-    A version that the request names, or its token, is opened if the store still has it: so a run
-    keeps its order after an append.
-
-    Args:
-        request: The request.
-        finding: How its datasets are found.
-        opened: What stages of the order open.
-
-    Raises:
-        BadArgumentError: No dataset is named, or a field is outside its range.
-        DatasetNotFoundError: The caller may read no dataset of that name.
-        TokenMalformedError: The token is invalid.
-        TokenDatasetChangedError: The store does not have that version, or no longer.
-        TokenSpecChangedError: The token belongs to another order than the requested one.
-        HeadraceError: See `Filters.apply`.
-    """
-    found = opened(request, finding)
-    if found is not None:
-        return found
-    served = finding.catalog.served(request.dataset)
-    if isinstance(request, pb.GetSamplesRequest):
-        if served.has_pieces:
-            raise BadArgumentError(
-                f"the rows of {served.name!r} differ from epoch to epoch, so they have no ids; ask "
-                f"{served.base.name!r} for its documents",
-                field="dataset",
-            )
-        return served.version(request.fingerprint)
-    served = served.version(_fingerprint(request))
-    return finding.filtering(served, request.where) if request.where else served
-
-
-def names_of(request: Request) -> frozenset[str]:
-    """Return the names of the datasets that a request reads."""
-    several = (
-        request.datasets if isinstance(request, pb.GetSamplesRequest) else request.mixture.datasets
-    )
-    return frozenset([dataset.name for dataset in several] or [request.dataset])
-
-
-def _fingerprint(request: BatchesRequest) -> str:
-    if request.fingerprint or request.WhichOneof("start") != "resume_token":
-        return request.fingerprint
-    return decode_token(request.resume_token).fingerprint
 
 
 def _similar_names(name: str, known: Iterable[str]) -> str:

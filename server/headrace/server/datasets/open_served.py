@@ -34,7 +34,7 @@ def open_served(
     Raises:
         HeadraceError: It cannot be opened; see `headrace.storage.open_dataset`.
     """
-    retirement = Retirement()
+    retirement = Retirement(name)
     skip_lists = read_skip_lists(config.skips)
 
     def open_version(fingerprint: str | None) -> ServedDataset:

@@ -114,7 +114,7 @@ class ServedDataset:
     ) -> None:
         self.name = name
         self.skip_lists = skip_lists
-        self.retirement = retirement or Retirement()
+        self.retirement = retirement or Retirement(name)
         self.dataset = dataset
         item_nulls = config is not None and bool(config.item_nulls)
         columns, refused = split_schema(dataset.schema, item_nulls=item_nulls)

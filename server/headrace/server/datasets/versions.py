@@ -121,7 +121,9 @@ class Retirement:
     """Whether a dataset is still served.
 
     Attributes:
+        dataset: The name under which it is served.
         why: Returns the error that says why it is no longer served; None while it is. Set once.
     """
 
+    dataset: str
     why: Callable[[], HeadraceError] | None = None

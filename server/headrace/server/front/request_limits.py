@@ -10,13 +10,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-from headrace.server.plan.list_limits import MAX_DATASETS, MAX_PIECES, ListLimits
-from headrace.server.plan.skip_lists import MAX_SENT_IDS
+from headrace.server.plan.list_limits import ListLimits
 from headrace.server.stream.get_batch_request import MAX_SAMPLE_IDS
 from headrace.server.stream.stage_plugs import MAX_STAGES
 
 _MOST_COLUMNS = 16_384  # as many as a dataset may have that anybody reads (arbitrary)
-_MOST_SPEEDS = 65_536  # one for each rank
 
 LIMITS: Final[Mapping[str, int]] = {
     "ReadBatchesRequest.columns": _MOST_COLUMNS,
@@ -26,14 +24,10 @@ LIMITS: Final[Mapping[str, int]] = {
     "GetSamplesRequest.columns": _MOST_COLUMNS,
     "GetSamplesRequest.sample_ids": MAX_SAMPLE_IDS,
     "GetSamplesRequest.dataset_indices": MAX_SAMPLE_IDS,
-    "GetSamplesRequest.datasets": MAX_DATASETS,
+    "GetSamplesRequest.stages": MAX_STAGES,
+    "GetDatasetRequest.stages": MAX_STAGES,
     "FindSamplesRequest.sample_ids": MAX_SAMPLE_IDS,
     "FindSamplesRequest.dataset_indices": MAX_SAMPLE_IDS,
-    "Mixture.datasets": MAX_DATASETS,
-    "Mixture.schedule": MAX_PIECES,
-    "SchedulePiece.weights": MAX_DATASETS,
-    "SkipList.sample_ids": MAX_SENT_IDS,
-    "Deal.speeds": _MOST_SPEEDS,
 }
 """The greatest length of each list, by its message and field."""
 

@@ -18,13 +18,6 @@ from headrace.errors import BadArgumentError
 _Fields = tuple[tuple[tuple[str, int], ...], tuple[str, ...], tuple[str, ...]]
 
 
-# The first message of a stream names all of them, with about 100 bytes each.
-MAX_DATASETS = 10_000
-
-MAX_PIECES = 4096
-"""The most pieces of a schedule: 16 linear stretches."""
-
-
 class ListLimits:
     """Checks messages against the limits of their lists.
 

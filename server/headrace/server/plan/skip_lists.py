@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from pathlib import Path
+from typing import Final
 
 import numpy as np
-from numpy.typing import NDArray
 
 from headrace.errors import (
     BadArgumentError,
@@ -14,14 +14,16 @@ from headrace.errors import (
     SkipsNotFoundError,
     TokenSpecChangedError,
 )
-from headrace.order import Skips, Token, check_skips, join_skips
-from headrace.server.plan.stream_request import BatchesRequest
+from headrace.order import Skips, Token, check_skips
 from headrace.v1 import shard_service_pb2 as pb
 
 # The number of ids of maximum length that fit into a request of 1 MiB.
 MAX_SENT_IDS = 65_536
 # A stored list stays in memory, with 8 bytes per id.
 _MAX_FILE_BYTES = 1 << 30
+
+LIST_LIMITS: Final = {"SkipList.sample_ids": MAX_SENT_IDS}
+"""The greatest length of a list in a message."""
 
 Lists = Mapping[str, Skips]
 """The stored lists of one dataset, by digest."""
@@ -43,54 +45,6 @@ def read_skip_lists(files: Iterable[str]) -> dict[str, Skips]:
 def list_message(skips: Skips) -> pb.SkipList:
     """Return the message for a list, without its ids."""
     return pb.SkipList(digest=skips.digest, sample_count=len(skips))
-
-
-def wanted_skips(request: BatchesRequest, token: Token | None, lists: Lists) -> Skips | None:
-    """Return the samples to skip for a request of one dataset.
-
-    Raises:
-        BadArgumentError: A list is too long, or does not match its digest.
-        SkipsNotFoundError: A list is given by its digest, but the server does not have it.
-        TokenSpecChangedError: It differs from the token's list, and may not be adopted.
-    """
-    if request.HasField("skips"):
-        wanted = found_list(request.skips, lists, field="skips")
-    else:
-        wanted = _named(token.stage("skips") if token is not None else "", lists, field="skips")
-    if token is not None and digest_of(wanted) != token.stage("skips"):
-        found = (
-            found_list(request.token_skips, lists, field="token_skips")
-            if request.HasField("token_skips")
-            else _named(token.stage("skips"), lists, field="token_skips")
-        )
-        check_adoption(wanted, found, token, allow_new_skips=request.allow_new_skips)
-    return wanted
-
-
-def mixture_skips(
-    request: BatchesRequest,
-    token: Token | None,
-    lists: Sequence[Lists],
-    first_ids: NDArray[np.int64],
-) -> tuple[Skips | None, ...]:
-    """Return the samples to skip in each dataset of a request's mixture.
-
-    Args:
-        request: The request.
-        token: The token that it resumes from.
-        lists: The stored lists of each dataset.
-        first_ids: See `join_skips`.
-
-    Raises:
-        HeadraceError: See `wanted_skips`.
-    """
-    datasets = request.mixture.datasets
-    wanted = _each(datasets, lists, field="skips")
-    joined = join_skips(wanted, first_ids)
-    if token is not None and digest_of(joined) != token.stage("skips"):
-        found = join_skips(_each(datasets, lists, field="token_skips"), first_ids)
-        check_adoption(joined, found, token, allow_new_skips=request.allow_new_skips)
-    return wanted
 
 
 def digest_of(skips: Skips | None) -> str:
@@ -144,15 +98,6 @@ def check_adoption(
 
 def _title(digest: str) -> str:
     return f"the list {digest}" if digest else "no list"
-
-
-def _each(
-    datasets: Iterable[pb.MixtureDataset], lists: Sequence[Lists], *, field: str
-) -> tuple[Skips | None, ...]:
-    return tuple(
-        found_list(getattr(dataset, field), stored, field=f"mixture.datasets.{field}")
-        for dataset, stored in zip(datasets, lists, strict=True)
-    )
 
 
 def _named(digest: str, lists: Lists, *, field: str) -> Skips | None:

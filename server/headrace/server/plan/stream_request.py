@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import NamedTuple, Protocol
+from typing import NamedTuple, Protocol, TypeVar, cast
+
+from google.protobuf.any_pb2 import Any as AnyMessage
+from google.protobuf.message import Message
 
 from headrace.errors import (
     BadArgumentError,
@@ -29,7 +32,37 @@ from headrace.v1 import shard_service_pb2 as pb
 # Messages count rows in int32.
 _GLOBAL_BATCH_LIMIT = 1 << 31
 
-BatchesRequest = pb.ReadBatchesRequest | pb.GetBatchRequest
+_Options = TypeVar("_Options", bound=Message)
+
+
+@dataclass(frozen=True, slots=True)
+class ReadRequest:
+    """What a call asks to read, whichever call it is.
+
+    Attributes:
+        dataset: The name of the dataset; empty if a stage of the order draws from several.
+        fingerprint: The version that it names; empty for none.
+        stages: Its stages, as they were sent.
+        order_stages: The options of those of the order, by their type.
+        batches: Which batches it asks for; None for samples by id.
+        token: The token from which it resumes, if any.
+    """
+
+    dataset: str
+    fingerprint: str
+    stages: Sequence[AnyMessage]
+    order_stages: Mapping[type[Message], Message]
+    batches: pb.ReadBatchesRequest | None = None
+    token: Token | None = None
+
+    @property
+    def version(self) -> str:
+        """Return the version to read: the token's, if it names none; empty for the current one."""
+        return self.fingerprint or ("" if self.token is None else self.token.fingerprint)
+
+    def options(self, kind: type[_Options]) -> _Options | None:
+        """Return the options of a stage of the order; None if it does not ask for it."""
+        return cast("_Options | None", self.order_stages.get(kind))
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,17 +70,15 @@ class WantedOrder:
     """The part of a request that concerns the order.
 
     Attributes:
-        token: The token from which it resumes, if any.
         global_batch_size: The number of samples per batch over all ranks.
         order: The order's options, with defaults filled in.
     """
 
-    token: Token | None
     global_batch_size: int
     order: OrderSpec
 
 
-def token_of(request: BatchesRequest) -> Token | None:
+def token_of(request: pb.ReadBatchesRequest) -> Token | None:
     """Return the token that a request resumes from, if any.
 
     Raises:
@@ -60,7 +91,7 @@ def token_of(request: BatchesRequest) -> Token | None:
     return token
 
 
-def wanted_order(request: BatchesRequest, *, has_units: bool = False) -> WantedOrder:
+def wanted_order(request: ReadRequest, *, has_units: bool = False) -> WantedOrder:
     """Return the part of a request that concerns the order.
 
     Args:
@@ -69,11 +100,10 @@ def wanted_order(request: BatchesRequest, *, has_units: bool = False) -> WantedO
 
     Raises:
         BadArgumentError: A field is outside its range; ``metadata["field"]`` names it.
-        TokenMalformedError: The token is invalid.
         TokenSpecChangedError: The token belongs to another order than the requested one.
     """
-    token = token_of(request)
-    global_batch_size = request.global_batch_size
+    token, batches = request.token, batches_of(request)
+    global_batch_size = batches.global_batch_size
     if not global_batch_size and token is not None:
         global_batch_size = token.global_batch_size
     if not 1 <= global_batch_size < _GLOBAL_BATCH_LIMIT:
@@ -81,8 +111,14 @@ def wanted_order(request: BatchesRequest, *, has_units: bool = False) -> WantedO
             f"global_batch_size is {global_batch_size}; it must be in [1, {_GLOBAL_BATCH_LIMIT})",
             field="global_batch_size",
         )
-    unit = global_batch_size if has_units or request.order.lanes > 1 else 1
-    return WantedOrder(token, global_batch_size, _order(request, token, unit))
+    unit = global_batch_size if has_units or batches.order.lanes > 1 else 1
+    return WantedOrder(global_batch_size, _order(batches, token, unit))
+
+
+def batches_of(request: ReadRequest) -> pb.ReadBatchesRequest:
+    """Return which batches a request asks for; it must ask for some."""
+    assert request.batches is not None
+    return request.batches
 
 
 def _check_place(token: Token) -> None:
@@ -96,7 +132,7 @@ def _check_place(token: Token) -> None:
             )
 
 
-def _order(request: BatchesRequest, token: Token | None, default_unit: int) -> OrderSpec:
+def _order(request: pb.ReadBatchesRequest, token: Token | None, default_unit: int) -> OrderSpec:
     if not request.HasField("order"):
         return replace(OrderSpec(), unit=default_unit) if token is None else token.spec
     wanted = _wanted_order(request.order, token, default_unit)
@@ -229,14 +265,6 @@ class StreamSpec:
     batch_offset: int
 
 
-class ReadFrom(Protocol):
-    """What a request is checked against: a dataset, or a mixture."""
-
-    @property
-    def readable(self) -> Readable:
-        """Columns and counts."""
-
-
 class StageTitles(Protocol):
     """The stages of a server, as they are checked here."""
 
@@ -247,7 +275,7 @@ class StageTitles(Protocol):
         None for those that compare their part of a token with a request themselves.
         """
 
-    def titles(self, request: BatchesRequest, token: Token | None) -> tuple[str, ...]:
+    def titles(self, request: ReadRequest) -> tuple[str, ...]:
         """Return what tokens contain about the stages of a request.
 
         Raises:
@@ -255,14 +283,12 @@ class StageTitles(Protocol):
         """
 
 
-def stream_spec(
-    request: pb.ReadBatchesRequest, served: ReadFrom, stages: StageTitles
-) -> StreamSpec:
+def stream_spec(request: ReadRequest, readable: Readable, stages: StageTitles) -> StreamSpec:
     """Check a request and fill in its defaults.
 
     Args:
         request: The request.
-        served: What it reads, behind the stages of the order that it asks for.
+        readable: What it reads, behind the stages of the order that it asks for.
         stages: The stages of the server.
 
     Raises:
@@ -270,50 +296,47 @@ def stream_spec(
         ColumnNotFoundError: A requested column does not exist.
         UnsupportedColumnError: A requested column cannot be sent.
         PositionPastEndError: The start is past the end of an epoch.
-        TokenMalformedError: The token is invalid.
         TokenDatasetChangedError: The token belongs to another version of the dataset.
         TokenSpecChangedError: The token belongs to another order than the requested one.
     """
-    readable = served.readable
     wanted = wanted_order(request, has_units=readable.has_units)
-    token = wanted.token
+    token, batches = request.token, batches_of(request)
     if token is not None:
         check_version(request.dataset, token.fingerprint, readable)
         _check_stages(token, readable.stages, stages.order_words)
-    columns = choose_columns(request.columns, readable.columns, readable.refused)
-    if request.with_ids:
+    columns = choose_columns(batches.columns, readable.columns, readable.refused)
+    if batches.with_ids:
         columns += (readable.id_column,)
-    epoch, position = _start(request, token, readable)
+    epoch, position = _start(request, readable)
     spec = StreamSpec(
         order=wanted.order,
         stages=readable.stages,
-        batch_stages=_batch_stages(request, token, stages),
+        batch_stages=_batch_stages(request, stages),
         global_batch_size=wanted.global_batch_size,
-        rank=request.rank,
-        world_size=request.world_size,
-        replication=request.replication or 1,
-        end=_end(request.end),
+        rank=batches.rank,
+        world_size=batches.world_size,
+        replication=batches.replication or 1,
+        end=_end(batches.end),
         columns=columns,
         epoch=epoch,
         position=position,
         step=token.step if token else 0,
         consumed=token.sample_count if token else 0,
-        epoch_count=request.epoch_count,
-        max_chunk_bytes=request.max_chunk_bytes or DEFAULT_CHUNK_BYTES,
-        max_group_bytes=request.max_group_bytes,
-        batch_stride=request.batch_stride or 1,
-        batch_offset=request.batch_offset,
+        epoch_count=batches.epoch_count,
+        max_chunk_bytes=batches.max_chunk_bytes or DEFAULT_CHUNK_BYTES,
+        max_group_bytes=batches.max_group_bytes,
+        batch_stride=batches.batch_stride or 1,
+        batch_offset=batches.batch_offset,
     )
     _check_ranges(spec)
     _check_batches(spec, readable)
     return spec
 
 
-def _batch_stages(
-    request: BatchesRequest, token: Token | None, stages: StageTitles
-) -> tuple[str, ...]:
+def _batch_stages(request: ReadRequest, stages: StageTitles) -> tuple[str, ...]:
+    token = request.token
     has_none = not request.stages and (token is None or not token.stage("transforms"))
-    return () if has_none else stages.titles(request, token)
+    return () if has_none else stages.titles(request)
 
 
 class Words(NamedTuple):
@@ -390,17 +413,18 @@ def check_payload(
     refuse_large(rows * _least_row_bytes(columns), readable.max_batch_bytes, field=field)
 
 
-def start_of(request: BatchesRequest, token: Token | None) -> tuple[int, int]:
+def start_of(request: ReadRequest) -> tuple[int, int]:
     """Return the epoch and the position that a request starts at.
 
     Raises:
         BadArgumentError: It does not say, or they are out of range.
     """
+    token, batches = request.token, batches_of(request)
     if token is not None:
         epoch, position = token.epoch, token.position
         field = "resume_token"
-    elif request.WhichOneof("start") == "epoch_start":
-        epoch, position = request.epoch_start.epoch, request.epoch_start.position
+    elif batches.HasField("epoch_start"):
+        epoch, position = batches.epoch_start.epoch, batches.epoch_start.position
         field = "epoch_start"
     else:
         raise BadArgumentError(
@@ -412,8 +436,8 @@ def start_of(request: BatchesRequest, token: Token | None) -> tuple[int, int]:
     return epoch, position
 
 
-def _start(request: BatchesRequest, token: Token | None, readable: Readable) -> tuple[int, int]:
-    epoch, position = start_of(request, token)
+def _start(request: ReadRequest, readable: Readable) -> tuple[int, int]:
+    epoch, position = start_of(request)
     if position > readable.sample_count:
         raise PositionPastEndError(
             f"position {position} is past the end; an epoch has {readable.sample_count} samples",

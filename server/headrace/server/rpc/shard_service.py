@@ -11,9 +11,11 @@ from google.protobuf.message import Message
 
 from headrace.server.access.callers import Caller
 from headrace.server.batch.row_pool import RowPool, allowed_processors
+from headrace.server.datasets.served import Served
 from headrace.server.front.calls import Call, Method
 from headrace.server.front.methods import streaming, unary
 from headrace.server.front.pools import CallPools
+from headrace.server.plan.stream_request import ReadRequest
 from headrace.server.stream.explain import explain
 from headrace.server.stream.find_samples import find_samples
 from headrace.server.stream.order_plugs import Asker
@@ -72,10 +74,10 @@ class ShardService:
             "FindSamples": (pb.FindSamplesRequest, self._find_samples),
         }
         streams: dict[str, tuple[type[Any], Callable[[Any, Call], Iterator[bytes]]]] = {
-            "ReadBatches": (pb.ReadBatchesRequest, partial(self._calls.messages, stream_contents)),
+            "ReadBatches": (pb.ReadBatchesRequest, self._read_batches),
             "AttachTransport": (pb.AttachTransportRequest, self._attach),
-            "GetBatch": (pb.GetBatchRequest, partial(self._calls.messages, batch_contents)),
-            "GetSamples": (pb.GetSamplesRequest, partial(self._calls.messages, samples_contents)),
+            "GetBatch": (pb.GetBatchRequest, self._get_batch),
+            "GetSamples": (pb.GetSamplesRequest, self._get_samples),
         }
         found = {
             name: unary(kind, self._pools.unary, do, self._turn)
@@ -92,23 +94,36 @@ class ShardService:
 
     def _get_dataset(self, request: pb.GetDatasetRequest, caller: Caller) -> pb.GetDatasetResponse:
         served = self._catalog.seen_by(caller).served(request.name).version(request.fingerprint)
-        if request.where:
-            served = self._stages.filtered(served, request.where, Asker(caller, _UNARY_WAIT_S))
+        if request.stages:
+            served = self._stages.narrowed(served, request.stages, Asker(caller, _UNARY_WAIT_S))
         return pb.GetDatasetResponse(dataset=served.to_proto(), classes=served.classes)
 
     def _explain_batch(
         self, request: pb.ExplainBatchRequest, caller: Caller
     ) -> pb.ExplainBatchResponse:
-        served = self._calls.find(request.batch, caller, wait_s=_UNARY_WAIT_S)
+        read, served = self._find(request.batch, caller)
         with self._schedule.question_turn(caller.name):
-            return explain(request.batch, served, stages=self._stages)
+            return explain(read, served, stages=self._stages)
 
     def _find_samples(
         self, request: pb.FindSamplesRequest, caller: Caller
     ) -> pb.FindSamplesResponse:
-        served = self._calls.find(request.batch, caller, wait_s=_UNARY_WAIT_S)
+        read, served = self._find(request.batch, caller)
         with self._schedule.question_turn(caller.name):
-            return find_samples(request, served, stages=self._stages)
+            return find_samples(request, read, served, stages=self._stages)
+
+    def _find(self, batch: pb.GetBatchRequest, caller: Caller) -> tuple[ReadRequest, Served]:
+        return self._calls.find(self._stages.of_batch, batch, caller, _UNARY_WAIT_S)
+
+    def _read_batches(self, request: pb.ReadBatchesRequest, call: Call) -> Iterator[bytes]:
+        return self._calls.messages(self._stages.of_batches, stream_contents, request, call)
+
+    def _get_batch(self, request: pb.GetBatchRequest, call: Call) -> Iterator[bytes]:
+        return self._calls.messages(self._stages.of_batch, batch_contents, request, call)
+
+    def _get_samples(self, request: pb.GetSamplesRequest, call: Call) -> Iterator[bytes]:
+        setup = partial(samples_contents, request)
+        return self._calls.messages(self._stages.of_samples, setup, request, call)
 
     def _turn(self, call: Call) -> AbstractContextManager[object]:
         return self._schedule.setup_turn(call.caller.name)
@@ -134,4 +149,5 @@ class ShardService:
 
     def _attach(self, message: pb.AttachTransportRequest, call: Call) -> Iterator[bytes]:
         attach = self._transports.attach(message.transport, call, self._schedule.sender)
-        return self._calls.messages(stream_contents, message.read, call, attach)
+        read = self._stages.of_batches
+        return self._calls.messages(read, stream_contents, message.read, call, attach)

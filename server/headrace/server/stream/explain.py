@@ -11,7 +11,7 @@ from headrace.errors import BadArgumentError
 from headrace.order import EndMode
 from headrace.server.datasets.served import Part, Served
 from headrace.server.plan.planned_batches import PlannedBatch, planned_stream
-from headrace.server.plan.stream_request import StreamSpec
+from headrace.server.plan.stream_request import ReadRequest, StreamSpec
 from headrace.server.stream.get_batch_request import batch_spec
 from headrace.server.stream.stage_plugs import Stages
 from headrace.server.stream.stream_setup import (
@@ -42,9 +42,7 @@ class _Placed(Protocol):
     def block_place(self, block: int) -> _Place: ...
 
 
-def explain(
-    request: pb.GetBatchRequest, served: Served, *, stages: Stages
-) -> pb.ExplainBatchResponse:
+def explain(request: ReadRequest, served: Served, *, stages: Stages) -> pb.ExplainBatchResponse:
     """Explain the batch that a request would return.
 
     Raises:

@@ -9,8 +9,8 @@ import numpy as np
 from headrace.errors import BadArgumentError
 from headrace.order import EndMode, EpochPlan, find_rows
 from headrace.server.datasets.served import Served
-from headrace.server.plan.stream_request import StreamSpec
-from headrace.server.stream.get_batch_request import batch_spec
+from headrace.server.plan.stream_request import ReadRequest, StreamSpec
+from headrace.server.stream.get_batch_request import batch_spec, check_indices
 from headrace.server.stream.stage_plugs import Stages
 from headrace.server.stream.stream_setup import stream_dealing
 from headrace.v1 import shard_service_pb2 as pb
@@ -20,28 +20,29 @@ _MAX_ROWS = 3 * 1024 * 1024 // 60
 
 
 def find_samples(
-    request: pb.FindSamplesRequest, served: Served, *, stages: Stages
+    request: pb.FindSamplesRequest, read: ReadRequest, served: Served, *, stages: Stages
 ) -> pb.FindSamplesResponse:
     """Find samples in the rest of an epoch.
+
+    Args:
+        request: The request.
+        read: What it asks to read.
+        served: The dataset or mixture that it names.
+        stages: The stages of the server.
 
     Raises:
         HeadraceError: See `batch_spec`.
         BadArgumentError: A sample does not exist, or there would be too many rows.
     """
-    served = stages.reading(request.batch, served)
-    spec = batch_spec(request.batch, served, stages)
+    served = stages.reading(read, served)
+    spec = batch_spec(read, served, stages)
     count = len(request.sample_ids)
     most = served.most_looked_up
     if not 1 <= count <= most:
         raise BadArgumentError(
             f"sample_ids has {count} ids; it must have 1 to {most}", field="sample_ids"
         )
-    if len(request.dataset_indices) != (count if dict(spec.stages).get("mixture") else 0):
-        raise BadArgumentError(
-            f"dataset_indices has {len(request.dataset_indices)} indices for {count} ids; it must "
-            "have one for each id of a mixture, and none for one dataset",
-            field="dataset_indices",
-        )
+    check_indices(request.dataset_indices, count=count, dataset=read.dataset)
     plan = EpochPlan(served.readable.sample_count, spec.position, spec.global_batch_size, spec.end)
     _check_copies(plan, spec.replication)
     response = pb.FindSamplesResponse()

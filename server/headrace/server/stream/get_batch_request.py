@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,6 +15,7 @@ from headrace.server.datasets.served import Served
 from headrace.server.layout.wire_columns import WireColumn, choose_columns
 from headrace.server.plan.stream_request import (
     DEFAULT_CHUNK_BYTES,
+    ReadRequest,
     StageTitles,
     StreamSpec,
     check_chunk_bytes,
@@ -42,7 +44,7 @@ class SamplesSpec:
     max_chunk_bytes: int
 
 
-def batch_spec(request: pb.GetBatchRequest, served: Served, stages: StageTitles) -> StreamSpec:
+def batch_spec(request: ReadRequest, served: Served, stages: StageTitles) -> StreamSpec:
     """Return the spec of the stream whose first batch is requested; it has at least one.
 
     Raises:
@@ -53,7 +55,7 @@ def batch_spec(request: pb.GetBatchRequest, served: Served, stages: StageTitles)
     readable = served.readable
     if request.fingerprint:
         check_version(request.dataset, request.fingerprint, readable)
-    spec = stream_spec(_stream_request(request), served, stages)
+    spec = stream_spec(request, readable, stages)
     plan = EpochPlan(readable.sample_count, spec.position, spec.global_batch_size, spec.end)
     if not plan.batch_count:
         raise PositionPastEndError(
@@ -75,6 +77,18 @@ def samples_spec(request: pb.GetSamplesRequest, served: Served) -> SamplesSpec:
         TokenDatasetChangedError: ``fingerprint`` belongs to another version.
     """
     readable = served.readable
+    if served.has_pieces:
+        raise BadArgumentError(
+            f"the rows of {served.name!r} differ from epoch to epoch, so they have no ids; ask "
+            f"{served.name.rpartition(':')[0]!r} for its documents",
+            field="dataset",
+        )
+    if len(request.stages) > (not request.dataset):
+        raise BadArgumentError(
+            f"the request has {len(request.stages)} stages, but samples by id belong to no epoch "
+            "and pass none; leave them out, except for the mixture in place of a dataset",
+            field="stages",
+        )
     if request.fingerprint:
         check_version(request.dataset, request.fingerprint, readable)
     columns = choose_columns(request.columns, readable.columns, readable.refused)
@@ -87,7 +101,21 @@ def samples_spec(request: pb.GetSamplesRequest, served: Served) -> SamplesSpec:
     return SamplesSpec(sample_ids, columns, max_chunk_bytes)
 
 
-def _stream_request(request: pb.GetBatchRequest) -> pb.ReadBatchesRequest:
+def check_indices(indices: Sequence[int], *, count: int, dataset: str) -> None:
+    """Refuse other indices of datasets than ids need.
+
+    Raises:
+        BadArgumentError: There is not one for each id of a mixture, or there is one for a dataset.
+    """
+    if len(indices) != (0 if dataset else count):
+        raise BadArgumentError(
+            f"dataset_indices has {len(indices)} indices for {count} ids; it must have one for "
+            "each id of a mixture, and none for one dataset",
+            field="dataset_indices",
+        )
+
+
+def stream_request(request: pb.GetBatchRequest) -> pb.ReadBatchesRequest:
     """Return the request for the stream: a stream's has all fields of a batch's, and others."""
     given: dict[str, Any] = {field.name: value for field, value in request.ListFields()}
     return pb.ReadBatchesRequest(epoch_count=1, **given)
@@ -99,12 +127,6 @@ def _sample_ids(request: pb.GetSamplesRequest, served: Served) -> NDArray[np.int
         raise BadArgumentError(
             f"sample_ids has {count} ids; it must have 1 to {MAX_SAMPLE_IDS}", field="sample_ids"
         )
-    if len(request.dataset_indices) != (count if request.datasets else 0):
-        raise BadArgumentError(
-            f"dataset_indices has {len(request.dataset_indices)} indices for {count} ids of "
-            f"{len(request.datasets)} datasets; it must have one for each id if datasets are "
-            "named, else none",
-            field="dataset_indices",
-        )
+    check_indices(request.dataset_indices, count=count, dataset=request.dataset)
     indices = np.array(request.dataset_indices, np.int64)
     return served.joined_ids(indices, np.array(request.sample_ids, np.int64))

@@ -5,35 +5,36 @@ A folder of `headrace.server.order_stages` is a plug, and has a class `Plug`.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from graphlib import TopologicalSorter
-from typing import ClassVar, NamedTuple, Protocol
+from typing import Any, ClassVar, NamedTuple, Protocol
 
+from google.protobuf.any_pb2 import Any as AnyMessage
 from google.protobuf.message import Message
 
 from headrace.server.access.callers import Caller
-from headrace.server.datasets.catalog import Finding, Request
+from headrace.server.datasets.catalog import Catalog
 from headrace.server.datasets.member import Member
 from headrace.server.datasets.served import Served
 from headrace.server.datasets.served_dataset import ServedDataset
-from headrace.server.plan.stream_request import BatchesRequest, Words
+from headrace.server.plan.stream_request import ReadRequest, Words
 from headrace.server.settings.plug_settings import folders_of
 from headrace.server.telemetry.metrics import Metrics
 
 _FOLDERS = "headrace.server.order_stages"
 
 
-class AskedOrder(NamedTuple):
-    """What a plug may depend on.
+class Finding(NamedTuple):
+    """How the datasets of a request are found.
 
     Attributes:
-        request: The request.
-        options: Those of its stages whose options have the type of the plug.
+        catalog: The datasets that the caller may read.
+        narrow: Returns what stages leave of a dataset; see `OrderPlug.narrowed`.
     """
 
-    request: BatchesRequest
-    options: Sequence[Message]
+    catalog: Catalog
+    narrow: Callable[[Member, Sequence[AnyMessage]], Member]
 
 
 class Turns(Protocol):
@@ -79,8 +80,8 @@ class OrderPlug:
     Attributes:
         name: The name of the stage in tokens; unique.
         after: The names of stages that come before it, if a request has both.
-        fields: The fields of requests that are its own.
-        options: The type of its options in a request's stages; None if it has fields of its own.
+        options: The type of its options in a request's stages; None if no request asks for it.
+        narrows: Whether it chooses from the samples of a dataset, before they are mixed.
         words: How the refusal of a token names the stage; None if it compares its part of a token
             with a request itself.
         limits: The greatest length of each list in its options, by its message and field.
@@ -90,8 +91,8 @@ class OrderPlug:
 
     name: ClassVar[str]
     after: ClassVar[Sequence[str]] = ()
-    fields: ClassVar[Sequence[str]] = ()
     options: ClassVar[type[Message] | None] = None
+    narrows: ClassVar[bool] = False
     words: ClassVar[Words | None] = Words(
         "samples after the stage", "samples without it", "ask for the token's stages", "stages"
     )
@@ -103,26 +104,26 @@ class OrderPlug:
     def close(self) -> None:
         """Free what the stage uses; all calls have ended."""
 
-    def reading(self, served: Served, asked: AskedOrder) -> Served:
+    def reading(self, served: Served, request: ReadRequest) -> Served:
         """Return what a request reads, behind the stage if the request or its token asks for it.
 
-        It is called if the request has a field or options of its, or the token a part.
+        It is called if the request has options of its, or the token a part.
 
         Args:
             served: What it reads without the stage.
-            asked: What it asks for.
+            request: The request, for batches.
 
         Raises:
             BadArgumentError: The stage is not possible.
             TokenSpecChangedError: The token is for another one.
         """
-        del asked
+        del request
         return served
 
-    def opened(self, request: Request, finding: Finding) -> Served | None:
+    def opened(self, request: ReadRequest, finding: Finding) -> Served | None:
         """Return what a request reads in place of the dataset that it names; None for that.
 
-        It is called if the request has a field of its.
+        It is called if the request has options of its.
 
         Raises:
             HeadraceError: It cannot be opened.
@@ -130,16 +131,16 @@ class OrderPlug:
         del request, finding
         return None
 
-    def filtered(self, member: Member, where: str, asker: Asker) -> ServedDataset | None:
-        """Return the part of a dataset that an expression keeps; None if this stage knows none.
+    def narrowed(self, member: Member, options: Any, asker: Asker) -> Member:
+        """Return what the stage leaves of a dataset; called if it narrows.
 
         It is called without a turn, because it may wait.
 
         Raises:
             HeadraceError: It cannot be applied, or not yet.
         """
-        del member, where, asker
-        return None
+        del options, asker
+        return member
 
     def derived(self, dataset: ServedDataset, suffix: str) -> Member | None:
         """Return what ``NAME:SUFFIX`` names; None if that is nothing of this stage.

@@ -9,34 +9,35 @@ from collections import ChainMap
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Generic, NamedTuple, TypeVar
+from typing import Any, ClassVar, Generic, NamedTuple, TypeVar, cast
 
 from google.protobuf.any_pb2 import Any as AnyMessage
 from google.protobuf.message import DecodeError, Message
 
 from headrace.errors import BadArgumentError, TokenSpecChangedError
-from headrace.order import TRANSFORMS_LIMIT_BYTES, Token
+from headrace.order import TRANSFORMS_LIMIT_BYTES
 from headrace.payload import SAMPLE_ID_COLUMN
 from headrace.server.batch.stage import Stage
-from headrace.server.datasets.catalog import Finding, Request
 from headrace.server.datasets.member import Member
 from headrace.server.datasets.order_stage import OrderStage
 from headrace.server.datasets.served import Served
 from headrace.server.datasets.served_dataset import ServedDataset
 from headrace.server.layout.wire_columns import WireColumn
 from headrace.server.plan.list_limits import ListLimits
-from headrace.server.plan.stream_request import BatchesRequest, token_of
+from headrace.server.plan.stream_request import ReadRequest, token_of
 from headrace.server.settings.plug_settings import STAGES, PlugSettings, folders_of
 from headrace.server.settings.server_config import ServerConfig
+from headrace.server.stream.get_batch_request import stream_request
 from headrace.server.stream.order_plugs import (
-    AskedOrder,
     Asker,
+    Finding,
     NoTurns,
     OrderPlug,
     Turns,
     open_order_stages,
 )
 from headrace.server.telemetry.metrics import Metrics
+from headrace.v1 import shard_service_pb2 as pb
 
 MAX_STAGES = 64
 """The most stages of a request."""
@@ -49,7 +50,7 @@ class Facts:
     """What a stage may depend on besides its options.
 
     Attributes:
-        place: Its place in the request.
+        place: Its place among the stages of batches of the request.
         options: The options of all stages of the request.
         class_counts: The number of classes that the dataset names, by column.
     """
@@ -80,7 +81,7 @@ class StageKind(Generic[_Options]):
 
 
 class Asked(NamedTuple):
-    """A stage that a request asks for."""
+    """A stage of batches that a request asks for; its place is among those."""
 
     place: int
     kind: StageKind[Any]
@@ -177,13 +178,14 @@ class Stages:
 
     Attributes:
         order_words: How refusals of tokens name each stage of the order.
-        kinds: The kinds of stages, by the full name of the type of their options.
+        kinds: The kinds of stages of batches, by the full name of the type of their options.
+        order_kinds: The plugs of stages of the order that requests may ask for, by the same.
     """
 
     def __init__(self, plugs: Sequence[StagePlug] = (), orders: Sequence[OrderPlug] = ()) -> None:
         self._plugs, self._orders = plugs, orders
         self.order_words = {plug.name: plug.words for plug in orders}
-        self._order_options = {
+        self.order_kinds = {
             plug.options.DESCRIPTOR.full_name: plug for plug in orders if plug.options is not None
         }
         kinds = [kind for plug in plugs for kind in plug.kinds]
@@ -203,9 +205,9 @@ class Stages:
         Raises:
             BadArgumentError: This server has no such stage, or it would change the server's column.
         """
-        found = []
+        found: list[Asked] = []
         for place, message in enumerate(messages):
-            if message.TypeName() in self._order_options:
+            if message.TypeName() in self.order_kinds:
                 continue
             kind = self.kinds.get(message.TypeName())
             if kind is None:
@@ -222,7 +224,8 @@ class Stages:
                     "changed",
                     field="stages",
                 )
-            found.append(Asked(place, kind, options))
+            # Random numbers depend on the place, which stages of the order must not move.
+            found.append(Asked(len(found), kind, options))
         return tuple(found)
 
     def _unpacked(self, message: AnyMessage, kind: type[Message], title: str) -> Message:
@@ -234,27 +237,94 @@ class Stages:
         self._limits.check(options)
         return options
 
-    def opened(self, request: Request, finding: Finding) -> Served | None:
-        """Return what a stage of the order opens for a request; see `OrderPlug.opened`."""
-        given = _fields(request)
-        asked = (plug for plug in self._orders if given.intersection(plug.fields))
-        found = (plug.opened(request, finding) for plug in asked)
-        return next((each for each in found if each is not None), None)
+    def of_batches(self, request: pb.ReadBatchesRequest) -> ReadRequest:
+        """Return what a request for batches asks to read.
 
-    def filtered(self, member: Member, where: str, asker: Asker) -> ServedDataset:
-        """Return the part of a dataset that an expression keeps; see `OrderPlug.filtered`."""
-        found = (plug.filtered(member, where, asker) for plug in self._orders)
-        kept = next((each for each in found if each is not None), None)
-        if kept is None:
-            raise BadArgumentError("this server has no filters; leave where out", field="where")
-        return kept
+        Raises:
+            BadArgumentError: A stage of the order is invalid, or there twice.
+            TokenMalformedError: The token is invalid.
+        """
+        return ReadRequest(
+            request.dataset,
+            request.fingerprint,
+            request.stages,
+            self._order_stages(request.stages),
+            request,
+            token_of(request),
+        )
+
+    def of_batch(self, request: pb.GetBatchRequest) -> ReadRequest:
+        """Return what a request for one batch asks to read; see `of_batches`."""
+        return self.of_batches(stream_request(request))
+
+    def of_samples(self, request: pb.GetSamplesRequest) -> ReadRequest:
+        """Return what a request for samples by id asks to read; see `of_batches`."""
+        stages = request.stages
+        return ReadRequest(request.dataset, request.fingerprint, stages, self._order_stages(stages))
+
+    def _order_stages(self, messages: Sequence[AnyMessage]) -> dict[type[Message], Message]:
+        """Return the options of stages of the order, by type, if there is at most one of each."""
+        found: dict[type[Message], Message] = {}
+        for place, message in enumerate(messages):
+            plug = self.order_kinds.get(message.TypeName())
+            if plug is None or plug.options is None:
+                continue
+            title = f"stages[{place}], {plug.name}"
+            if plug.options in found:
+                raise BadArgumentError(f"{title}, is there twice; give it once", field="stages")
+            found[plug.options] = self._unpacked(message, plug.options, title)
+        return found
+
+    def find(self, request: ReadRequest, finding: Finding) -> Served:
+        """Return the dataset that a request reads, or what a stage of the order opens instead.
+
+        A version that the request names, or its token, is opened if the store still has it: so a
+        run keeps its order after an append.
+
+        Raises:
+            BadArgumentError: No dataset is named.
+            DatasetNotFoundError: The caller may read no dataset of that name.
+            TokenDatasetChangedError: The store does not have that version, or no longer.
+            HeadraceError: See `OrderPlug.opened` and `OrderPlug.narrowed`.
+        """
+        for plug in self._orders:
+            if plug.options in request.order_stages:
+                found = plug.opened(request, finding)
+                if found is not None:
+                    return found
+        member = finding.catalog.served(request.dataset).version(request.version)
+        narrowing = [
+            message
+            for message in request.stages
+            if (kind := self.order_kinds.get(message.TypeName())) and kind.narrows
+        ]
+        return finding.narrow(member, narrowing) if narrowing else member
+
+    def narrowed(self, member: Member, stages: Sequence[AnyMessage], asker: Asker) -> Member:
+        """Return what stages leave of a dataset; see `OrderPlug.narrowed`.
+
+        Raises:
+            BadArgumentError: One is unknown, or does not choose from the samples of a dataset.
+        """
+        given = self._order_stages(stages)
+        plugs = [plug for plug in self._orders if plug.narrows and plug.options in given]
+        if len(plugs) < len(stages):
+            kinds = ", ".join(message.TypeName()[:100] for message in stages)
+            raise BadArgumentError(
+                f"the stages [{kinds}] are given for {member.name!r}, but not all of them choose "
+                "from the samples of a dataset, as filters do; leave the others out",
+                field="stages",
+            )
+        for plug in plugs:
+            member = plug.narrowed(member, given[cast("type[Message]", plug.options)], asker)
+        return member
 
     def derived(self, dataset: ServedDataset, suffix: str) -> Member | None:
         """Return what a stage of the order makes of a dataset; see `OrderPlug.derived`."""
         found = (plug.derived(dataset, suffix) for plug in self._orders)
         return next((each for each in found if each is not None), None)
 
-    def reading(self, request: BatchesRequest, served: Served) -> Served:
+    def reading(self, request: ReadRequest, served: Served) -> Served:
         """Return what a request reads, behind the stages of the order that it asks for.
 
         Args:
@@ -264,16 +334,11 @@ class Stages:
         Raises:
             HeadraceError: See `OrderPlug.reading`.
         """
-        given, token = _fields(request), token_of(request)
+        token = request.token
         for plug in self._orders:
-            options = [
-                self._unpacked(message, plug.options, f"stages[{place}], {plug.name}")
-                for place, message in enumerate(request.stages)
-                if plug is self._order_options.get(message.TypeName()) and plug.options
-            ]
             is_known = token is not None and token.stage(plug.name)
-            if options or is_known or given.intersection(plug.fields):
-                served = plug.reading(served, AskedOrder(request, options))
+            if is_known or plug.options in request.order_stages:
+                served = plug.reading(served, request)
         return served
 
     def first(
@@ -285,7 +350,7 @@ class Stages:
         found = (plug.first(served, columns) for plug in asked)
         return next((each for each in found if each is not None), None)
 
-    def titles(self, request: BatchesRequest, token: Token | None) -> tuple[str, ...]:
+    def titles(self, request: ReadRequest) -> tuple[str, ...]:
         """Return what tokens contain about the stages of a request, and check its token.
 
         Raises:
@@ -293,7 +358,7 @@ class Stages:
             TokenSpecChangedError: The token is for other stages, or it would be too long.
             ConfigurationError: This server lacks what a stage needs.
         """
-        asked = self.asked(request.stages)
+        asked, token = self.asked(request.stages), request.token
         own = [title for each in asked if (title := each.kind.title(each.options))]
         found = (plug.mark(asked) for plug in self._plugs)
         marks = {each.name: each for each in found if each is not None}
@@ -308,11 +373,6 @@ class Stages:
         if token is not None and token.stage("transforms") != ",".join(titles):
             _check(token.stage("transforms"), own, marks)
         return titles
-
-
-def _fields(request: Message) -> set[str]:
-    """Return the names of the fields that a request has."""
-    return {field.name for field, _ in request.ListFields()}
 
 
 NO_STAGES = Stages()

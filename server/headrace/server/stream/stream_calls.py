@@ -17,11 +17,13 @@ If the code differs, the code is wrong.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from functools import partial
 from typing import Protocol, TypeVar
+
+from google.protobuf.any_pb2 import Any
 
 from headrace.errors import (
     HeadraceError,
@@ -32,15 +34,14 @@ from headrace.errors import (
 )
 from headrace.server.access.callers import Caller
 from headrace.server.batch.freed_memory import give_freed_memory_back
-from headrace.server.datasets.catalog import Finding, Request, find, names_of
 from headrace.server.datasets.member import Member
 from headrace.server.datasets.served import Served
-from headrace.server.datasets.served_dataset import ServedDataset
+from headrace.server.plan.stream_request import ReadRequest
 from headrace.server.shares import Budget, Share
 from headrace.server.stream.batch_stream import BatchStream
 from headrace.server.stream.encode_thread import Messages, MessagesAhead
 from headrace.server.stream.open_streams import OpenStream
-from headrace.server.stream.order_plugs import Asker
+from headrace.server.stream.order_plugs import Asker, Finding
 from headrace.server.stream.parts import Parts
 from headrace.server.stream.schedule import Schedule
 from headrace.server.stream.stage_plugs import Stages
@@ -49,15 +50,14 @@ from headrace.server.stream.transport_plugs import Attach, Attached, AttachingCa
 from headrace.server.telemetry.logs import event
 from headrace.server.telemetry.shortages import ShortageWarnings, tell_shortage
 from headrace.server.telemetry.stream_counts import StreamAbout, StreamTally
-from headrace.v1 import shard_service_pb2 as pb
 
 # How long calls wait for a filter before they are told to ask again.
 _WAIT_S = 2.0
 
 _log = logging.getLogger(__name__)
 
-_Asked = TypeVar("_Asked", pb.ReadBatchesRequest, pb.GetBatchRequest, pb.GetSamplesRequest)
-_Setup = Callable[[_Asked, Served, Stages], Contents]
+_Asked = TypeVar("_Asked")
+_Setup = Callable[[ReadRequest, Served, Stages], Contents]
 
 
 class StreamCall(AttachingCall, Protocol):
@@ -77,7 +77,6 @@ class _Opened:
     call: StreamCall
     contents: Contents
     served: Served
-    rank: int | None
     share: Share
     registered: OpenStream
     single_turn: ExitStack
@@ -111,12 +110,15 @@ class StreamCalls:
         self._stages = stages
         self._shortages = ShortageWarnings()
 
-    def find(self, request: Request, caller: Caller, *, wait_s: float) -> Served:
-        """Return the dataset or mixture that a request reads; see `catalog.find`.
+    def find(
+        self, read: Callable[[_Asked], ReadRequest], request: _Asked, caller: Caller, wait_s: float
+    ) -> tuple[ReadRequest, Served]:
+        """Return what a request asks to read, and the dataset or mixture; see `Stages.find`.
 
         It has a turn of its caller's, but not while it waits for a filter.
 
         Args:
+            read: Returns what the request asks to read.
             request: The request.
             caller: Who asks.
             wait_s: The most seconds to wait for a filter.
@@ -124,19 +126,21 @@ class StreamCalls:
         with ExitStack() as turn:
             take = partial(self._schedule.setup_turn, caller.name)
 
-            def filtering(served: Member, where: str) -> ServedDataset:
+            def narrow(member: Member, stages: Sequence[Any]) -> Member:
                 turn.close()
-                found = self._stages.filtered(served, where, Asker(caller, wait_s))
+                found = self._stages.narrowed(member, stages, Asker(caller, wait_s))
                 turn.enter_context(take())
                 return found
 
             turn.enter_context(take())
-            finding = Finding(self._parts.catalog.seen_by(caller), filtering)
-            return find(request, finding, self._stages.opened)
+            finding = Finding(self._parts.catalog.seen_by(caller), narrow)
+            asked = read(request)
+            return asked, self._stages.find(asked, finding)
 
     def messages(
         self,
-        setup: _Setup[_Asked],
+        read: Callable[[_Asked], ReadRequest],
+        setup: _Setup,
         request: _Asked,
         call: StreamCall,
         attach: Attach | None = None,
@@ -144,8 +148,9 @@ class StreamCalls:
         """Yield the messages of a call.
 
         Args:
+            read: Returns what its request asks to read.
             setup: Returns the contents that it asks for.
-            request: What it asks for.
+            request: The request.
             call: The call.
             attach: Attaches it to a transport; None sends all batches in its messages.
 
@@ -156,18 +161,17 @@ class StreamCalls:
         if not call.on_end(self._streams.call_ended):
             self._streams.call_ended()
             return
-        served = self.find(request, call.caller, wait_s=_WAIT_S)
+        asked, served = self.find(read, request, call.caller, _WAIT_S)
         with self._schedule.setup_turn(call.caller.name):
-            contents = setup(request, served, self._stages)
-        rank = request.rank if isinstance(request, pb.ReadBatchesRequest) else None
+            contents = setup(asked, served, self._stages)
         with (
-            self._streams.opened(call.cut, lambda: self._lost(call, request)) as registered,
+            self._streams.opened(call.cut, lambda: self._lost(call, served)) as registered,
             closing(self._share(call.caller, contents, registered)) as share,
             ExitStack() as single_turn,
             ExitStack() as transport,
         ):
-            opened = _Opened(call, contents, served, rank, share, registered, single_turn)
-            if rank is None:
+            opened = _Opened(call, contents, served, share, registered, single_turn)
+            if contents.rank is None:
                 single_turn.enter_context(self._schedule.single_turn(call.caller))
             attached = None
             if attach is not None:
@@ -179,7 +183,7 @@ class StreamCalls:
         served, call = opened.served, opened.call
         contents, cache = opened.contents, self._parts.cache
         tally = StreamTally(
-            self._parts.metrics.streams, served.name, opened.rank, self._about(opened)
+            self._parts.metrics.streams, served.name, contents.rank, self._about(opened)
         )
         stream = BatchStream(
             contents,
@@ -194,7 +198,7 @@ class StreamCalls:
         on_short = partial(stream.interrupt, _short_error()) if contents.is_cuttable else None
         reason, text = "CANCELLED", ""
         # Requests for single batches may be frequent.
-        level = logging.DEBUG if opened.rank is None else logging.INFO
+        level = logging.DEBUG if contents.rank is None else logging.INFO
         tally.begin()
         _log.log(level, "stream opened", extra=event(**opened.fields))
         try:
@@ -237,19 +241,19 @@ class StreamCalls:
             partial(self._parts.cache.needs.shortage, None if need is None else need.job),
         )
 
-    def _lost(self, call: StreamCall, request: Request) -> HeadraceError | None:
+    def _lost(self, call: StreamCall, served: Served) -> HeadraceError | None:
         """Return why the caller of an open stream may no longer read it; None if it may."""
         try:
             caller = call.known_caller()
         except HeadraceError as error:
             return error
-        if all(map(caller.may_read, map(self._parts.catalog.owner_of, names_of(request)))):
+        if all(caller.may_read(each.dataset) for each in served.retirements):
             return None
         return UnauthenticatedError("the caller may no longer read this")
 
     def _running(self, stream: BatchStream, opened: _Opened) -> Messages:
         # A single batch has no successor to make while it is sent.
-        if opened.rank is None:
+        if opened.contents.rank is None:
             return stream
         free = partial(self._schedule.is_processor_free, opened.call.caller)
         return MessagesAhead(stream, is_worth_it=free)

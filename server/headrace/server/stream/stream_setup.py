@@ -34,7 +34,12 @@ from headrace.server.plan.prefetch_blocks import (
 )
 from headrace.server.plan.ranks import Dealing, Ranks
 from headrace.server.plan.steps_ahead import Ahead, Steps, StepsAhead
-from headrace.server.plan.stream_request import StreamSpec, greatest_rows, stream_spec
+from headrace.server.plan.stream_request import (
+    ReadRequest,
+    StreamSpec,
+    greatest_rows,
+    stream_spec,
+)
 from headrace.server.plan.substitutes import Substitutes
 from headrace.server.plan.window_finder import WindowFinder
 from headrace.server.plan.windows_ahead import WindowsAhead
@@ -64,6 +69,7 @@ class Contents:
         pipeline: The stages that are applied to each batch; None for none.
         read_ahead: How it reads ahead of need.
         need: What the stream needs of the cache; None if nothing is shuffled.
+        rank: Whose batches they are; None for a single batch.
         writer: Returns what writes its batches, of blocks of a layout.
     """
 
@@ -82,6 +88,7 @@ class Contents:
     pipeline: Pipeline | None = None
     read_ahead: ReadAhead = BY_PLANS
     need: CacheNeed | None = None
+    rank: int | None = None
 
     @property
     def tensor_bytes(self) -> int:
@@ -90,20 +97,19 @@ class Contents:
         return self.row_count * sum(each.item_bytes for each in columns if each.is_tensor)
 
 
-def stream_contents(
-    request: pb.ReadBatchesRequest, served: Served, stages: Stages = NO_STAGES
-) -> Contents:
+def stream_contents(request: ReadRequest, served: Served, stages: Stages = NO_STAGES) -> Contents:
     """Return the contents of a rank's stream.
 
     Raises:
         HeadraceError: See `Stages.reading` and `stream_spec`.
     """
     served = stages.reading(request, served)
-    spec = stream_spec(request, served, stages)
-    return _contents(spec, served, request.stages, stages, may_be_cut=True)
+    spec = stream_spec(request, served.readable, stages)
+    contents = _contents(spec, served, request.stages, stages, may_be_cut=True)
+    return replace(contents, rank=spec.rank)
 
 
-def batch_contents(request: pb.GetBatchRequest, served: Served, stages: Stages) -> Contents:
+def batch_contents(request: ReadRequest, served: Served, stages: Stages) -> Contents:
     """Return the contents for only the first batch of a stream.
 
     Raises:
@@ -120,13 +126,15 @@ def batch_contents(request: pb.GetBatchRequest, served: Served, stages: Stages) 
     )
 
 
-def samples_contents(request: pb.GetSamplesRequest, served: Served, stages: Stages) -> Contents:
+def samples_contents(
+    request: pb.GetSamplesRequest, read: ReadRequest, served: Served, stages: Stages
+) -> Contents:
     """Return the contents for samples as one batch.
 
     Raises:
         HeadraceError: See `samples_spec`.
     """
-    del stages  # samples by id belong to no epoch, so no stages are applied to them
+    del read, stages  # samples by id belong to no epoch, so no stages are applied to them
     spec = samples_spec(request, served)
     refuse_taken_names(spec.columns)
     start = pb.StreamStart(columns=[column.to_proto() for column in spec.columns])
@@ -190,11 +198,11 @@ def stream_pipeline(
     Raises:
         HeadraceError: See `make_pipeline`.
     """
-    first = stages.first(served, spec.columns)
-    if first is None and not messages:
+    first, asked = stages.first(served, spec.columns), stages.asked(messages)
+    if first is None and not asked:
         return None
     return make_pipeline(
-        stages.asked(messages),
+        asked,
         spec.columns,
         row_count=greatest_rows(spec, served.readable),
         seed=spec.order.seed,

@@ -21,7 +21,10 @@ from headrace.cli.stored.row_counter import row_counter
 from headrace.order import deal_evenly
 from headrace.server.order_stages.dealing.dealer import dealt
 from headrace.storage import RowOptions, index_packing
+from headrace.v1 import dealing_pb2 as dealing_pb
+from headrace.v1 import mixtures_pb2 as mixtures_pb
 from headrace.v1 import shard_service_pb2 as pb
+from support.asking import asking
 from support.datasets import write_dataset
 from support.running import channel_of
 from support.served import (
@@ -94,7 +97,11 @@ def _cost(batch: ReadBatch) -> int:
     lanes=st.sampled_from([1, 2]),
     end=st.sampled_from([pb.END_MODE_UNEVEN, pb.END_MODE_PAD, pb.END_MODE_DROP_LAST]),
     deal=st.sampled_from(
-        [pb.Deal(), pb.Deal(square_cost=1), pb.Deal(length_cost=1, square_cost=0.5, accumulate=3)]
+        [
+            dealing_pb.Deal(),
+            dealing_pb.Deal(square_cost=1),
+            dealing_pb.Deal(length_cost=1, square_cost=0.5, accumulate=3),
+        ]
     ),
     # The token after the last batch is of the next epoch.
     resumed=st.integers(0, 2),
@@ -107,7 +114,7 @@ def test_each_global_batch_is_that_of_dealing_in_order(  # noqa: PLR0917 - as Hy
     replication: int,
     lanes: int,
     end: pb.EndMode,
-    deal: pb.Deal,
+    deal: dealing_pb.Deal,
     resumed: int,
     dataset: str,
     skips: tuple[int, ...],
@@ -151,7 +158,7 @@ def test_each_global_batch_is_that_of_dealing_in_order(  # noqa: PLR0917 - as Hy
 def test_costs_are_even_where_they_were_not(channel: grpc.Channel) -> None:
     """Of eight ranks with eight samples each, the greatest number of elements over the mean."""
     fields: dict[str, Any] = {"global_batch_size": 64, "end": pb.END_MODE_DROP_LAST}
-    plain, even = _ranks(channel, 8, **fields), _ranks(channel, 8, **fields, deal=pb.Deal())
+    plain, even = _ranks(channel, 8, **fields), _ranks(channel, 8, **fields, deal=dealing_pb.Deal())
 
     def worst(ranks: list[list[ReadBatch]]) -> float:
         costs = np.array([[_cost(batch) for batch in each] for each in ranks])
@@ -181,14 +188,14 @@ def test_accumulated_batches_are_even_together(channel: grpc.Channel) -> None:
         steps = costs.reshape(4, -1, 4).sum(axis=2)
         return float((steps.max(axis=0) / steps.mean(axis=0)).mean())
 
-    assert worst(_ranks(channel, 4, **fields, deal=pb.Deal(accumulate=4))) < worst(
+    assert worst(_ranks(channel, 4, **fields, deal=dealing_pb.Deal(accumulate=4))) < worst(
         _ranks(channel, 4, **fields)
     )
 
 
 def test_samples_are_found_where_they_were_dealt(channel: grpc.Channel) -> None:
     """FindSamples names the rank and row that ReadBatches gave, and ExplainBatch the samples."""
-    ranks = _ranks(channel, 4, deal=pb.Deal())
+    ranks = _ranks(channel, 4, deal=dealing_pb.Deal())
     wanted = {
         sample: (step, rank, row)
         for rank, batches in enumerate(ranks)
@@ -196,13 +203,14 @@ def test_samples_are_found_where_they_were_dealt(channel: grpc.Channel) -> None:
         for row, sample in enumerate(batch.ids)
     }
     fields = {name: getattr(_request(), name) for name in ("dataset", "order", "end")}
-    batch = pb.GetBatchRequest(
+    batch = asking(
+        pb.GetBatchRequest,
         **fields,
         global_batch_size=32,
         world_size=4,
         rank=2,
         epoch_start=pb.EpochStart(),
-        deal=pb.Deal(),
+        deal=dealing_pb.Deal(),
     )
 
     found = stub_of(channel).FindSamples(
@@ -218,16 +226,18 @@ def test_samples_are_found_where_they_were_dealt(channel: grpc.Channel) -> None:
 
 def test_what_cannot_be_dealt_is_refused(channel: grpc.Channel) -> None:
     """Without lengths, with speeds of other ranks, more at once than memory holds, and mixtures."""
-    mixture = pb.Mixture(datasets=[pb.MixtureDataset(name="d"), pb.MixtureDataset(name="bare")])
+    mixture = mixtures_pb.Mixture(
+        datasets=[mixtures_pb.MixtureDataset(name="d"), mixtures_pb.MixtureDataset(name="bare")]
+    )
     requests = {
-        "no lengths are stored": _request(dataset="bare", deal=pb.Deal()),
-        "3 speeds, and 1 ranks": _request(deal=pb.Deal(speeds=[1, 1, 1])),
-        "must be in [0, 1e+09]": _request(deal=pb.Deal(length_cost=-1)),
+        "no lengths are stored": _request(dataset="bare", deal=dealing_pb.Deal()),
+        "3 speeds, and 1 ranks": _request(deal=dealing_pb.Deal(speeds=[1, 1, 1])),
+        "must be in [0, 1e+09]": _request(deal=dealing_pb.Deal(length_cost=-1)),
         "at most 4194304 samples": _request(
-            deal=pb.Deal(accumulate=2), global_batch_size=1 << 21 | 1, world_size=1 << 21
+            deal=dealing_pb.Deal(accumulate=2), global_batch_size=1 << 21 | 1, world_size=1 << 21
         ),
-        "accumulate is 257": _request(deal=pb.Deal(accumulate=257)),
-        "deal needs the lengths": _request(dataset="", mixture=mixture, deal=pb.Deal()),
+        "accumulate is 257": _request(deal=dealing_pb.Deal(accumulate=257)),
+        "deal needs the lengths": _request(dataset="", mixture=mixture, deal=dealing_pb.Deal()),
     }
 
     for message, request in requests.items():

@@ -29,7 +29,9 @@ from headrace.server.datasets.served_dataset import ServedDataset
 from headrace.server.order_stages.filters.filters import Filters
 from headrace.server.telemetry.metrics import Metrics
 from headrace.storage import Filter, kept_bits, make_filter, open_dataset
+from headrace.v1 import mixtures_pb2 as mixtures_pb
 from headrace.v1 import shard_service_pb2 as pb
+from support.asking import asking, order_stages
 from support.datasets import write_dataset
 from support.running import channel_of
 from support.served import TIMEOUT_S, epoch_request, failure_of, read, stub_of
@@ -62,7 +64,7 @@ def _request(**fields: Any) -> pb.ReadBatchesRequest:
         global_batch_size=20,
         with_ids=True,
     )
-    request.MergeFrom(pb.ReadBatchesRequest(**fields))
+    request.MergeFrom(asking(pb.ReadBatchesRequest, **fields))
     return request
 
 
@@ -109,7 +111,7 @@ def test_a_token_goes_on_with_the_same_samples_alone(channel: grpc.Channel) -> N
 @pytest.mark.parametrize("where", ["label > 300", "lable < 3", "label <"])
 def test_what_keeps_nothing_is_refused(channel: grpc.Channel, where: str) -> None:
     """As an argument, with the field, by every call, again and again."""
-    asked = pb.GetDatasetRequest(name="d", where=where)
+    asked = asking(pb.GetDatasetRequest, name="d", where=where)
     calls: list[Callable[[], object]] = [
         lambda: read(channel, _request(where=where)),
         lambda: stub_of(channel).GetDataset(asked, timeout=TIMEOUT_S),
@@ -124,7 +126,8 @@ def test_what_keeps_nothing_is_refused(channel: grpc.Channel, where: str) -> Non
 def test_all_calls_take_filters(channel: grpc.Channel) -> None:
     """One batch, its explanation and where samples come agree with the stream."""
     seen = read(channel, _request(where="label = 7"))
-    ask = pb.GetBatchRequest(
+    ask = asking(
+        pb.GetBatchRequest,
         dataset="d",
         order=pb.OrderSpec(seed=2, shuffle_samples=40),
         global_batch_size=20,
@@ -144,11 +147,11 @@ def test_all_calls_take_filters(channel: grpc.Channel) -> None:
 
 def test_datasets_of_a_mixture_have_their_own(channel: grpc.Channel) -> None:
     """Each gives what its filter keeps, once; the whole request may have none."""
-    mixture = pb.Mixture(
-        batching=pb.BATCHING_RANDOM,
+    mixture = mixtures_pb.Mixture(
+        batching=mixtures_pb.BATCHING_RANDOM,
         datasets=[
-            pb.MixtureDataset(name="d", where="label = 7"),
-            pb.MixtureDataset(name="e", where="x >= 2950"),
+            mixtures_pb.MixtureDataset(name="d", stages=order_stages(where="label = 7")),
+            mixtures_pb.MixtureDataset(name="e", stages=order_stages(where="x >= 2950")),
         ],
     )
     seen = read(channel, _mixed(mixture))
@@ -158,14 +161,14 @@ def test_datasets_of_a_mixture_have_their_own(channel: grpc.Channel) -> None:
     pairs = sorted(tuple(pair) for pair in every)
     assert [(0, n) for n in range(700, 800)] + [(1, n) for n in range(2950, 3000)] == pairs
     assert seen.ids[4:] == again.ids
-    mixture.datasets[1].where = "x >= 2951"
+    mixture.datasets[1].stages[0].CopyFrom(*order_stages(where="x >= 2951"))
     for request in (_mixed(mixture, resume_token=seen.tokens[3]), _mixed(mixture, where="x > 1")):
         with pytest.raises(grpc.RpcError) as caught:
             read(channel, request)
         assert failure_of(caught.value)[1].reason in {"TOKEN_SPEC_CHANGED", "BAD_COORDINATES"}
 
 
-def _mixed(mixture: pb.Mixture, **fields: Any) -> pb.ReadBatchesRequest:
+def _mixed(mixture: mixtures_pb.Mixture, **fields: Any) -> pb.ReadBatchesRequest:
     request = _request(mixture=mixture, end=pb.END_MODE_UNEVEN, **fields)
     request.dataset = ""
     request.global_batch_size = 25

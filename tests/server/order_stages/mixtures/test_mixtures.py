@@ -24,7 +24,9 @@ from headrace.order import (
     table_of,
 )
 from headrace.storage import ShardWriter, commit_dataset, open_dataset, open_store
+from headrace.v1 import mixtures_pb2 as mixtures_pb
 from headrace.v1 import shard_service_pb2 as pb
+from support.asking import asking
 from support.datasets import write_dataset
 from support.running import channel_of
 from support.served import (
@@ -39,7 +41,7 @@ from support.served import (
 )
 
 SIZES = {"a": 120, "b": 80, "c": 33}
-_UNKNOWN_BATCHING = pb.Mixture.FromString(bytes([2 << 3, 9]))
+_UNKNOWN_BATCHING = mixtures_pb.Mixture.FromString(bytes([2 << 3, 9]))
 _NARROW = ("number", "maybe", "text", "triple", "wide", "big", "ragged")
 
 
@@ -65,20 +67,24 @@ def channel(urls: dict[str, str]) -> Iterator[grpc.Channel]:
         yield opened
 
 
-def _mixture(**amounts: float) -> pb.Mixture:
-    return pb.Mixture(
+def _mixture(**amounts: float) -> mixtures_pb.Mixture:
+    return mixtures_pb.Mixture(
         datasets=[
-            pb.MixtureDataset(name=name, proportion=amount) for name, amount in amounts.items()
+            mixtures_pb.MixtureDataset(name=name, proportion=amount)
+            for name, amount in amounts.items()
         ],
-        batching=pb.BATCHING_STRATIFIED,
+        batching=mixtures_pb.BATCHING_STRATIFIED,
     )
 
 
-def _request(base: pb.Mixture, /, **fields: Any) -> pb.ReadBatchesRequest:
+def _request(base: mixtures_pb.Mixture, /, **fields: Any) -> pb.ReadBatchesRequest:
+    mixture = mixtures_pb.Mixture()
+    mixture.CopyFrom(base)
+    mixture.MergeFrom(fields.pop("mixture", mixtures_pb.Mixture()))
     request = epoch_request(
-        mixture=base, order=pb.OrderSpec(seed=4, unit=20), global_batch_size=20, with_ids=True
+        mixture=mixture, order=pb.OrderSpec(seed=4, unit=20), global_batch_size=20, with_ids=True
     )
-    request.MergeFrom(pb.ReadBatchesRequest(**fields))
+    request.MergeFrom(asking(pb.ReadBatchesRequest, **fields))
     return request
 
 
@@ -136,7 +142,7 @@ def test_a_mixture_is_the_order_of_the_page(urls: dict[str, str], channel: grpc.
 
 @pytest.mark.parametrize("base", [_mixture(a=3, b=1), _mixture(a=1, c=1)], ids=["alike", "other"])
 def test_a_mixture_is_the_same_from_memory(
-    urls: dict[str, str], channel: grpc.Channel, base: pb.Mixture
+    urls: dict[str, str], channel: grpc.Channel, base: mixtures_pb.Mixture
 ) -> None:
     """Batches that lie in memory, several made together in compiled loops, are those copied out."""
     request = _request(base, columns=_NARROW)
@@ -187,21 +193,41 @@ def test_columns_that_differ_are_named(channel: grpc.Channel) -> None:
     [
         ({"dataset": "a"}, "BAD_COORDINATES"),
         ({"fingerprint": "0" * 32}, "BAD_COORDINATES"),
-        ({"mixture": pb.Mixture(datasets=[pb.MixtureDataset(name="none")])}, "DATASET_NOT_FOUND"),
-        ({"mixture": pb.Mixture(datasets=[pb.MixtureDataset(name="a")])}, "BAD_COORDINATES"),
-        ({"mixture": pb.Mixture(epoch_size=-1)}, "BAD_COORDINATES"),
+        (
+            {"mixture": mixtures_pb.Mixture(datasets=[mixtures_pb.MixtureDataset(name="none")])},
+            "DATASET_NOT_FOUND",
+        ),
+        (
+            {"mixture": mixtures_pb.Mixture(datasets=[mixtures_pb.MixtureDataset(name="a")])},
+            "BAD_COORDINATES",
+        ),
+        ({"mixture": mixtures_pb.Mixture(epoch_size=-1)}, "BAD_COORDINATES"),
         ({"mixture": _UNKNOWN_BATCHING}, "BAD_COORDINATES"),
-        ({"mixture": pb.Mixture(schedule=[pb.SchedulePiece(weights=[1])])}, "BAD_COORDINATES"),
         (
-            {"mixture": pb.Mixture(schedule=[pb.SchedulePiece(start=3, weights=[1, 1])])},
+            {"mixture": mixtures_pb.Mixture(schedule=[mixtures_pb.SchedulePiece(weights=[1])])},
             "BAD_COORDINATES",
         ),
         (
-            {"mixture": pb.Mixture(datasets=[pb.MixtureDataset(name="c", repeat=float("nan"))])},
+            {
+                "mixture": mixtures_pb.Mixture(
+                    schedule=[mixtures_pb.SchedulePiece(start=3, weights=[1, 1])]
+                )
+            },
             "BAD_COORDINATES",
         ),
         (
-            {"global_batch_size": 21, "mixture": pb.Mixture(batching=pb.BATCHING_PER_DATASET)},
+            {
+                "mixture": mixtures_pb.Mixture(
+                    datasets=[mixtures_pb.MixtureDataset(name="c", repeat=float("nan"))]
+                )
+            },
+            "BAD_COORDINATES",
+        ),
+        (
+            {
+                "global_batch_size": 21,
+                "mixture": mixtures_pb.Mixture(batching=mixtures_pb.BATCHING_PER_DATASET),
+            },
             "BAD_COORDINATES",
         ),
         ({"resume_token": b"hrt"}, "TOKEN_MALFORMED"),
@@ -218,7 +244,7 @@ def test_a_mixture_that_cannot_be_is_refused(
 
 def test_an_empty_mixture_is_refused(channel: grpc.Channel) -> None:
     """A mixture of nothing has no order."""
-    assert "BAD_COORDINATES" == _refused(channel, _request(pb.Mixture()))[1]
+    assert "BAD_COORDINATES" == _refused(channel, _request(mixtures_pb.Mixture()))[1]
 
 
 def test_a_token_of_another_mixture_is_refused(channel: grpc.Channel) -> None:
@@ -239,8 +265,12 @@ def test_one_batch_is_that_of_the_stream(channel: grpc.Channel) -> None:
     """`GetBatch` sends the bytes of the stream's batch, and `ExplainBatch` its pairs and places."""
     mixture = _mixture(a=3, b=1)
     seen = read(channel, _request(mixture))
-    request = pb.GetBatchRequest(
-        mixture=mixture, resume_token=seen.tokens[2], world_size=1, with_ids=True
+    request = asking(
+        pb.GetBatchRequest,
+        mixture=mixture,
+        resume_token=seen.tokens[2],
+        world_size=1,
+        with_ids=True,
     )
 
     one = transcript(_messages(stub_of(channel).GetBatch(request, timeout=TIMEOUT_S)))
@@ -263,8 +293,9 @@ def test_one_batch_is_that_of_the_stream(channel: grpc.Channel) -> None:
 def test_samples_of_several_datasets_come_by_pairs(channel: grpc.Channel) -> None:
     """`GetSamples` gives the samples of pairs in the order asked for, repeats too."""
     indices, ids = [1, 0, 1, 1], [32, 119, 0, 32]
-    request = pb.GetSamplesRequest(
-        datasets=[pb.DatasetVersion(name="a"), pb.DatasetVersion(name="c")],
+    request = asking(
+        pb.GetSamplesRequest,
+        mixture=_mixture(a=1, c=1),
         dataset_indices=indices,
         sample_ids=ids,
         columns=["number", "text"],
@@ -286,8 +317,9 @@ def test_pairs_that_name_no_sample_are_refused(
     channel: grpc.Channel, indices: list[int], ids: list[int]
 ) -> None:
     """An index or an id out of range, and lists of two lengths, are BAD_COORDINATES."""
-    request = pb.GetSamplesRequest(
-        datasets=[pb.DatasetVersion(name="a"), pb.DatasetVersion(name="c")],
+    request = asking(
+        pb.GetSamplesRequest,
+        mixture=_mixture(a=1, c=1),
         dataset_indices=indices,
         sample_ids=ids,
         columns=["number"],

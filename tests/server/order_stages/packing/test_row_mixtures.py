@@ -26,7 +26,10 @@ from numpy.typing import NDArray
 from headrace.client import Deal, Mixture, MixtureEntry, RemoteDataset, Sharding
 from headrace.server import ServerConfig, start_server
 from headrace.storage import RowOptions, ShardWriter, commit_dataset, open_store
+from headrace.v1 import dealing_pb2 as dealing_pb
+from headrace.v1 import mixtures_pb2 as mixtures_pb
 from headrace.v1 import shard_service_pb2 as pb
+from support.asking import asking, order_stages
 from support.datasets import write_dataset
 from support.packed import (
     check_row,
@@ -77,19 +80,19 @@ def channel(urls: dict[str, str]) -> Iterator[grpc.Channel]:
 
 
 def _mixture(
-    *, batching: Any = pb.BATCHING_RANDOM, epoch_size: int = 0, **amounts: Any
-) -> pb.Mixture:
+    *, batching: Any = mixtures_pb.BATCHING_RANDOM, epoch_size: int = 0, **amounts: Any
+) -> mixtures_pb.Mixture:
     """Return a mixture of rows; an amount is a proportion, or more fields, or None for all."""
     datasets = []
     for name, amount in amounts.items():
         fields = amount if isinstance(amount, dict) else {}
         if isinstance(amount, float):
             fields = {"proportion": amount}
-        datasets.append(pb.MixtureDataset(name=f"{name}:64", **fields))
-    return pb.Mixture(datasets=datasets, batching=batching, epoch_size=epoch_size)
+        datasets.append(mixtures_pb.MixtureDataset(name=f"{name}:64", **fields))
+    return mixtures_pb.Mixture(datasets=datasets, batching=batching, epoch_size=epoch_size)
 
 
-def _request(mixture: pb.Mixture, **fields: Any) -> pb.ReadBatchesRequest:
+def _request(mixture: mixtures_pb.Mixture, **fields: Any) -> pb.ReadBatchesRequest:
     return epoch_request(
         **{
             "mixture": mixture,
@@ -140,12 +143,12 @@ def test_every_document_of_all_datasets_comes_once(
     _check_passes(rows_seen(seen), documents, counts)
 
 
-@pytest.mark.parametrize("batching", [pb.BATCHING_RANDOM, pb.BATCHING_STRATIFIED])
+@pytest.mark.parametrize("batching", [mixtures_pb.BATCHING_RANDOM, mixtures_pb.BATCHING_STRATIFIED])
 @pytest.mark.parametrize("shuffle", [True, False])
 def test_passes_that_epochs_share_hold_each_document_once(
     channel: grpc.Channel,
     documents: _Documents,
-    batching: pb.Batching,
+    batching: mixtures_pb.Batching,
     shuffle: bool,  # noqa: FBT001 - as pytest gives it
 ) -> None:
     """With weights a pass ends in the middle of an epoch, and the next one has other rows."""
@@ -173,7 +176,7 @@ def test_a_fixed_choice_of_rows_has_the_same_documents_in_every_epoch(
     channel: grpc.Channel,
 ) -> None:
     """As it has the same samples where the items are samples."""
-    fixed = {"choose": 10, "choice": pb.CHOICE_FIXED}
+    fixed = {"choose": 10, "choice": mixtures_pb.CHOICE_FIXED}
     seen = read(channel, _request(_mixture(a=fixed, b=None), epoch_count=3))
 
     shown = [
@@ -193,12 +196,18 @@ _MIXTURES = st.one_of(
         st.integers(1, 9),
         st.integers(0, 9),
         st.integers(20, 60),
-        st.sampled_from([pb.BATCHING_RANDOM, pb.BATCHING_STRATIFIED, pb.BATCHING_PER_DATASET]),
+        st.sampled_from(
+            [
+                mixtures_pb.BATCHING_RANDOM,
+                mixtures_pb.BATCHING_STRATIFIED,
+                mixtures_pb.BATCHING_PER_DATASET,
+            ]
+        ),
     ),
     st.builds(
         lambda repeat, choice: _mixture(a={"repeat": repeat, "choice": choice}, b=None),
         st.sampled_from([0.4, 1.0, 2.3]),
-        st.sampled_from([pb.CHOICE_FRESH, pb.CHOICE_FIXED]),
+        st.sampled_from([mixtures_pb.CHOICE_FRESH, mixtures_pb.CHOICE_FIXED]),
     ),
 )
 
@@ -216,7 +225,7 @@ _MIXTURES = st.one_of(
 )
 def test_rows_are_the_same_for_all_worlds_and_over_resumes(  # noqa: PLR0917 - as Hypothesis gives them
     channel: grpc.Channel,
-    mixture: pb.Mixture,
+    mixture: mixtures_pb.Mixture,
     worlds: list[int],
     stops: list[int],
     lanes: int,
@@ -232,14 +241,14 @@ def test_rows_are_the_same_for_some_worlds_and_over_resumes(
     channel: grpc.Channel, worlds: list[int]
 ) -> None:
     """As above, with lanes, skips and rows of three datasets."""
-    mixture = _mixture(a=0.5, b=0.3, c=0.1, epoch_size=40, batching=pb.BATCHING_STRATIFIED)
+    mixture = _mixture(a=0.5, b=0.3, c=0.1, epoch_size=40, batching=mixtures_pb.BATCHING_STRATIFIED)
     skips = (0, 1, 2, 24)
     _check_resumes(channel, mixture, worlds, [2, 1, 1], lanes=2, shuffle=True, skips=skips)
 
 
 def _check_resumes(
     channel: grpc.Channel,
-    mixture: pb.Mixture,
+    mixture: mixtures_pb.Mixture,
     worlds: list[int],
     stops: list[int],
     *,
@@ -247,7 +256,7 @@ def _check_resumes(
     shuffle: bool,
     skips: tuple[int, ...],
 ) -> None:
-    wanted = pb.Mixture.FromString(mixture.SerializeToString())
+    wanted = mixtures_pb.Mixture.FromString(mixture.SerializeToString())
     if skips:
         wanted.datasets[1].skips.CopyFrom(pb.SkipList(sample_ids=skips))
     order = pb.OrderSpec(seed=4, shuffle_samples=30, lanes=lanes, unit=8, shuffle=shuffle)
@@ -285,7 +294,8 @@ def test_documents_are_found_in_their_rows(channel: grpc.Channel) -> None:
     stub = stub_of(channel)
     mixture = _mixture(a=0.2, b=0.2, c=0.6, epoch_size=80)
     rows = rows_seen(read(channel, _request(mixture)))
-    batch = pb.GetBatchRequest(
+    batch = asking(
+        pb.GetBatchRequest,
         mixture=mixture,
         order=pb.OrderSpec(seed=3, shuffle_samples=20, unit=8),
         global_batch_size=8,
@@ -327,7 +337,7 @@ def test_documents_are_found_in_their_rows(channel: grpc.Channel) -> None:
 def test_dealing_gives_the_same_global_batches(channel: grpc.Channel) -> None:
     """Each rank as many rows, and costs that are more even than in order."""
     mixture = _mixture(a=None, b=None, c=None)
-    deals = {"in order": None, "balanced": pb.Deal()}
+    deals = {"in order": None, "balanced": dealing_pb.Deal()}
     batches: dict[str, list[list[list[dict[str, Any]]]]] = {}
     for name, deal in deals.items():
         fields: dict[str, Any] = {"deal": deal, "global_batch_size": 16, "world_size": 4}
@@ -401,10 +411,16 @@ def test_what_cannot_be_mixed_is_refused(tmp_path: Path, documents: _Documents) 
 
     with channel_of(urls) as opened:
         for names, message in refused.items():
-            mixture = pb.Mixture(datasets=[pb.MixtureDataset(name=name) for name in names])
+            mixture = mixtures_pb.Mixture(
+                datasets=[mixtures_pb.MixtureDataset(name=name) for name in names]
+            )
             failure = failure_before_batches(opened, _request(mixture))
             assert message in str(failure.details())
-        filtered = pb.Mixture(datasets=[pb.MixtureDataset(name="a:64", where="number < 5")])
+        filtered = mixtures_pb.Mixture(
+            datasets=[
+                mixtures_pb.MixtureDataset(name="a:64", stages=order_stages(where="number < 5"))
+            ]
+        )
         failure = failure_before_batches(opened, _request(filtered))
         assert "where is given for 'a:64', whose samples are packed rows" in str(failure.details())
 
@@ -444,7 +460,9 @@ def test_a_length_that_lies_is_found_and_named_with_its_dataset(tmp_path: Path) 
         content = of_other_dataset(file.read_bytes(), pointer.dataset, lying)
         (tmp_path / "b" / "packing" / lying / file.name).write_bytes(content)
 
-    mixture = pb.Mixture(datasets=[pb.MixtureDataset(name=name) for name in ("a:16", "b:16")])
+    mixture = mixtures_pb.Mixture(
+        datasets=[mixtures_pb.MixtureDataset(name=name) for name in ("a:16", "b:16")]
+    )
     order = pb.OrderSpec(seed=3, unit=99)
     with channel_of({name: str(tmp_path / name) for name in ("a", "b")}) as opened:
         request = _request(mixture, order=order, global_batch_size=99)

@@ -14,7 +14,9 @@ from headrace.errors import ConfigurationError
 from headrace.order import Order, OrderSpec, Skips, decode_token, table_of
 from headrace.server import DatasetConfig
 from headrace.storage import open_dataset
+from headrace.v1 import mixtures_pb2 as mixtures_pb
 from headrace.v1 import shard_service_pb2 as pb
+from support.asking import asking
 from support.datasets import small_table, write_dataset
 from support.running import channel_of, server_of
 from support.served import TIMEOUT_S, Transcript, epoch_request, failure_of, read, stub_of
@@ -55,7 +57,7 @@ def _request(**fields: Any) -> pb.ReadBatchesRequest:
         global_batch_size=20,
         with_ids=True,
     )
-    request.MergeFrom(pb.ReadBatchesRequest(**fields))
+    request.MergeFrom(asking(pb.ReadBatchesRequest, **fields))
     return request
 
 
@@ -172,10 +174,10 @@ def test_a_list_that_cannot_be_is_refused(
 def test_each_dataset_of_a_mixture_has_its_list(channel: grpc.Channel) -> None:
     """Ids are those of the dataset; a token needs the same lists, or leave to adopt more."""
     entries = [
-        pb.MixtureDataset(name="d", skips=pb.SkipList(digest=FEW.digest)),
-        pb.MixtureDataset(name="e", skips=_sent(MORE)),
+        mixtures_pb.MixtureDataset(name="d", skips=pb.SkipList(digest=FEW.digest)),
+        mixtures_pb.MixtureDataset(name="e", skips=_sent(MORE)),
     ]
-    mixture = pb.Mixture(datasets=entries)
+    mixture = mixtures_pb.Mixture(datasets=entries)
     fields: dict[str, Any] = {"dataset": "", "mixture": mixture}
 
     seen = read(channel, _mixed(**fields))

@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from headrace.client import Access, BatchEvent, Deadlines, Mixture, ReadOptions
+from headrace.client.options.where import where_stages
 from headrace.errors import BadArgumentError
 from headrace.order import EndMode, EpochPlan, OrderSpec, RankBatch
 
@@ -165,14 +166,13 @@ class SwarmSpec:
         """Return the options with which one rank reads."""
         return ReadOptions(
             dataset=self.dataset,
-            mixture=self.mixture,
+            stages=where_stages(self.where) if self.mixture is None else (self.mixture,),
             order=replace(self.order, seed=self.order.seed + job),
             global_batch_size=self.global_batch_size,
             rank=rank,
             world_size=world_size,
             end=self.end,
             columns=self.columns,
-            where=self.where,
             with_ids=True,
         )
 

@@ -1,6 +1,6 @@
 """Length buckets: windows of the order are sorted by length, so that batches need little padding.
 
-The request's field is `buckets`, and so is the name of the stage in tokens.
+The stage is `LengthBuckets` in requests, and `buckets` in tokens.
 """
 
 from __future__ import annotations
@@ -26,16 +26,16 @@ from headrace.server.order_stages.buckets.bucket_finder import BucketFinder
 from headrace.server.plan.find_samples import Finder
 from headrace.server.plan.recent import Recent
 from headrace.server.plan.stream_request import (
-    BatchesRequest,
     Readable,
+    ReadRequest,
     WantedOrder,
     check_range,
     start_of,
     wanted_order,
 )
-from headrace.server.stream.order_plugs import AskedOrder, OrderPlug, Turns
+from headrace.server.stream.order_plugs import OrderPlug, Turns
 from headrace.server.telemetry.metrics import Metrics
-from headrace.v1 import shard_service_pb2 as pb
+from headrace.v1.buckets_pb2 import LengthBuckets
 
 # Each sample that is looked up may need another window to be sorted, which takes some milliseconds.
 _LOOKED_UP = 256
@@ -99,17 +99,12 @@ class Bucketed(NamedStage):
             ),
         )
 
-    def describe(self, start: pb.StreamStart) -> None:
-        """Fill in its part of the first message."""
-        self.inner.describe(start)
-        start.buckets = self._buckets
-
 
 class Plug(OrderPlug):
     """Sorts windows by length, if a request or its token asks for it."""
 
     name = "buckets"
-    fields = ("buckets",)
+    options = LengthBuckets
     words = None
     after = ("skips",)
 
@@ -117,31 +112,29 @@ class Plug(OrderPlug):
         super().__init__(metrics, turns)
         self._finders: Recent[BucketFinder] = Recent(_MAX_FINDERS)
 
-    def reading(self, served: Served, asked: AskedOrder) -> Served:
+    def reading(self, served: Served, request: ReadRequest) -> Served:
         """Return what is sorted, if the request or its token asks for it.
 
         Raises:
             BadArgumentError: There cannot be such buckets.
             TokenSpecChangedError: The token is for others.
         """
-        request = asked.request
-        has_units = request.buckets > 0
+        has_units = request.options(LengthBuckets) is not None
         wanted = wanted_order(request, has_units=has_units)
         buckets = _checked(request, wanted, sample_count=served.readable.sample_count)
-        if not buckets:
-            return served
         lengths = served.lengths(field="buckets")
-        text = buckets_text(buckets, _digest(lengths, wanted.token))
+        text = buckets_text(buckets, _digest(lengths, request.token))
         finders = self._finders
         return Bucketed(served, buckets, lengths, text, finders=finders, has_units=has_units)
 
 
-def _checked(request: BatchesRequest, wanted: WantedOrder, *, sample_count: int) -> int:
-    """Return the number of units to sort by length together; 0 for none."""
-    buckets, token = request.buckets, wanted.token
+def _checked(request: ReadRequest, wanted: WantedOrder, *, sample_count: int) -> int:
+    """Return the number of units to sort by length together."""
+    options, token = request.options(LengthBuckets), request.token
+    buckets = 0 if options is None else options.unit_count
     if token is not None:
         known, _ = split_buckets(token.stage("buckets"))
-        if buckets and buckets != known:
+        if options is not None and buckets != known:
             found = f"buckets={known}" if known else "a run without buckets"
             raise TokenSpecChangedError(
                 f"the token is for {found}, but buckets={buckets} is requested; request the "
@@ -149,8 +142,6 @@ def _checked(request: BatchesRequest, wanted: WantedOrder, *, sample_count: int)
                 field="buckets",
             )
         buckets = known
-    if not buckets:
-        return 0
     check_range("buckets", buckets, low=LEAST_BUCKETS, high=MOST_BUCKETS + 1)
     unit, size = wanted.order.unit, wanted.global_batch_size
     if unit % size:
@@ -159,7 +150,7 @@ def _checked(request: BatchesRequest, wanted: WantedOrder, *, sample_count: int)
             "must divide them, so that each batch comes from one bucket",
             field="global_batch_size",
         )
-    _, position = start_of(request, token)
+    _, position = start_of(request)
     if position % size and position < sample_count // unit * unit:
         raise BadArgumentError(
             f"position {position} is inside a batch of {size} samples of similar length; with "

@@ -1,6 +1,6 @@
 """Even shares: the samples of a global batch are dealt to ranks by their cost.
 
-The request's field is `deal`. Tokens say nothing about it, because a global batch stays the same.
+The stage is a `Deal` in requests. Tokens say nothing about it: a global batch stays the same.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from headrace.server.order_stages.dealing.dealer import Dealer, piece_costs, sam
 from headrace.server.plan.find_samples import Finder, Found
 from headrace.server.plan.ranks import Ranks
 from headrace.server.plan.recent import Recent
-from headrace.server.plan.stream_request import wanted_order
-from headrace.server.stream.order_plugs import AskedOrder, OrderPlug, Turns
+from headrace.server.plan.stream_request import ReadRequest, wanted_order
+from headrace.server.stream.order_plugs import OrderPlug, Turns
 from headrace.server.telemetry.metrics import Metrics
-from headrace.v1 import shard_service_pb2 as pb
+from headrace.v1.dealing_pb2 import Deal
 
 # Each rank's batch needs the samples of all ranks, and of the earlier batches of its step: 640 MiB
 # for 2^24 ranks (measured).
@@ -29,6 +29,8 @@ _LIMIT = 1 << 22
 _LOOKED_UP = 1 << 22
 # Each dealer keeps a few megabytes.
 _MAX_DEALERS = 16
+# One for each rank.
+_MOST_SPEEDS = 65_536
 
 
 class Dealt(OrderStage):
@@ -81,23 +83,24 @@ class Plug(OrderPlug):
     """Deals samples to ranks, if a request asks for it."""
 
     name = "deal"
-    fields = ("deal",)
+    options = Deal
+    limits = {"Deal.speeds": _MOST_SPEEDS}  # noqa: RUF012 - read only, as in its base
     after = ("skips", "buckets")
 
     def __init__(self, metrics: Metrics, turns: Turns) -> None:
         super().__init__(metrics, turns)
         self._dealers: Recent[Dealer] = Recent(_MAX_DEALERS)
 
-    def reading(self, served: Served, asked: AskedOrder) -> Served:
+    def reading(self, served: Served, request: ReadRequest) -> Served:
         """Return what is dealt, if the request asks for it.
 
         Raises:
             BadArgumentError: The options are invalid, or there are no lengths of samples.
         """
-        request = asked.request
-        if not request.HasField("deal"):
+        options = request.options(Deal)
+        if options is None:
             return served
-        deal = _spec(request.deal)
+        deal = _spec(options)
         size = wanted_order(request).global_batch_size * deal.accumulate
         if size > _LIMIT:
             raise BadArgumentError(
@@ -115,7 +118,7 @@ class Plug(OrderPlug):
         )
 
 
-def _spec(message: pb.Deal) -> DealSpec:
+def _spec(message: Deal) -> DealSpec:
     try:
         return DealSpec(
             length_cost=message.length_cost,

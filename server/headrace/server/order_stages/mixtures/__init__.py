@@ -1,7 +1,7 @@
 """Mixtures: samples of several datasets in one order, or by id.
 
-The request's field is `mixture`, and so is the name of the stage in tokens. Each dataset of it may
-have a filter and skips of its own.
+The stage is a `Mixture` in requests, and `mixture` in tokens. Each dataset of it may have skips,
+and stages that choose from its samples.
 """
 
 from __future__ import annotations
@@ -10,21 +10,38 @@ import itertools
 from collections.abc import Sequence
 
 import numpy as np
+from numpy.typing import NDArray
 
 from headrace.errors import BadArgumentError, TokenDatasetChangedError
-from headrace.order import MixtureSpec, Skips, check_within, combined_fingerprint
-from headrace.server.datasets.catalog import Catalog, Finding, Request
+from headrace.order import (
+    MixtureSpec,
+    Skips,
+    Token,
+    check_within,
+    combined_fingerprint,
+    join_skips,
+)
+from headrace.server.datasets.catalog import Catalog
 from headrace.server.datasets.member import Member
 from headrace.server.datasets.served import Mixed, Served
-from headrace.server.order_stages.mixtures.mixture_request import check_mixture, mixture_spec
+from headrace.server.order_stages.mixtures.mixture_request import (
+    MIXTURE_LIMITS,
+    check_mixture,
+    mixture_spec,
+)
 from headrace.server.order_stages.mixtures.served_mixture import ServedMixture
-from headrace.server.plan.list_limits import MAX_DATASETS
 from headrace.server.plan.recent import Recent
-from headrace.server.plan.skip_lists import digest_of, mixture_skips
-from headrace.server.plan.stream_request import BatchesRequest, Words, wanted_order
-from headrace.server.stream.order_plugs import OrderPlug, Turns
+from headrace.server.plan.skip_lists import (
+    LIST_LIMITS,
+    Lists,
+    check_adoption,
+    digest_of,
+    found_list,
+)
+from headrace.server.plan.stream_request import ReadRequest, Words, wanted_order
+from headrace.server.stream.order_plugs import Finding, OrderPlug, Turns
 from headrace.server.telemetry.metrics import Metrics
-from headrace.v1 import shard_service_pb2 as pb
+from headrace.v1.mixtures_pb2 import Mixture
 
 # Each order takes up to about 100 MiB.
 _MAX_MIXTURES = 16
@@ -37,7 +54,8 @@ class Plug(OrderPlug):
     """Mixes datasets, if a request asks for it."""
 
     name = "mixture"
-    fields = ("mixture", "datasets")
+    options = Mixture
+    limits = {**MIXTURE_LIMITS, **LIST_LIMITS}  # noqa: RUF012 - read only, as in its base
     words = Words(
         "the mixture",
         "one dataset",
@@ -49,79 +67,88 @@ class Plug(OrderPlug):
         super().__init__(metrics, turns)
         self._mixtures: Recent[Mixed] = Recent(_MAX_MIXTURES)
 
-    def opened(self, request: Request, finding: Finding) -> Served | None:
+    def opened(self, request: ReadRequest, finding: Finding) -> Served | None:
         """Return the mixture that a request reads, or the datasets that it reads by id.
 
         Raises:
             BadArgumentError: It is not possible.
             TokenDatasetChangedError: The token is for other datasets.
         """
-        if isinstance(request, pb.GetSamplesRequest):
-            if not request.datasets:
-                return None
-            _refuse_both(request, other="datasets")
-            return _joined(request, finding.catalog)
-        if not request.HasField("mixture"):
+        mixture = request.options(Mixture)
+        if mixture is None:
             return None
-        _refuse_both(request, other="mixture")
-        return _mixture(request, finding, self._mixtures)
+        for field, value in (("dataset", request.dataset), ("fingerprint", request.fingerprint)):
+            if value:
+                raise BadArgumentError(
+                    f"the request has {field} and a mixture; it must have only one of them",
+                    field=field,
+                )
+        check_mixture(mixture)
+        if request.batches is None:
+            return _joined(mixture, finding.catalog)
+        return _mixture(mixture, request, finding, self._mixtures)
 
 
-def _refuse_both(request: Request, *, other: str) -> None:
-    given = {field.name for field, _ in request.ListFields()}
-    for field in ("dataset", "fingerprint", "skips", "token_skips", "where"):
-        if field in given:
-            raise BadArgumentError(
-                f"the request has {field} and {other}; it must have only one of them", field=field
-            )
-
-
-def _joined(request: pb.GetSamplesRequest, catalog: Catalog) -> ServedMixture:
-    if len(request.datasets) > MAX_DATASETS:
-        raise BadArgumentError(
-            f"the request has {len(request.datasets)} datasets; it must have at most "
-            f"{MAX_DATASETS}",
-            field="datasets",
-        )
+def _joined(mixture: Mixture, catalog: Catalog) -> ServedMixture:
     members = [
-        catalog.get(dataset.name).version(dataset.fingerprint) for dataset in request.datasets
+        catalog.get(dataset.name).version(dataset.fingerprint) for dataset in mixture.datasets
     ]
     return ServedMixture(members, None)
 
 
-def _mixture(request: BatchesRequest, finding: Finding, mixtures: Recent[Mixed]) -> Served:
-    wanted = wanted_order(request)
-    check_mixture(request.mixture)
+def _mixture(
+    mixture: Mixture, request: ReadRequest, finding: Finding, mixtures: Recent[Mixed]
+) -> Served:
+    wanted, token = wanted_order(request), request.token
     members: list[Member] = [
         finding.catalog.served(dataset.name).version(dataset.fingerprint)
-        for dataset in request.mixture.datasets
+        for dataset in mixture.datasets
     ]
-    if wanted.token is not None:
-        members = _members_of(wanted.token.fingerprint, request.mixture, members)
+    if token is not None:
+        members = _members_of(token.fingerprint, mixture, members)
     fingerprints = [member.readable.fingerprint for member in members]
-    spec = mixture_spec(request.mixture, wanted.order, fingerprints)
-    if wanted.token is not None and wanted.token.fingerprint != spec.fingerprint:
+    spec = mixture_spec(mixture, wanted.order, fingerprints)
+    if token is not None and token.fingerprint != spec.fingerprint:
         raise TokenDatasetChangedError(
-            f"the token is for datasets with the combined fingerprint {wanted.token.fingerprint}, "
+            f"the token is for datasets with the combined fingerprint {token.fingerprint}, "
             f"but those requested have {spec.fingerprint}; name the version of each dataset that "
             "the run started with, or start over",
-            token_fingerprint=wanted.token.fingerprint,
+            token_fingerprint=token.fingerprint,
             dataset_fingerprint=spec.fingerprint,
         )
     members = [
-        finding.filtering(member, dataset.where) if dataset.where else member
-        for member, dataset in zip(members, request.mixture.datasets, strict=True)
+        finding.narrow(member, dataset.stages) if dataset.stages else member
+        for member, dataset in zip(members, mixture.datasets, strict=True)
     ]
     firsts = np.cumsum([0, *(member.dataset.sample_count for member in members)])
     lists = [member.skip_lists for member in members]
-    skips = mixture_skips(request, wanted.token, lists, firsts)
+    skips = _skips(mixture, token, lists, firsts)
     for member, each in zip(members, skips, strict=True):
         check_within(each, member.dataset.sample_count, dataset=member.name)
     # A dataset that was reloaded is another object.
     key = (spec.fingerprint, spec.digest, spec.order, *map(digest_of, skips), *members)
-    mixture = mixtures.get(key, lambda: _made(spec, members, skips))
-    mixture.check_global_batch_size(wanted.global_batch_size)
-    return mixture
+    mixed = mixtures.get(key, lambda: _made(spec, members, skips))
+    mixed.check_global_batch_size(wanted.global_batch_size)
+    return mixed
+
+
+def _skips(
+    mixture: Mixture, token: Token | None, lists: Sequence[Lists], first_ids: NDArray[np.int64]
+) -> tuple[Skips | None, ...]:
+    """Return the samples to skip in each dataset."""
+    wanted = _lists_of(mixture, lists, field="skips")
+    joined = join_skips(wanted, first_ids)
+    if token is not None and digest_of(joined) != token.stage("skips"):
+        found = join_skips(_lists_of(mixture, lists, field="token_skips"), first_ids)
+        check_adoption(joined, found, token, allow_new_skips=mixture.allow_new_skips)
+    return wanted
+
+
+def _lists_of(mixture: Mixture, lists: Sequence[Lists], *, field: str) -> tuple[Skips | None, ...]:
+    return tuple(
+        found_list(getattr(dataset, field), stored, field=f"mixture.datasets.{field}")
+        for dataset, stored in zip(mixture.datasets, lists, strict=True)
+    )
 
 
 def _made(spec: MixtureSpec, members: Sequence[Member], skips: Sequence[Skips | None]) -> Mixed:
@@ -133,7 +160,7 @@ def _made(spec: MixtureSpec, members: Sequence[Member], skips: Sequence[Skips | 
     )
 
 
-def _members_of(combined: str, mixture: pb.Mixture, members: list[Member]) -> list[Member]:
+def _members_of(combined: str, mixture: Mixture, members: list[Member]) -> list[Member]:
     """Return the versions with a given combined fingerprint, or else the given ones.
 
     A token contains only this about the versions of a mixture.

@@ -3,15 +3,29 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TypeVar
+from typing import Final, TypeVar
 
 import numpy as np
 
 from headrace.errors import BadArgumentError
 from headrace.order import Batching, Choice, MixtureDataset, MixtureSpec, OrderSpec, Schedule
 from headrace.order.mixture.schedule import PIECE_SAMPLES
-from headrace.server.plan.list_limits import MAX_DATASETS
-from headrace.v1 import shard_service_pb2 as pb
+from headrace.v1 import mixtures_pb2 as pb
+
+# The first message of a stream names all of them, with about 100 bytes each.
+MAX_DATASETS = 10_000
+# The most pieces of a schedule: 16 linear stretches.
+_MAX_PIECES = 4096
+# One of a kind, and kinds are few.
+_MAX_STAGES = 8
+
+MIXTURE_LIMITS: Final[Mapping[str, int]] = {
+    "Mixture.datasets": MAX_DATASETS,
+    "Mixture.schedule": _MAX_PIECES,
+    "MixtureDataset.stages": _MAX_STAGES,
+    "SchedulePiece.weights": MAX_DATASETS,
+}
+"""The greatest length of each list, by its message and field."""
 
 # What a piece costs when a batch comes to it, some milliseconds, is spread over its samples: 1,000
 # pieces of one sample each took a server three seconds for 20 batches. Linear schedules are within

@@ -19,8 +19,8 @@ from headrace.server.datasets.order_stage import NamedStage
 from headrace.server.datasets.served import Served
 from headrace.server.plan.find_samples import Finder, Found, Range
 from headrace.server.plan.planned_batches import ascending_runs
-from headrace.server.plan.stream_request import Readable
-from headrace.server.stream.order_plugs import AskedOrder, OrderPlug, Turns
+from headrace.server.plan.stream_request import Readable, ReadRequest
+from headrace.server.stream.order_plugs import OrderPlug, Turns
 from headrace.server.telemetry.metrics import Metrics
 
 # What protoc would make of: message Even {}
@@ -108,9 +108,9 @@ class Plug(OrderPlug):
         super().__init__(metrics, turns)
         self._halved = Counter("halved_total", "Requests.", registry=metrics.registry)
 
-    def reading(self, served: Served, asked: AskedOrder) -> Served:
+    def reading(self, served: Served, request: ReadRequest) -> Served:
         """Return the samples with even ids, if the request asks for them."""
-        if not asked.options:
+        if request.options(EvenOptions) is None:
             return served
         if served.has_pieces:
             raise BadArgumentError("even: packed rows have no ids; read samples", field="stages")
