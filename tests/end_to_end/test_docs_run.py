@@ -163,6 +163,7 @@ NOT_RUN = {
         "docs/order.md",
         "i + low + draw(key(key(R, DATASET, d), CHOICE, shard), k) % ",
     ): _FORMULA,
+    ("docs/lane.md", "AttachTransport(read, Lane(version))   over gRPC"): _WIRE,
     ("docs/protocol.md", "ReadBatches(request)"): _WIRE,
     (
         "docs/ring.md",
@@ -345,6 +346,7 @@ _PREPARED: dict[str, Callable[[World, SparkSession | None], None]] = {
     "docs/loadtest.md": _loadtest,
     "docs/operations.md": _operations,
     "docs/protocol.md": _protocol,
+    "docs/lane.md": _protocol,
     "docs/ring.md": _protocol,
     "docs/sources.md": _sources,
 }
@@ -532,6 +534,11 @@ def _ring(here: World, block: Block) -> None:
     assert "ring" == here.names["dataset"].stats().transport
 
 
+def _lane(here: World, block: Block) -> None:
+    here.python(block)
+    assert "lane" == here.names["dataset"].stats().transport
+
+
 def _one_or_the_other(here: World, block: Block) -> None:
     """Run each line of a block alone: they are two ways to do one thing."""
     for number, line in enumerate(block.text.splitlines()):
@@ -603,6 +610,7 @@ _OWN: dict[tuple[str, str], Callable[[World, Block], None]] = {
     ("docs/llm.md", "import json"): _two_ranks_then_three,
     ("docs/operations.md", "listen: [0.0.0.0:50051]"): _settings,
     ("docs/protocol.md", "import numpy as np"): _decoder,
+    ("docs/lane.md", "from headrace.client import Lane, RemoteDataset, Transport"): _lane,
     ("docs/ring.md", "from headrace.client import RemoteDataset"): _ring,
     (
         "docs/sources.md",

@@ -29,6 +29,7 @@ from headrace.cli.group import group, run
 from headrace.client import NumpyDataset, RemoteDataset
 from headrace.server import ServerConfig, start_server
 from headrace.server.stages.texts import TextSettings
+from headrace.server.transports.lane import LaneSettings
 from support.datasets import write_dataset
 from support.images import image_bytes
 from support.pages import Block, Command, commands
@@ -85,7 +86,10 @@ class World:
                 ServerConfig(
                     datasets=datasets,
                     listen=listen,
-                    plugs=(TextSettings(tokenizers=self.tokenizers),),
+                    plugs=(
+                        TextSettings(tokenizers=self.tokenizers),
+                        LaneSettings(lane="auto"),
+                    ),
                 )
             )
         )
