@@ -304,6 +304,9 @@ def test_a_fixed_sample_is_the_same_in_each_epoch(folder: Path) -> None:
 
     assert seen["fixed"][0] == seen["fixed"][1]
     assert not seen["balanced"][0] & seen["balanced"][1]
+    loader = _loader(folder, epoch_size=70, sampling_method="fixed")
+    first, then = (Counter(_joined(_epoch(loader))) for _ in range(2))
+    assert (first, 70) == (then, first.total())
 
 
 def test_headraces_own_shards_are_read_with_their_nulls(folder: Path) -> None:

@@ -401,8 +401,14 @@ class StreamingDataset(Array, IterableDataset[Any]):
 
     @property
     def _epochs_differ(self) -> bool:
-        draws = [stream.choose for stream in self.streams]
-        return self.shuffle or bool(np.any(draws % self.samples_per_stream))
+        draws = np.array([stream.choose for stream in self.streams])
+        rest = draws % self.samples_per_stream
+        if self.sampling_method == "fixed" and np.any(
+            (draws > self.samples_per_stream) & (rest > 0)
+        ):
+            # A fixed choice is one of fewer samples; what is drawn beyond all goes on by epochs.
+            return False
+        return self.shuffle or bool(np.any(rest))
 
     def _rows(self, batch: Batch) -> Iterator[tuple[int, Sample]]:
         assert batch.sample_ids is not None
