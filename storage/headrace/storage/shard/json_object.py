@@ -23,6 +23,7 @@ class JsonObject:
     def __init__(self, value: object, what: str) -> None:
         if not isinstance(value, dict):
             raise ValueError(f"{what} is not a JSON object")  # noqa: TRY004 - the file's fault, not a type's
+        self._what = what
         self.values: dict[str, object] = value
 
     def nested(self, key: str) -> JsonObject:
@@ -62,5 +63,5 @@ class JsonObject:
         value = self.text(key)
         problem = name_problem(value)
         if problem is not None:
-            raise ValueError(f"{key} {value[:200]!r}: {problem}")
+            raise ValueError(f"{key} {value[:200]!r} of {self._what}: {problem}")
         return value
