@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from support.reading_order import CLIENT
 
-_MOST = 23  # modules of an epoch of one batch
+# Modules of an epoch of one batch. Options that make their own messages (where, order) and
+# transports that are found took four more than the 23 before; fewer would be better.
+_MOST = 27
 
 
 def test_contributing_lists_the_modules_of_a_batch() -> None:

@@ -21,7 +21,8 @@ class LaneMetrics:
         )
         self._sent = Counter(
             "headrace_lane_sent_bytes_total",
-            "Bytes sent over lanes.",
+            "Bytes sent over lanes. None while streams are open: clients do not ask for lanes, or "
+            "cannot reach the port.",
             registry=registry,
         )
         self._refused = Counter(
