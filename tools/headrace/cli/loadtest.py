@@ -84,7 +84,7 @@ from headrace.loadtest import (
     default="grpc",
     help="How batches arrive: grpc; ring, which is shared memory, for a server's unix socket; "
     "lane, a connection beside gRPC's; or "
-    "auto for the best that is to be had.",
+    "auto for the best that is available.",
 )
 @click.option(
     "--processes",

@@ -43,7 +43,7 @@ class Feeds:
         """Open a stream, and close it with all its resources at the end.
 
         Raises:
-            NoTransportError: A transport is required and not to be had.
+            NoTransportError: A transport is required and not available.
         """
         with ExitStack() as stack:
             yield self._opened(endpoint, request, clock, stack)
@@ -62,7 +62,7 @@ class Feeds:
             except NoTransportError as refusal:
                 if self._kind != "auto":
                     raise NoTransportError(
-                        f"Transport({self._kind!r}) was requested, but is not to be had from "
+                        f"Transport({self._kind!r}) was requested, but is not available from "
                         f"{endpoint.address}: {refusal.message}",
                         target=endpoint.address,
                     ) from refusal

@@ -54,7 +54,7 @@ class TransportPlug:
         """Open a stream, and close it with all its resources at the end.
 
         Raises:
-            NoTransportError: It is not to be had, for a reason that the user gets to see.
+            NoTransportError: It is not available, for a reason that the user is told.
         """
         raise NotImplementedError
 

@@ -11,7 +11,7 @@ import grpc
 
 from headrace.errors import ConfigurationError
 
-_Stamp = tuple[tuple[int, int, int], ...]
+Stamp = tuple[tuple[int, int, int], ...]
 
 _log = logging.getLogger(__name__)
 
@@ -38,7 +38,7 @@ class _Files:
     def __init__(self, cert: str, key: str, client_ca: str) -> None:
         self._cert, self._key, self._client_ca = cert, key, client_ca
         self._lock = threading.Lock()
-        self._stamp = self._current_stamp()
+        self._stamp = stamp_of(self._cert, self._key, self._client_ca)
 
     def read(self) -> grpc.ServerCertificateConfiguration:
         """Read and check the files.
@@ -69,7 +69,7 @@ class _Files:
         While they are damaged or only partly replaced, the server continues with the old ones.
         """
         with self._lock:
-            stamp = self._current_stamp()
+            stamp = stamp_of(self._cert, self._key, self._client_ca)
             if stamp == self._stamp:
                 return None
             self._stamp = stamp
@@ -81,9 +81,10 @@ class _Files:
         _log.info("certificate read again from %s", self._cert)
         return found
 
-    def _current_stamp(self) -> _Stamp:
-        paths = filter(None, (self._cert, self._key, self._client_ca))
-        return tuple(_stamp_of(Path(path)) for path in paths)
+
+def stamp_of(*paths: str) -> Stamp:
+    """Return what changes when one of the files does; empty paths are left out."""
+    return tuple(_stamp_of(Path(path)) for path in filter(None, paths))
 
 
 def _stamp_of(path: Path) -> tuple[int, int, int]:

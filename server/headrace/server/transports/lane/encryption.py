@@ -6,9 +6,9 @@ import logging
 import socket
 import ssl
 import threading
-from pathlib import Path
 from typing import Self
 
+from headrace.server.access.tls import stamp_of
 from headrace.server.settings.server_config import ServerConfig
 
 _log = logging.getLogger(__name__)
@@ -26,7 +26,7 @@ class Encryption:
     def __init__(self, cert: str, key: str, client_ca: str) -> None:
         self._cert, self._key, self._client_ca = cert, key, client_ca
         self._lock = threading.Lock()
-        self._stamp = self._current_stamp()
+        self._stamp = stamp_of(self._cert, self._key, self._client_ca)
         self._context = self._loaded()
 
     @classmethod
@@ -50,7 +50,7 @@ class Encryption:
 
     def _newest(self) -> ssl.SSLContext:
         with self._lock:
-            stamp = self._current_stamp()
+            stamp = stamp_of(self._cert, self._key, self._client_ca)
             if stamp != self._stamp:
                 self._stamp = stamp
                 try:
@@ -69,15 +69,3 @@ class Encryption:
             context.load_verify_locations(self._client_ca)
             context.verify_mode = ssl.CERT_REQUIRED
         return context
-
-    def _current_stamp(self) -> tuple[tuple[int, int, int], ...]:
-        paths = filter(None, (self._cert, self._key, self._client_ca))
-        return tuple(_stamp_of(Path(path)) for path in paths)
-
-
-def _stamp_of(path: Path) -> tuple[int, int, int]:
-    try:
-        found = path.stat()
-    except OSError:
-        return (0, 0, 0)
-    return found.st_mtime_ns, found.st_size, found.st_ino
