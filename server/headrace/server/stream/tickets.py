@@ -15,11 +15,13 @@ import contextlib
 import queue
 import secrets
 import socket
+import threading
 from collections.abc import Generator, Sequence
-from typing import Protocol, TypeVar
+from typing import Generic, TypeVar
 
 from google.protobuf.message import Message
 
+from headrace.errors import NoTransportError
 from headrace.server.stream.transport_plugs import AttachingCall
 
 TICKET_BYTES = 16
@@ -56,48 +58,72 @@ class Ticket:
                     late.close()
 
 
-_Ticket_contra = TypeVar("_Ticket_contra", bound=Ticket, contravariant=True)
+_Ticket = TypeVar("_Ticket", bound=Ticket)
 
 
-class Door(Protocol[_Ticket_contra]):
-    """Lets clients with tickets in."""
+class Tickets(Generic[_Ticket]):
+    """The tickets that are valid at one listener; for several threads.
 
-    def admit(self, ticket: _Ticket_contra, /) -> None:
+    Attributes:
+        is_closed: Whether no more clients are let in.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._waiting: dict[bytes, _Ticket] = {}
+        self.is_closed = False
+
+    def admit(self, ticket: _Ticket) -> None:
         """Accept a client with this ticket; `forget` must follow.
 
         Raises:
             NoTransportError: No more clients are let in.
         """
+        with self._lock:
+            if self.is_closed:
+                raise NoTransportError("this server is shutting down")
+            self._waiting[ticket.secret] = ticket
 
-    def forget(self, ticket: _Ticket_contra, /) -> None:
+    def forget(self, ticket: _Ticket) -> None:
         """Invalidate a ticket."""
+        self.take(ticket.secret)
 
+    def take(self, secret: bytes) -> _Ticket | None:
+        """Invalidate the ticket that a client has sent; return it, or None if there is none."""
+        with self._lock:
+            return self._waiting.pop(secret, None)
 
-_Any = TypeVar("_Any", bound=Ticket)
+    def close(self) -> bool:
+        """End all waits for clients; return whether this call is the first."""
+        with self._lock:
+            is_first, self.is_closed = not self.is_closed, True
+            for ticket in self._waiting.values():
+                ticket.give(None)
+        return is_first
 
 
 def met(
-    ticket: _Any, offer: Message, doors: Sequence[Door[_Any]], call: AttachingCall
+    ticket: _Ticket, offer: Message, listeners: Sequence[Tickets[_Ticket]], call: AttachingCall
 ) -> Generator[Message, None, socket.socket | None]:
     """Offer a ticket, and wait for the client that brings it; return its connection, or None.
 
     Args:
         ticket: The ticket.
         offer: What tells the client of it.
-        doors: Where the client may come in.
+        listeners: Where the client may come.
         call: Its call; when it has ended, nobody is waited for.
 
     Raises:
-        NoTransportError: The doors are closed.
+        NoTransportError: A listener is closed.
     """
     try:
-        for door in doors:
-            door.admit(ticket)
+        for tickets in listeners:
+            tickets.admit(ticket)
         if not call.on_end(lambda: ticket.give(None)):
             ticket.give(None)
         yield offer
         return ticket.wait()
     finally:
-        for door in doors:
-            door.forget(ticket)
+        for tickets in listeners:
+            tickets.forget(ticket)
         ticket.discard()

@@ -66,7 +66,7 @@ def test_a_ticket_is_good_once(folder: Path) -> None:
     ticket = Ticket()
     with closing(RingDoor(str(folder / "r"), mode=0o600, uids={os.getuid()})) as door:
         door.start()
-        door.admit(ticket)
+        door.tickets.admit(ticket)
         with _come(folder / "r", ticket.secret) as client:
             met = ticket.wait()
             assert met is not None
@@ -164,7 +164,7 @@ def test_a_client_without_a_descriptor_is_accepted_later(folder: Path) -> None:
         closing(socket.socket(socket.AF_UNIX)) as client,
     ):
         door.start()
-        door.admit(ticket)
+        door.tickets.admit(ticket)
         (thread,) = [one for one in threading.enumerate() if one.name == "headrace-ring-door"]
         assert thread.ident is not None
         clock = time.pthread_getcpuclockid(thread.ident)
@@ -186,7 +186,7 @@ def test_who_says_nothing_holds_up_nobody(folder: Path) -> None:
     ticket = Ticket()
     with closing(RingDoor(str(folder / "r"), mode=0o600, uids={os.getuid()})) as door:
         door.start()
-        door.admit(ticket)
+        door.tickets.admit(ticket)
         with _come(folder / "r"), _come(folder / "r", ticket.secret):
             met = ticket.wait()
             assert met is not None
@@ -198,13 +198,13 @@ def test_a_closed_door_ends_all_waits(folder: Path) -> None:
     ticket = Ticket()
     door = RingDoor(str(folder / "r"), mode=0o600, uids={os.getuid()})
     door.start()
-    door.admit(ticket)
+    door.tickets.admit(ticket)
 
     door.close()
 
     assert ticket.wait() is None
     with pytest.raises(NoTransportError, match="shutting down"):
-        door.admit(ticket)
+        door.tickets.admit(ticket)
 
 
 @pytest.mark.parametrize(

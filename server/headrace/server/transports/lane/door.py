@@ -27,9 +27,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from headrace.errors import NoTransportError
 from headrace.lane import HELLO_BYTES, answer, read_hello
 from headrace.server.access.unix_clients import accept
+from headrace.server.stream.tickets import Tickets
 from headrace.server.transports.lane.encryption import Encryption
 from headrace.server.transports.lane.tickets import LaneTicket, address_of
 
@@ -70,6 +70,7 @@ class LaneDoor:
 
     Attributes:
         port: The port of all listeners.
+        tickets: Those of the clients that may come.
     """
 
     def __init__(
@@ -83,11 +84,9 @@ class LaneDoor:
         self._hello_s = hello_s
         self._listeners, self._encryption, self._observer = listeners, encryption, observer
         self.port = int(listeners[0].getsockname()[1])
-        self._lock = threading.Lock()
-        self._tickets: dict[bytes, LaneTicket] = {}
+        self.tickets: Tickets[LaneTicket] = Tickets()
         # In the order in which they came.
         self._strangers: dict[_Stranger, None] = {}
-        self._is_closed = False
         self._selector = selectors.DefaultSelector()
         self._woken, self._waker = socket.socketpair()
         self._thread = threading.Thread(target=self._run, name="headrace-lane-door", daemon=True)
@@ -100,30 +99,10 @@ class LaneDoor:
         self._selector.register(self._woken, selectors.EVENT_READ)
         self._thread.start()
 
-    def admit(self, ticket: LaneTicket) -> None:
-        """Accept a client with this ticket; `forget` must follow.
-
-        Raises:
-            NoTransportError: The door is closed.
-        """
-        with self._lock:
-            if self._is_closed:
-                raise NoTransportError("this server is shutting down")
-            self._tickets[ticket.secret] = ticket
-
-    def forget(self, ticket: LaneTicket) -> None:
-        """Invalidate a ticket."""
-        with self._lock:
-            self._tickets.pop(ticket.secret, None)
-
     def close(self) -> None:
         """Let nobody in any more."""
-        with self._lock:
-            if self._is_closed:
-                return
-            self._is_closed = True
-            for ticket in self._tickets.values():
-                ticket.give(None)
+        if not self.tickets.close():
+            return
         self._waker.send(b"\0")
         self._thread.join()
         for one in (*self._listeners, self._woken, self._waker):
@@ -131,7 +110,7 @@ class LaneDoor:
         self._selector.close()
 
     def _run(self) -> None:
-        while not self._is_closed:
+        while not self.tickets.is_closed:
             for key, _ in self._selector.select(_LOOK_S):
                 if key.data is not None:
                     self._hear(key.data)
@@ -199,8 +178,7 @@ class LaneDoor:
         if hello is None:
             self._drop(stranger, "hello")
             return
-        with self._lock:
-            ticket = self._tickets.pop(hello.ticket, None)
+        ticket = self.tickets.take(hello.ticket)
         connection = stranger.connection
         certificate = None
         if isinstance(connection, ssl.SSLSocket):

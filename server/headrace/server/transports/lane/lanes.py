@@ -106,7 +106,7 @@ class Lanes(TransportPlug):
             is_encrypted=self._encryption is not None,
             grpc_ports=self._grpc_ports,
         )
-        connection = yield from met(ticket, offer, [door], call)
+        connection = yield from met(ticket, offer, [door.tickets], call)
         if connection is None:
             raise NoTransportError("the client did not come to its lane")
         channel = LaneChannel(connection)

@@ -25,10 +25,9 @@ import time
 from collections.abc import Collection
 from pathlib import Path
 
-from headrace.errors import NoTransportError
 from headrace.ring import TICKET_BYTES, refusal
 from headrace.server.access.unix_clients import accept
-from headrace.server.stream.tickets import WAIT_S, Ticket
+from headrace.server.stream.tickets import WAIT_S, Ticket, Tickets
 
 # How often silent clients are looked for (arbitrary), and how many there may be.
 _LOOK_S = 1.0
@@ -43,16 +42,17 @@ class RingDoor:
         path: The path of the socket.
         mode: Its permissions.
         uids: The ids of the users that are allowed.
+
+    Attributes:
+        tickets: Those of the clients that may come.
     """
 
     def __init__(self, path: str, *, mode: int, uids: Collection[int]) -> None:
         self._path = path
         self._mode = mode
         self._uids = frozenset(uids)
-        self._lock = threading.Lock()
-        self._tickets: dict[bytes, Ticket] = {}
+        self.tickets: Tickets[Ticket] = Tickets()
         self._silent: dict[socket.socket, float] = {}
-        self._is_closed = False
         self._listener = socket.socket(socket.AF_UNIX)
         self._selector = selectors.DefaultSelector()
         self._wake_fd = -1
@@ -81,30 +81,10 @@ class RingDoor:
         self._selector.register(self._wake_fd, selectors.EVENT_READ)
         self._thread.start()
 
-    def admit(self, ticket: Ticket) -> None:
-        """Accept a client with this ticket; `forget` must follow.
-
-        Raises:
-            NoTransportError: The listener is closed.
-        """
-        with self._lock:
-            if self._is_closed:
-                raise NoTransportError("this server is shutting down")
-            self._tickets[ticket.secret] = ticket
-
-    def forget(self, ticket: Ticket) -> None:
-        """Invalidate a ticket."""
-        with self._lock:
-            self._tickets.pop(ticket.secret, None)
-
     def close(self) -> None:
         """Accept no more clients."""
-        with self._lock:
-            if self._is_closed:
-                return
-            self._is_closed = True
-            for ticket in self._tickets.values():
-                ticket.give(None)
+        if not self.tickets.close():
+            return
         if self._thread.ident is not None:
             os.eventfd_write(self._wake_fd, 1)
             self._thread.join()
@@ -115,7 +95,7 @@ class RingDoor:
         self._selector.close()
 
     def _run(self) -> None:
-        while not self._is_closed:
+        while not self.tickets.is_closed:
             for key, _ in self._selector.select(_LOOK_S):
                 if key.fileobj is self._listener:
                     connection = accept(self._listener)
@@ -150,16 +130,13 @@ class RingDoor:
             said = connection.recv(TICKET_BYTES)
         except OSError:
             said = b""
-        with self._lock:
-            ticket = self._tickets.pop(said, None)
-        if ticket is None:
-            self._selector.unregister(connection)
-            del self._silent[connection]
-            _refuse(connection, "the ticket is not from this server, or was used before")
-            return
         self._selector.unregister(connection)
         del self._silent[connection]
-        ticket.give(connection)
+        ticket = self.tickets.take(said)
+        if ticket is None:
+            _refuse(connection, "the ticket is not from this server, or was used before")
+        else:
+            ticket.give(connection)
 
     def _drop(self, connection: socket.socket) -> None:
         self._selector.unregister(connection)

@@ -104,7 +104,7 @@ class Rings(TransportPlug):
         # Valid at each listener: a client knows only the one beside the socket that it used.
         ticket = Ticket()
         offer = pb.RingOffer(version=VERSION, ticket=ticket.secret, warning=warning)
-        connection = yield from met(ticket, offer, self._doors, call)
+        connection = yield from met(ticket, offer, [each.tickets for each in self._doors], call)
         if connection is None:
             raise NoTransportError("the client did not fetch its ring")
         return connection
