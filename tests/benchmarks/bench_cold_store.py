@@ -53,7 +53,7 @@ from benchmarks.bench_server import READ, grpc_messages, next_batch, open_channe
 from headrace.bench import WORKLOADS
 from headrace.bench.children import Serving, serving
 from headrace.client import Order, RemoteDataset
-from headrace.client.wire.message_memory import keep_freed_memory
+from headrace.client.wire.frames import keep_freed_memory
 from headrace.storage import SHARD_FOLDER, ShardWriter, commit_dataset, open_dataset, open_store
 from headrace.v1 import shard_service_pb2 as pb
 from support.slow_store import Counted, SlowStore, reached, slow_store

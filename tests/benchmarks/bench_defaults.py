@@ -41,7 +41,7 @@ from benchmarks.bench_cold_store import write
 from benchmarks.bench_server import READ, grpc_messages, next_batch, open_channel
 from headrace.bench import WORKLOADS, Workload
 from headrace.client import Order, RemoteDataset
-from headrace.client.wire.message_memory import keep_freed_memory
+from headrace.client.wire.frames import keep_freed_memory
 from headrace.order import DEFAULT_SHUFFLE_BYTES
 from headrace.storage import open_dataset
 from headrace.v1 import shard_service_pb2 as pb

@@ -45,7 +45,7 @@ from benchmarks.bench_server import (
 from headrace.bench.children import processor_s, serving, serving_ready_bytes
 from headrace.bench.ready import METHOD
 from headrace.client.reader.reader import GROUP_BYTES
-from headrace.client.wire.message_memory import keep_freed_memory
+from headrace.client.wire.frames import keep_freed_memory
 from headrace.v1 import shard_service_pb2 as pb
 
 _WARM_MESSAGES = 3

@@ -14,9 +14,8 @@ from headrace.client.api.numpy_dataset import NumpyDataset
 from headrace.client.api.stats import ClientStats
 from headrace.client.api.stats_log import StatsLog
 from headrace.client.api.tensorflow_dataset import tf_dataset
-from headrace.client.feeds.open_feed import Feeds
 from headrace.client.feeds.shortage import CacheShortage
-from headrace.client.feeds.transport import Landing, TransportState
+from headrace.client.feeds.transport import Feeds, Landing, TransportState
 from headrace.client.feeds.wait_times import HopSeconds
 from headrace.client.options.access import Access, TlsConfig
 from headrace.client.options.deal import Deal

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from support.reading_order import CLIENT
 
-# Modules of an epoch of one batch. Options that make their own messages (where, order) and
-# transports that are found took four more than the 23 before; fewer would be better.
-_MOST = 27
+# Modules of an epoch of one batch.
+_MOST = 23
 
 
 def test_contributing_lists_the_modules_of_a_batch() -> None:

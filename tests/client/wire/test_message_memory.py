@@ -20,8 +20,7 @@ from headrace.client import NumpyDataset, ReadOptions, RemoteDataset
 from headrace.client.feeds.grpc_feed import encoded_messages, end_call
 from headrace.client.options.access import Access
 from headrace.client.wire.assembler import Allocate, BatchEvent, Keep, StreamAssembler
-from headrace.client.wire.frames import read_frames
-from headrace.client.wire.message_memory import memory_of
+from headrace.client.wire.frames import memory_of, read_frames
 from headrace.order import OrderSpec
 from headrace.v1 import shard_service_pb2 as pb
 from support.datasets import write_rows

@@ -30,8 +30,7 @@ from headrace.client.batch.transformed import TransformedEvent, called
 from headrace.client.device.cuda_copy import checked_device
 from headrace.client.device.device_ring import ring_to
 from headrace.client.feeds.feed import Event
-from headrace.client.feeds.open_feed import Feeds
-from headrace.client.feeds.transport import Landing
+from headrace.client.feeds.transport import Feeds, Landing
 from headrace.client.frameworks.accelerate import known_to_accelerate, refuse_prepared
 from headrace.client.frameworks.callers import FRAMEWORKS
 from headrace.client.loader.parent_watch import end_with_main_process

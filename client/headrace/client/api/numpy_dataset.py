@@ -18,8 +18,7 @@ from headrace.client.api.missing_methods import raise_missing
 from headrace.client.api.new_loops import NewLoops
 from headrace.client.batch.classes import Classes
 from headrace.client.batch.transformed import TransformedEvent, transform_of
-from headrace.client.feeds.open_feed import Feeds
-from headrace.client.feeds.transport import Landing, TransportState
+from headrace.client.feeds.transport import Feeds, Landing, TransportState
 from headrace.client.options.access import Access
 from headrace.client.options.arguments import (
     epoch_limit,

@@ -23,10 +23,11 @@ from headrace.client.wire.frames import (
     HEARTBEAT,
     MessageFrame,
     heartbeat_ms,
+    keep_freed_memory,
+    memory_of,
     read_frame,
     read_frames,
 )
-from headrace.client.wire.message_memory import keep_freed_memory, memory_of
 from headrace.errors import HeadraceError, ServerUnreachableError
 from headrace.v1 import shard_service_pb2 as pb
 

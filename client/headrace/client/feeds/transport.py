@@ -1,18 +1,28 @@
-"""How batches arrive, and where they go."""
+"""How batches arrive, and where they go: over gRPC, or by a transport that is installed."""
 
 from __future__ import annotations
 
+import functools
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from importlib import import_module
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from headrace.client.feeds.feed import Feed, OpenFeed
+from headrace.client.feeds.grpc_feed import WireFeeds
 from headrace.client.feeds.shortage import CacheShortage
+from headrace.client.feeds.wait_times import HopClock
 from headrace.client.options.settings import DEFAULT_MAX_BATCH_BYTES
+from headrace.client.options.transport import TRANSPORTS, Transport, transport_names
+from headrace.client.servers.endpoints import Endpoint
 from headrace.client.wire.assembler import Allocate, Keep
-from headrace.client.wire.message_memory import memory_of
+from headrace.client.wire.frames import memory_of
+from headrace.errors import NoTransportError
 from headrace.v1 import shard_service_pb2 as pb
 
 _log = logging.getLogger(__name__)
@@ -76,3 +86,74 @@ class Landing:
     keep: Keep | None = memory_of
     takes_runs: bool = False
     max_batch_bytes: int = DEFAULT_MAX_BATCH_BYTES
+
+
+class Feeds:
+    """Opens feeds: an `OpenFeed`.
+
+    Args:
+        options: How batches are to get here.
+        landing: Where payloads go, and where to note how they arrive.
+        silence_s: Seconds without a sign of life after which a stream counts as dead.
+    """
+
+    def __init__(self, options: Transport, landing: Landing, *, silence_s: float) -> None:
+        self._kind, self._transport = options.kind, landing.transport
+        self._open = _opened_by(options, landing, silence_s=silence_s)
+        self._wire = WireFeeds(
+            landing.allocate,
+            silence_s,
+            landing.keep,
+            landing.max_batch_bytes,
+            landing.transport.begin,
+        )
+
+    @contextmanager
+    def __call__(
+        self, endpoint: Endpoint, request: pb.ReadBatchesRequest, *, clock: HopClock
+    ) -> Iterator[Feed]:
+        """Open a stream, and close it with all its resources at the end.
+
+        Raises:
+            NoTransportError: A transport is required and not available.
+        """
+        with ExitStack() as stack:
+            yield self._opened(endpoint, request, clock, stack)
+
+    def _opened(
+        self,
+        endpoint: Endpoint,
+        request: pb.ReadBatchesRequest,
+        clock: HopClock,
+        stack: ExitStack,
+    ) -> Feed:
+        reasons = []
+        for open_feed in self._open:
+            try:
+                return stack.enter_context(open_feed(endpoint, request, clock=clock))
+            except NoTransportError as refusal:
+                if self._kind != "auto":
+                    raise NoTransportError(
+                        f"Transport({self._kind!r}) was requested, but is not available from "
+                        f"{endpoint.address}: {refusal.message}",
+                        target=endpoint.address,
+                    ) from refusal
+                reasons.append(refusal.message)
+        self._transport.name, self._transport.shared_bytes = "grpc", 0
+        self._transport.reason = "; ".join(reasons) or "Transport('grpc') was requested"
+        return stack.enter_context(self._wire(endpoint, request, clock=clock))
+
+
+def _opened_by(options: Transport, landing: Landing, *, silence_s: float) -> list[OpenFeed]:
+    """Return what opens feeds by the transports that the options ask for, besides gRPC."""
+    if options.kind == "auto":
+        plugs = [plug for plug in map(_plug, transport_names()) if plug.is_tried(options)]
+    else:
+        plugs = [_plug(options.kind)] if options.kind != "grpc" else []
+    return [plug(options, landing, silence_s=silence_s).open for plug in plugs]
+
+
+@functools.cache
+def _plug(name: str) -> Any:
+    """Return a `headrace.client.feeds.transport_plugs.TransportPlug`."""
+    return import_module(f"{TRANSPORTS}.{name}").Plug

@@ -6,10 +6,8 @@ A folder of `headrace.client.transports` is a plug: it has the name of the trans
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
-from importlib import import_module
 from typing import NamedTuple, TypeVar
 
 from google.protobuf.any_pb2 import Any as AnyMessage
@@ -19,7 +17,7 @@ from headrace.client.feeds.feed import Feed
 from headrace.client.feeds.grpc_feed import WireFeed, encoded_messages, watched
 from headrace.client.feeds.transport import Landing
 from headrace.client.feeds.wait_times import HopClock
-from headrace.client.options.transport import TRANSPORTS, Transport, transport_names
+from headrace.client.options.transport import Transport
 from headrace.client.servers.endpoints import Endpoint
 from headrace.client.servers.status import is_unknown_call
 from headrace.client.wire.assembler import StreamAssembler
@@ -121,21 +119,6 @@ class AttachedCall(NamedTuple):
             f"the server offered {self.offer.TypeName()[:100]!r}; expected "
             f"{kind.DESCRIPTOR.full_name}"
         )
-
-
-def plugs_for(options: Transport, landing: Landing, *, silence_s: float) -> list[TransportPlug]:
-    """Return the transports that the options ask for, besides gRPC."""
-    if options.kind == "auto":
-        kinds = [kind for kind in map(_plug, transport_names()) if kind.is_tried(options)]
-    else:
-        kinds = [_plug(options.kind)] if options.kind != "grpc" else []
-    return [kind(options, landing, silence_s=silence_s) for kind in kinds]
-
-
-@functools.cache
-def _plug(name: str) -> type[TransportPlug]:
-    kind: type[TransportPlug] = import_module(f"{TRANSPORTS}.{name}").Plug
-    return kind
 
 
 def _offer_of(wire: WireFeed) -> AnyMessage:

@@ -12,7 +12,7 @@ from headrace.client.options.arguments import where_of
 from headrace.client.options.selection import Selection
 from headrace.client.options.skips import Skip, SkipChoice, skip_choice
 from headrace.client.options.stage import OrderStage
-from headrace.client.options.where import dataset_request, where_stages
+from headrace.client.options.where import Where, dataset_request
 from headrace.errors import BadArgumentError, TokenMalformedError, TokenSpecChangedError
 from headrace.order import OrderSpec, Skips, Stages, Token, check_within, stages_of
 from headrace.v1 import shard_service_pb2 as pb
@@ -113,24 +113,24 @@ class OneDataset(Subject):
         skips: Its samples that are left out; None for the token's.
         token_skips: Its samples that were left out when the token was made, if known.
         allow_new_skips: Whether a token may have a shorter list of skips.
-        where: Which of its samples are read; empty for all.
+        where: Which of its samples are read; None for all.
     """
 
     fingerprint: str = ""
     skips: SkipChoice | None = None
     token_skips: SkipChoice | None = None
     allow_new_skips: bool = False
-    where: str = ""
+    where: Where | None = None
 
     @property
     def stages(self) -> tuple[OrderStage, ...]:
-        if self.skips is None:
-            return where_stages(self.where)
-        skip = Skip(self.skips, self.allow_new_skips, self.token_skips)
-        return (*where_stages(self.where), skip)
+        skips, skip = self.skips, None
+        if skips is not None:
+            skip = Skip(skips, self.allow_new_skips, self.token_skips)
+        return tuple(stage for stage in (self.where, skip) if stage is not None)
 
     def requests(self) -> list[pb.GetDatasetRequest]:
-        return [dataset_request(self.name, self.fingerprint, self.where)]
+        return [dataset_request(self.name, self.fingerprint, self._expression)]
 
     def epoch_sample_count(self, order: OrderSpec) -> int:
         del order
@@ -159,7 +159,11 @@ class OneDataset(Subject):
 
     def to_json(self) -> dict[str, object]:
         skips = {} if self.skips is None else {"skips": self.skips.to_json()}
-        return {**skips, **({"where": self.where} if self.where else {})}
+        return {**skips, **({"where": self._expression} if self.where else {})}
+
+    @property
+    def _expression(self) -> str:
+        return self.where.expression if self.where else ""
 
     def _skips(self) -> list[SkipChoice | None]:
         return [self.skips]
@@ -175,7 +179,7 @@ def one_dataset(selection: Selection, name: str) -> OneDataset:
         name=name,
         skips=skip_choice(selection.skips),
         allow_new_skips=selection.allow_new_skips,
-        where=where_of(selection.where),
+        where=_where(where_of(selection.where)),
     )
 
 
@@ -192,8 +196,12 @@ def _skips_in(saved: Mapping[str, object]) -> SkipChoice | None:
         raise TokenMalformedError(f"the skips in the state cannot be read: {error}") from error
 
 
-def _where_in(saved: Mapping[str, object]) -> str:
+def _where(expression: str) -> Where | None:
+    return Where(expression) if expression else None
+
+
+def _where_in(saved: Mapping[str, object]) -> Where | None:
     found = saved.get("where")
     if found is None or isinstance(found, str):
-        return found or ""
+        return _where(found or "")
     raise TokenMalformedError(f"the filter in the state cannot be read: {shown(found)}")

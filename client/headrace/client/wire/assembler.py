@@ -26,15 +26,16 @@ from numpy.typing import NDArray
 
 from headrace.client.wire.bounds import Bounds
 from headrace.client.wire.frames import (
+    ALIGNMENT,
     BATCH,
     CHUNK,
     HEARTBEAT,
     START,
     MessageFrame,
     kind_name,
+    memory_of,
     read_frame,
 )
-from headrace.client.wire.message_memory import ALIGNMENT, memory_of
 from headrace.client.wire.payload_layout import ColumnPlaces, ColumnView, PayloadReader, views_of
 from headrace.errors import StreamCorruptError
 from headrace.v1 import shard_service_pb2 as pb

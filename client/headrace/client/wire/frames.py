@@ -1,19 +1,30 @@
-"""Find the parts of an encoded message without a copy of its payload.
+"""Find the parts of an encoded message, and use its memory, without a copy of its payload.
 
 protobuf would copy a payload twice, into its message and out of it. Servers send the event first
 and the payload last, so two tags and two lengths say where each lies. A message in any other form
 goes through protobuf once, which rewrites it in this form; a message that holds several must have
 this form.
 
+gRPC makes a `bytes` object for each message and passes it to the reader of the call. There is no
+other reference, so its memory may belong to the batch in it, and be written to. NumPy can take over
+such bytes, keep them alive and make them writable: it does so when it unpickles arrays.
+
+gRPC allocates memory from the C library several times for each message. By default that library
+returns freed memory to the system before the next message arrives, unless the process has freed
+larger blocks before.
+
 Source: the wire format of protobuf, https://protobuf.dev/programming-guides/encoding.
 """
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterator
 from typing import NamedTuple
 
+import numpy as np
 from google.protobuf.message import DecodeError
+from numpy.typing import NDArray
 
 from headrace.errors import StreamCorruptError
 from headrace.v1 import shard_service_pb2 as pb
@@ -23,6 +34,15 @@ _LENGTH_DELIMITED = 2
 _SEVEN_BITS, _MORE = 0x7F, 0x80
 _LONGEST_NUMBER = 5
 """Bytes of a length below 32 GiB."""
+
+ALIGNMENT = 16
+"""Bytes; the memory of a message starts at a multiple of this, which is enough for any column:
+CPython aligns objects to it, and the content of a `bytes` starts 32 bytes into the object."""
+
+_PICKLE_VERSION = 1
+_BYTE = np.dtype(np.uint8)
+_KEPT_BYTES = 8 << 20
+"""Twice the largest message that gRPC's default limit allows."""
 
 
 class MessageFrame(NamedTuple):
@@ -187,3 +207,32 @@ _KINDS = {
 def kind_name(kind: int) -> str:
     """Return the protocol's name of an event, for messages."""
     return _KINDS[kind]
+
+
+def memory_of(message: bytes) -> NDArray[np.uint8]:
+    """Return the memory of a message, ``(size,) uint8``, writable.
+
+    It exists as long as a view of it does. NumPy copies messages of up to 1000 bytes.
+
+    Args:
+        message: There must be no other reference to it, and the caller must not read it where the
+            array may be written to.
+
+    Source: ``ndarray.__setstate__``, https://numpy.org/doc/stable/reference/generated.
+    """
+    memory = np.empty(0, _BYTE)
+    memory.__setstate__((_PICKLE_VERSION, (len(message),), _BYTE, False, message))  # type: ignore[arg-type] # a plain bool is what NumPy's own pickles have
+    return memory
+
+
+@functools.cache
+def keep_freed_memory() -> None:
+    """Let the C library of this process keep freed memory of messages for later messages.
+
+    It returns the top of a heap to the system once twice the largest block ever freed is free
+    there, up to 64 MiB, and then takes it again page by page: 3000 page faults for a batch of 16
+    MiB, two thirds of the kernel's time for it. After this call it keeps twice `_KEPT_BYTES`.
+    Source: glibc's mallopt(3), M_MMAP_THRESHOLD; with another C library this does nothing.
+    """
+    # The system provides zeros without touching memory, so this takes none.
+    bytes(_KEPT_BYTES)

@@ -14,7 +14,7 @@ from headrace.client.transports.lane.connect import connected
 from headrace.client.transports.lane.feed import LaneFeed
 from headrace.client.transports.lane.options import Lane
 from headrace.client.transports.lane.refusals import REFUSALS
-from headrace.client.wire.message_memory import keep_freed_memory
+from headrace.client.wire.frames import keep_freed_memory
 from headrace.errors import NoTransportError
 from headrace.lane import VERSION
 from headrace.v1 import lane_pb2

@@ -30,8 +30,7 @@ from headrace.client.feeds.feed import Event
 from headrace.client.feeds.grpc_feed import WireFeed
 from headrace.client.feeds.transport import TransportState
 from headrace.client.wire.assembler import BatchEvent
-from headrace.client.wire.frames import read_head
-from headrace.client.wire.message_memory import memory_of
+from headrace.client.wire.frames import memory_of, read_head
 from headrace.errors import HeadraceError, ServerUnreachableError, StreamCorruptError
 from headrace.lane import FRAME_BYTES, Frame, read_frame
 
