@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import copy
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
-from functools import cached_property, lru_cache, partial
+from functools import cached_property, lru_cache
 from types import MappingProxyType
 from typing import Final, TypeVar
 
@@ -14,16 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from headrace.errors import BadArgumentError
-from headrace.order import (
-    Kept,
-    KeptOrder,
-    MixtureSpec,
-    Order,
-    OrderSpec,
-    ShardTable,
-    Skips,
-    table_of,
-)
+from headrace.order import MixtureSpec, Order, OrderSpec, Skips, table_of
 from headrace.server.batch.batch_writer import BatchWriter
 from headrace.server.batch.compiled_writer import sample_writer
 from headrace.server.cache.block_cache import BlockCache
@@ -39,7 +28,7 @@ from headrace.server.layout.wire_columns import WireColumn, split_schema
 from headrace.server.plan.compiled import walk
 from headrace.server.plan.find_samples import Finder
 from headrace.server.plan.job_windows import JobWindows
-from headrace.server.plan.plain_finder import PlainFinder, step_finder, table_bytes
+from headrace.server.plan.plain_finder import step_finder
 from headrace.server.plan.ranks import Ranks
 from headrace.server.plan.recent import Recent
 from headrace.server.plan.skip_lists import Lists, list_message
@@ -51,26 +40,11 @@ from headrace.v1 import shard_service_pb2 as pb
 _Stage = TypeVar("_Stage")
 
 # The most open orders of a dataset, of at most about 50 MiB each. Jobs with equal seeds share one.
-_MAX_ORDERS = 16
+MAX_ORDERS = 16
 
 
-# The most filters of a dataset whose orders are kept open.
-_MAX_FILTERED = 64
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class RowFilter:
-    """The samples of a dataset's version that a filter keeps.
-
-    Attributes:
-        text: The expression in normal form.
-        kept: The samples.
-        table: The shard table of their order.
-    """
-
-    text: str
-    kept: Kept
-    table: ShardTable
+# What stages keep of a dataset, and its orders, that stay open.
+_MAX_NARROWED = 64
 
 
 class ServedDataset:
@@ -80,12 +54,12 @@ class ServedDataset:
         name: The name under which it is served.
         dataset: The dataset.
         readable: What requests are checked against.
-        memory_bytes: Bytes in memory of all its blocks with kept samples, approximately.
+        memory_bytes: Bytes in memory of all its blocks, approximately.
         cache: The cache of its blocks.
         source: Its blocks in the cache.
         windows: Its windows of pieces.
         table: The shard table of all its samples.
-        filter: The filter of rows; None for all samples.
+        narrowed: What stages keep of it, for the streams that share it.
         skip_lists: The lists of samples to leave out that are stored for it, by digest.
         versions: Its other versions; None if they cannot be opened.
         samples_an_item: Always 1.
@@ -132,9 +106,9 @@ class ServedDataset:
         self.source = add_blocks(cache, name, dataset, layout, config=config, observers=observers)
         self.windows = JobWindows(cache, [self.source], np.array([0, dataset.block_count]))
         self.table = table_of(dataset.stretches())
-        self.filter: RowFilter | None = None
-        self._filtered: Recent[ServedDataset] = Recent(_MAX_FILTERED)
-        self._set_finders()
+        self.narrowed: Recent[Served] = Recent(_MAX_NARROWED)
+        self._finding = threading.Lock()
+        self._finder = lru_cache(MAX_ORDERS)(self._new_finder)
         self.config = config
         self.tables = LengthTables(name, dataset.fingerprint, config)
         self.versions: Versions[ServedDataset] | None = None
@@ -144,43 +118,15 @@ class ServedDataset:
         """Return the class names of its label columns, as far as they fit into a response."""
         return class_messages(self.dataset.schema)
 
-    def filtered(self, found: RowFilter) -> ServedDataset:
-        """Return the part that a filter keeps; streams with the same filter share the object."""
-        return self._filtered.get(found.kept.digest, lambda: self._view(found))
-
-    def _view(self, found: RowFilter) -> ServedDataset:
-        view = copy.copy(self)
-        view.filter, view._filtered = found, Recent(_MAX_FILTERED)  # noqa: SLF001 - its own copy
-        view._set_finders()  # noqa: SLF001
-        view.memory_bytes = self._memory_bytes_of(found.kept)
-        view.readable = replace(
-            self.readable,
-            sample_count=found.kept.count,
-            stages=(("filter", found.kept.digest),),
-        )
-        return view
-
-    def _memory_bytes_of(self, kept: Kept) -> int:
-        """Return the bytes in memory of the blocks with kept samples."""
-        count = self.dataset.block_count
-        firsts = self.dataset.block_first_samples(np.arange(count))
-        edges = kept.before(np.append(firsts, self.dataset.sample_count))
-        return self.memory_bytes * int(np.count_nonzero(np.diff(edges))) // max(1, count)
-
     @property
     def raw_bytes(self) -> int:
-        """The raw bytes of the kept samples."""
-        return int(self.ordered.raw_bytes.sum())
+        """The raw bytes of all samples."""
+        return int(self.table.raw_bytes.sum())
 
     @property
     def epoch_bytes(self) -> int:
         """The same, because an epoch reads each of them once."""
         return self.raw_bytes
-
-    @property
-    def ordered(self) -> ShardTable:
-        """The shard table of the kept samples."""
-        return self.table if self.filter is None else self.filter.table
 
     def stage(self, kind: type[_Stage]) -> _Stage | None:
         """Return None: it stands behind no stage."""
@@ -207,11 +153,8 @@ class ServedDataset:
     def dealing(self, order: OrderSpec, ranks: Ranks, finder: Finder) -> None:
         """Return None: samples are dealt in order."""
 
-    def _set_finders(self) -> None:
-        """Keep the finders that are made from now on, of orders of the kept samples."""
-        self._finding = threading.Lock()
-        make = partial(_new_finder, self.dataset, self.ordered, self.filter)
-        self._finder = lru_cache(_MAX_ORDERS)(make)
+    def _new_finder(self, spec: OrderSpec, skips: Skips | None) -> Finder:
+        return step_finder(Order(spec, self.table, skips=skips, walk=walk), self.dataset)
 
     @property
     def base(self) -> ServedDataset:
@@ -310,25 +253,4 @@ class ServedDataset:
             stored_bytes=self.dataset.stored_bytes,
             columns=[column.to_proto() for column in self.readable.columns],
             skip_lists=map(list_message, self.skip_lists.values()),
-            filter=self._filter_message(),
         )
-
-    def _filter_message(self) -> pb.Filter | None:
-        if self.filter is None:
-            return None
-        kept = self.filter.kept
-        return pb.Filter(where=self.filter.text, digest=kept.digest, sample_count=kept.count)
-
-
-def _new_finder(
-    dataset: OpenDataset,
-    table: ShardTable,
-    kept: RowFilter | None,
-    spec: OrderSpec,
-    skips: Skips | None,
-) -> Finder:
-    if kept is None:
-        return step_finder(Order(spec, table, skips=skips, walk=walk), dataset)
-    order = KeptOrder(spec, table, kept.kept, skips=skips, walk=walk)
-    lane_bytes = table_bytes(spec, table, order.memory_samples)
-    return PlainFinder(order, dataset, lane_bytes=lane_bytes)

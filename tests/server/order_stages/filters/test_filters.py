@@ -26,7 +26,7 @@ from headrace.order import Kept, KeptOrder, OrderSpec, decode_token, table_of
 from headrace.server.access.callers import ANYBODY, Caller
 from headrace.server.cache.block_cache import BlockCache
 from headrace.server.datasets.served_dataset import ServedDataset
-from headrace.server.order_stages.filters.filters import Filters
+from headrace.server.order_stages.filters.filters import FilteredDataset, Filters
 from headrace.server.telemetry.metrics import Metrics
 from headrace.storage import Filter, kept_bits, make_filter, open_dataset
 from headrace.v1 import mixtures_pb2 as mixtures_pb
@@ -280,7 +280,7 @@ def _until_idle() -> None:
             thread.join(TIMEOUT_S)
 
 
-def _asked(filters: Filters, served: ServedDataset, where: str) -> ServedDataset:
+def _asked(filters: Filters, served: ServedDataset, where: str) -> FilteredDataset:
     # With a clock that stands, a call does not wait by itself.
     for _ in range(1000):
         try:

@@ -41,12 +41,14 @@ from headrace.errors import (
     InternalError,
     ServerBusyError,
 )
-from headrace.order import Kept
+from headrace.order import Kept, ShardTable
 from headrace.server.access.callers import Caller
 from headrace.server.datasets.member import Member
-from headrace.server.datasets.served_dataset import RowFilter, ServedDataset
+from headrace.server.datasets.narrowed_dataset import NarrowedDataset
+from headrace.server.datasets.served_dataset import ServedDataset
 from headrace.storage import Filter, make_filter
 from headrace.storage.where.evaluate import find_kept_bits
+from headrace.v1 import shard_service_pb2 as pb
 
 _WANTED_S = 30.0
 _FAILED_S = 5.0
@@ -62,6 +64,41 @@ _KNOWN = 1024
 _log = logging.getLogger(__name__)
 _Key = tuple[str, str]
 _Turn = Callable[[str], AbstractContextManager[object]]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _RowFilter:
+    """The samples of a dataset's version that a filter keeps.
+
+    Attributes:
+        text: The expression in normal form.
+        kept: The samples.
+        table: The shard table of their order.
+    """
+
+    text: str
+    kept: Kept
+    table: ShardTable
+
+
+class FilteredDataset(NarrowedDataset):
+    """The samples of a dataset that a filter keeps.
+
+    Args:
+        base: The dataset.
+        rows: The filter and its result.
+    """
+
+    def __init__(self, base: ServedDataset, rows: _RowFilter) -> None:
+        super().__init__(base, "filter", rows.kept, rows.table)
+        self._text = rows.text
+
+    def to_proto(self) -> pb.Dataset:
+        """Return the wire's description of the dataset, with the filter."""
+        described, kept = super().to_proto(), self.kept
+        told = pb.Filter(where=self._text, digest=kept.digest, sample_count=kept.count)
+        described.filter.CopyFrom(told)
+        return described
 
 
 @dataclass(slots=True, eq=False)
@@ -90,7 +127,7 @@ class _Search:
     turn: int = 0
     told: float = 0.0
     done: int = 0
-    found: RowFilter | None = None
+    found: _RowFilter | None = None
     error: HeadraceError | None = None
     failed: float = field(default=0.0)
 
@@ -138,7 +175,9 @@ class Filters:
         # The filters by dataset and digest of the expression as it was written.
         self._spelled: OrderedDict[tuple[str, bytes], Filter] = OrderedDict()
 
-    def apply(self, served: Member, where: str, caller: Caller, *, wait_s: float) -> ServedDataset:
+    def apply(
+        self, served: Member, where: str, caller: Caller, *, wait_s: float
+    ) -> FilteredDataset:
         """Return the part of a dataset that a filter keeps.
 
         Args:
@@ -177,7 +216,10 @@ class Filters:
                 done=search.done,
                 samples=base.dataset.sample_count,
             )
-        return base.filtered(search.found)
+        rows = search.found
+        view = base.narrowed.get(rows.kept.digest, lambda: FilteredDataset(base, rows))
+        assert isinstance(view, FilteredDataset)
+        return view
 
     def close(self) -> None:
         """Stop the search in progress, and wait for the thread."""
@@ -308,7 +350,7 @@ class Filters:
         if kept.nbytes > _BYTES:
             self._fail(search, _keeps_too_many(kept, served), is_final=True)
             return
-        found = RowFilter(text, kept, kept.table(served.table))
+        found = _RowFilter(text, kept, kept.table(served.table))
         seconds = self._clock() - began
         _log.info(
             "filter of %r keeps %d of %d samples, %.1f s: %s",

@@ -155,9 +155,7 @@ def _made(spec: MixtureSpec, members: Sequence[Member], skips: Sequence[Skips | 
     # Members that are not samples have mixtures of their own.
     first = next((member for member in members if member.has_pieces), members[0])
     mixed = first.mixed(members, spec, skips)
-    return (
-        ServedMixture([member.base for member in members], spec, skips) if mixed is None else mixed
-    )
+    return ServedMixture(members, spec, skips) if mixed is None else mixed
 
 
 def _members_of(combined: str, mixture: Mixture, members: list[Member]) -> list[Member]:

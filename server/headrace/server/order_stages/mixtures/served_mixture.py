@@ -29,8 +29,9 @@ from headrace.server.cache.block_cache import BlockCache
 from headrace.server.cache.joined_sources import split_by
 from headrace.server.cache.readers import WholeBlocks
 from headrace.server.datasets.class_messages import class_counts
+from headrace.server.datasets.member import Member
+from headrace.server.datasets.narrowed_dataset import NarrowedDataset
 from headrace.server.datasets.served import MOST_LOOKED_UP, Part
-from headrace.server.datasets.served_dataset import ServedDataset
 from headrace.server.datasets.versions import Retirement
 from headrace.server.layout.block_layout import BlockLayout, block_layout
 from headrace.server.layout.wire_columns import WireColumn
@@ -114,18 +115,23 @@ class ServedMixture:
 
     def __init__(
         self,
-        members: Sequence[ServedDataset],
+        members: Sequence[Member],
         spec: MixtureSpec | None,
         skips: Sequence[Skips | None] = (),
     ) -> None:
         self.members = tuple(members)
         self._order: MixtureOrder | KeptMixtureOrder | None = None
-        kept = [None if member.filter is None else member.filter.kept for member in members]
+        self._bases = [member.base for member in members]
+        narrowed = [member.stage(NarrowedDataset) for member in members]
+        kept = [None if each is None else each.kept for each in narrowed]
+        self._tables = [
+            base.table if each is None else each.table
+            for base, each in zip(self._bases, narrowed, strict=True)
+        ]
         if spec is not None:
-            tables = [member.ordered for member in members]
-            self._order = mixture_order_of(spec, tables, kept, skips=skips or None)
+            self._order = mixture_order_of(spec, self._tables, kept, skips=skips or None)
         self.dataset = JoinedDatasets(
-            [member.dataset for member in members], spec.fingerprint if spec else ""
+            [base.dataset for base in self._bases], spec.fingerprint if spec else ""
         )
         columns, refused = agreed_columns(
             [
@@ -154,7 +160,7 @@ class ServedMixture:
     @property
     def retirements(self) -> tuple[Retirement, ...]:
         """Return the retirement of each dataset."""
-        return tuple(member.retirement for member in self.members)
+        return tuple(base.retirement for base in self._bases)
 
     def check_global_batch_size(self, global_batch_size: int) -> None:
         """Refuse a global batch that does not fit how units are composed.
@@ -186,15 +192,15 @@ class ServedMixture:
     @functools.cached_property
     def _finder(self) -> Finder:
         assert self._order is not None
-        tables, spec = [member.ordered for member in self.members], self._order.spec.order
-        together = sum(map(partial(table_bytes, spec), tables, self._order.memory_samples.tolist()))
+        samples = self._order.memory_samples.tolist()
+        together = sum(map(partial(table_bytes, self._order.spec.order), self._tables, samples))
         return PlainFinder(self._order, self.dataset, lane_bytes=together)
 
     @functools.cached_property
     def windows(self) -> JobWindows:
         """The windows of all datasets."""
-        wholes = [member.source for member in self.members]
-        return JobWindows(self.members[0].cache, wholes, self.dataset.first_blocks)
+        wholes = [base.source for base in self._bases]
+        return JobWindows(self._bases[0].cache, wholes, self.dataset.first_blocks)
 
     @property
     def raw_bytes(self) -> int:
@@ -205,7 +211,7 @@ class ServedMixture:
     def epoch_bytes(self) -> int:
         """The raw bytes of what an epoch draws."""
         assert self._order is not None
-        return drawn_bytes(self._order, [member.ordered for member in self.members])
+        return drawn_bytes(self._order, self._tables)
 
     def lengths(self, *, field: str) -> NoReturn:
         """Refuse, because lengths are those of a single dataset.
@@ -220,7 +226,7 @@ class ServedMixture:
 
     def blocks(self, cache: BlockCache) -> WholeBlocks:
         """Return the blocks of all datasets for a stream."""
-        parts = [member.blocks(cache) for member in self.members]
+        parts = [base.blocks(cache) for base in self._bases]
         return JoinedBlocks(parts, self.dataset.first_blocks, self._layout)
 
     def writer(self, columns: Sequence[WireColumn]) -> Callable[[BlockLayout], BatchWriter]:
@@ -236,8 +242,8 @@ class ServedMixture:
     def parts(self, sample_ids: NDArray[np.int64]) -> Iterator[Part]:
         """Split the samples of a batch by dataset."""
         for index, places, own in split_by(self.dataset.first_ids, sample_ids):
-            member = self.members[index]
-            yield Part(index, member.dataset, member.source, places, own)
+            base = self._bases[index]
+            yield Part(index, base.dataset, base.source, places, own)
 
     def shown_ids(self, sample_ids: NDArray[np.int64]) -> NDArray[np.int64]:
         """Return pairs of a dataset's index and an id in it: ``(samples, 2) int64``."""

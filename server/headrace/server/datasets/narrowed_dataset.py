@@ -1,0 +1,110 @@
+"""A dataset of which a stage of the order keeps some samples, before any are mixed."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import lru_cache
+
+import numpy as np
+
+from headrace.order import Kept, KeptOrder, MixtureSpec, OrderSpec, ShardTable, Skips, stages_of
+from headrace.server.datasets.order_stage import OrderStage
+from headrace.server.datasets.served import Served
+from headrace.server.datasets.served_dataset import MAX_ORDERS, ServedDataset
+from headrace.server.plan.compiled import walk
+from headrace.server.plan.find_samples import Finder
+from headrace.server.plan.plain_finder import PlainFinder, table_bytes
+from headrace.server.plan.stream_request import Readable
+from headrace.v1 import shard_service_pb2 as pb
+
+
+class NarrowedDataset(OrderStage):
+    """The samples of a dataset that a stage keeps: a `Member`. Streams share the object.
+
+    Args:
+        base: The dataset.
+        stage: The name of the stage in tokens.
+        kept: The samples.
+        table: The shard table of their order.
+
+    Attributes:
+        base: The dataset, which has all samples.
+        kept: The samples that an epoch has.
+        table: The shard table of their order.
+        memory_bytes: Bytes in memory of the blocks with kept samples, approximately.
+    """
+
+    def __init__(self, base: ServedDataset, stage: str, kept: Kept, table: ShardTable) -> None:
+        super().__init__(base)
+        self.base, self.kept, self.table = base, kept, table
+        self.memory_bytes = _memory_bytes_of(base, kept)
+        self._readable = replace(
+            base.readable, sample_count=kept.count, stages=stages_of(**{stage: kept.digest})
+        )
+        self._finding = threading.Lock()
+        self._finder = lru_cache(MAX_ORDERS)(self._new_finder)
+
+    @property
+    def readable(self) -> Readable:
+        """Return what requests are checked against."""
+        return self._readable
+
+    @property
+    def raw_bytes(self) -> int:
+        """Return the raw bytes of the kept samples."""
+        return int(self.table.raw_bytes.sum())
+
+    @property
+    def epoch_bytes(self) -> int:
+        """Return the same, because an epoch reads each of them once."""
+        return self.raw_bytes
+
+    def finder(self, spec: OrderSpec, skips: Skips | None = None) -> Finder:
+        """Return the finder for the order of a spec; streams with equal specs share it."""
+        with self._finding:
+            return self._finder(spec, skips)
+
+    def unskipped_finder(self, spec: OrderSpec) -> Finder:
+        """Return the finder for the order of a spec."""
+        return self.finder(spec)
+
+    def _new_finder(self, spec: OrderSpec, skips: Skips | None) -> Finder:
+        order = KeptOrder(spec, self.table, self.kept, skips=skips, walk=walk)
+        lane_bytes = table_bytes(spec, self.table, order.memory_samples)
+        return PlainFinder(order, self.base.dataset, lane_bytes=lane_bytes)
+
+    @property
+    def classes(self) -> list[pb.ColumnClasses]:
+        """Return the class names of its label columns."""
+        return self.base.classes
+
+    def version(self, fingerprint: str) -> ServedDataset:
+        """Return the version with a fingerprint, with all samples; see `ServedDataset.version`."""
+        return self.base.version(fingerprint)
+
+    def candidates(self) -> tuple[str, ...]:
+        """Return the fingerprints of all versions."""
+        return self.base.candidates()
+
+    def mixed(
+        self, members: Sequence[Served], spec: MixtureSpec, skips: Sequence[Skips | None]
+    ) -> None:
+        """Return None: a mixture of datasets is one of samples."""
+
+    def describe(self, start: pb.StreamStart) -> None:
+        """Describe the dataset in the first message of a stream."""
+        start.dataset.CopyFrom(self.to_proto())
+
+    def to_proto(self) -> pb.Dataset:
+        """Return the wire's description of the dataset."""
+        return self.base.to_proto()
+
+
+def _memory_bytes_of(base: ServedDataset, kept: Kept) -> int:
+    dataset, count = base.dataset, base.dataset.block_count
+    edges = kept.before(
+        np.append(dataset.block_first_samples(np.arange(count)), dataset.sample_count)
+    )
+    return base.memory_bytes * int(np.count_nonzero(np.diff(edges))) // max(1, count)
