@@ -23,11 +23,11 @@ from headrace.order import (
     Batching,
     EndMode,
     EpochPlan,
-    Kept,
     MixtureDataset,
     MixtureSpec,
     OrderSpec,
     ShardTable,
+    Subset,
     batch_sample_ids,
     mixture_order_of,
     order_of,
@@ -161,13 +161,13 @@ def _run(random_: random.Random, stored: Mapping[str, Stored]) -> Run:
     )
 
 
-def _kept(random_: random.Random, dataset: Stored) -> tuple[str, Kept] | None:
+def _kept(random_: random.Random, dataset: Stored) -> tuple[str, Subset] | None:
     """Return a filter and what it keeps; None for all."""
     if random_.random() < 0.7:
         return None
     last = random_.choice(dataset.numbers.tolist())
     bits = np.packbits(dataset.numbers <= last, bitorder="little")
-    return f"number <= {last}", Kept(bits, len(dataset.numbers))
+    return f"number <= {last}", Subset(bits, len(dataset.numbers))
 
 
 def _mixture(

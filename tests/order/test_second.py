@@ -16,9 +16,6 @@ from numpy.typing import NDArray
 from headrace.order import (
     Batching,
     Choice,
-    Kept,
-    KeptMixtureOrder,
-    KeptOrder,
     MixtureDataset,
     MixtureOrder,
     MixtureSpec,
@@ -27,6 +24,9 @@ from headrace.order import (
     Schedule,
     ShardTable,
     Skips,
+    Subset,
+    SubsetMixtureOrder,
+    SubsetOrder,
     Token,
     buckets_text,
     encode_token,
@@ -41,7 +41,7 @@ _NODE = shutil.which("node")
 _NUMBERS = ("epoch", "position", "global_batch_size", "step", "sample_count")
 
 
-_Question = tuple[Order | MixtureOrder | KeptOrder | KeptMixtureOrder, int, dict[str, Any]]
+_Question = tuple[Order | MixtureOrder | SubsetOrder | SubsetMixtureOrder, int, dict[str, Any]]
 
 
 def _spec(rng: np.random.Generator) -> OrderSpec:
@@ -99,7 +99,7 @@ def _kept_orders(seed: int, count: int, *, samples: int) -> list[_Question]:
         # Some of both kinds, but never all that are kept.
         skips = Skips(np.setdiff1d(_skips(rng, table.sample_count), ids[:1]))
         fields = _fields(spec, epoch) | _dataset_fields(table, skips) | {"kept": ids.tolist()}
-        order = KeptOrder(spec, kept.table(table), kept, skips=skips)
+        order = SubsetOrder(spec, kept.table(table), kept, skips=skips)
         drawn.append((order, epoch, fields))
     return drawn
 
@@ -115,10 +115,10 @@ def _kept(rng: np.random.Generator, samples: int) -> NDArray[np.int64]:
     return np.flatnonzero(mask)
 
 
-def _kept_of(ids: NDArray[np.int64], samples: int) -> Kept:
+def _kept_of(ids: NDArray[np.int64], samples: int) -> Subset:
     mask = np.zeros(samples, np.bool_)
     mask[ids] = True
-    return Kept(np.packbits(mask, bitorder="little"), samples)
+    return Subset(np.packbits(mask, bitorder="little"), samples)
 
 
 def _mixtures(seed: int, count: int, *, samples: int) -> list[_Question]:
@@ -154,7 +154,7 @@ def _kept_mixtures(seed: int, count: int, *, samples: int) -> list[_Question]:
         mixture, schedule = _mixture(rng, number, samples)
         epoch = int(rng.integers(0, 9))
         fields = _fields(mixture.order, epoch) | _mixture_fields(mixture, schedule)
-        kept: list[Kept | None] = []
+        kept: list[Subset | None] = []
         for own, table in zip(fields["datasets"], tables, strict=True):
             own.update(_dataset_fields(table, Skips([])))
             kept.append(None)
@@ -166,7 +166,7 @@ def _kept_mixtures(seed: int, count: int, *, samples: int) -> list[_Question]:
             table if own is None else own.table(table)
             for table, own in zip(tables, kept, strict=True)
         ]
-        drawn.append((KeptMixtureOrder(mixture, left, kept), epoch, fields))
+        drawn.append((SubsetMixtureOrder(mixture, left, kept), epoch, fields))
     return drawn
 
 
@@ -303,7 +303,7 @@ def test_both_implementations_write_the_same_tokens() -> None:
         is_mixture = bool(rng.random() < 0.6)
         skips = Skips(rng.integers(0, 2**40, int(rng.choice([0, 1, 15, 16, 17, 33]))))
         filters: list[dict[str, Any] | None] = [None, None, None]
-        kept: list[Kept | None] = [None, None, None]
+        kept: list[Subset | None] = [None, None, None]
         for place in range(int(rng.integers(0, 3))):
             ids = _kept(rng, 100 + place)
             kept[place] = _kept_of(ids, 100 + place)

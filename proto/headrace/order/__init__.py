@@ -8,11 +8,11 @@ from headrace.order.basics.permutation import NETWORK_ROUNDS, Walk, network_side
 from headrace.order.dataset.dataset_order import Order
 from headrace.order.dataset.step import Step
 from headrace.order.dealing.dealing import LINE_INVERSES
-from headrace.order.filters.kept import Kept, joined_digest
-from headrace.order.filters.kept_order import (
+from headrace.order.filters.subset import Subset, joined_digest
+from headrace.order.filters.subset_order import (
     AnyOrder,
-    KeptMixtureOrder,
-    KeptOrder,
+    SubsetMixtureOrder,
+    SubsetOrder,
     mixture_order_of,
     order_of,
 )
@@ -101,9 +101,6 @@ __all__ = [
     "DealSpec",
     "EndMode",
     "EpochPlan",
-    "Kept",
-    "KeptMixtureOrder",
-    "KeptOrder",
     "Locate",
     "MixtureDataset",
     "MixtureOrder",
@@ -119,6 +116,9 @@ __all__ = [
     "Stages",
     "Step",
     "Stretches",
+    "Subset",
+    "SubsetMixtureOrder",
+    "SubsetOrder",
     "Token",
     "TokenEncoder",
     "Walk",

@@ -12,7 +12,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from headrace.order import EndMode, EpochPlan, Order, OrderSpec, Skips, table_of
-from headrace.server.plan.find_samples import Finder, Found, PlacedStep, Range
+from headrace.server.plan.find_samples import BatchPlaces, Finder, PlacedStep, Range
 from headrace.server.plan.plain_finder import PlainFinder, step_finder
 from headrace.server.plan.planned_batches import ranges_of
 from headrace.server.plan.prefetch_blocks import FORESEEN_WINDOWS
@@ -41,7 +41,7 @@ def _order(spec: OrderSpec, dataset: OpenDataset, skips: Skips | None = None) ->
     return Order(spec, table, skips=skips)
 
 
-def _lists(found: list[Found]) -> list[list[list[int]]]:
+def _lists(found: list[BatchPlaces]) -> list[list[list[int]]]:
     return [
         [part.tolist() for part in (each.sample_ids, each.blocks, each.offsets, each.touched)]
         for each in found

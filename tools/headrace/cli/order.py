@@ -27,13 +27,13 @@ from headrace.order import (
     Batching,
     EndMode,
     EpochPlan,
-    KeptMixtureOrder,
-    KeptOrder,
     MixtureDataset,
     MixtureOrder,
     MixtureSpec,
     OrderSpec,
     RankBatch,
+    SubsetMixtureOrder,
+    SubsetOrder,
     batch_sample_ids,
     dump_mixture,
     find_rows,
@@ -151,7 +151,7 @@ def command(
     tables = _read_tables(specs, wheres, missing_as_null=missing_as_null)
     opened = _open_order(specs, tables, spec, batching=batching, mixture=text)
     if print_mixture:
-        if not isinstance(opened, MixtureOrder | KeptMixtureOrder):
+        if not isinstance(opened, MixtureOrder | SubsetMixtureOrder):
             raise click.UsageError("--print-mixture needs several datasets.")
         click.echo(dump_mixture(opened.spec))
         return
@@ -223,7 +223,7 @@ def _found_lines(
 
 def _sample_ids(order: AnyOrder, names: Sequence[str]) -> NDArray[np.int64]:
     """Return the ids in the order of sample ids in the printed form."""
-    is_mixture = isinstance(order, MixtureOrder | KeptMixtureOrder)
+    is_mixture = isinstance(order, MixtureOrder | SubsetMixtureOrder)
     pattern = r"(\d+):(\d+)" if is_mixture else r"()(\d+)"
     matches = [re.fullmatch(pattern, name.strip()) for name in names]
     for name, match in zip(names, matches, strict=True):
@@ -231,10 +231,10 @@ def _sample_ids(order: AnyOrder, names: Sequence[str]) -> NDArray[np.int64]:
             form = "DATASET:ID, datasets counted from 0" if is_mixture else "a number"
             raise click.UsageError(f"--find: {name!r} is not a sample id; expected {form}.")
     pairs = [(int(match[1] or 0), int(match[2])) for match in matches if match is not None]
-    if isinstance(order, MixtureOrder | KeptMixtureOrder):
+    if isinstance(order, MixtureOrder | SubsetMixtureOrder):
         firsts = order.first_ids.tolist()
     else:
-        whole = order.kept if isinstance(order, KeptOrder) else order
+        whole = order.kept if isinstance(order, SubsetOrder) else order
         firsts = [0, whole.sample_count]
     for dataset, sample in pairs:
         count = firsts[dataset + 1] - firsts[dataset] if dataset + 1 < len(firsts) else 0
@@ -296,7 +296,7 @@ def _check_fingerprints(mixture: MixtureSpec, found: Sequence[str]) -> None:
 def _ids(order: AnyOrder, epoch: int, batch: RankBatch) -> _Ids:
 
     ids = batch_sample_ids(order, epoch, batch)
-    if not isinstance(order, MixtureOrder | KeptMixtureOrder):
+    if not isinstance(order, MixtureOrder | SubsetMixtureOrder):
         return [int(sample) for sample in ids.tolist()]
     datasets = order.first_ids.searchsorted(ids, side="right") - 1
     own = ids - order.first_ids[datasets]

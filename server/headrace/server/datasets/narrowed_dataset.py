@@ -9,7 +9,7 @@ from functools import lru_cache
 
 import numpy as np
 
-from headrace.order import Kept, KeptOrder, MixtureSpec, OrderSpec, ShardTable, Skips, stages_of
+from headrace.order import MixtureSpec, OrderSpec, ShardTable, Skips, Subset, SubsetOrder, stages_of
 from headrace.server.datasets.order_stage import OrderStage
 from headrace.server.datasets.served import Served
 from headrace.server.datasets.served_dataset import MAX_ORDERS, ServedDataset
@@ -36,7 +36,7 @@ class NarrowedDataset(OrderStage):
         memory_bytes: Bytes in memory of the blocks with kept samples, approximately.
     """
 
-    def __init__(self, base: ServedDataset, stage: str, kept: Kept, table: ShardTable) -> None:
+    def __init__(self, base: ServedDataset, stage: str, kept: Subset, table: ShardTable) -> None:
         super().__init__(base)
         self.base, self.kept, self.table = base, kept, table
         self.memory_bytes = _memory_bytes_of(base, kept)
@@ -71,7 +71,7 @@ class NarrowedDataset(OrderStage):
         return self.finder(spec)
 
     def _new_finder(self, spec: OrderSpec, skips: Skips | None) -> Finder:
-        order = KeptOrder(spec, self.table, self.kept, skips=skips, walk=walk)
+        order = SubsetOrder(spec, self.table, self.kept, skips=skips, walk=walk)
         lane_bytes = table_bytes(spec, self.table, order.memory_samples)
         return PlainFinder(order, self.base.dataset, lane_bytes=lane_bytes)
 
@@ -102,7 +102,7 @@ class NarrowedDataset(OrderStage):
         return self.base.to_proto()
 
 
-def _memory_bytes_of(base: ServedDataset, kept: Kept) -> int:
+def _memory_bytes_of(base: ServedDataset, kept: Subset) -> int:
     dataset, count = base.dataset, base.dataset.block_count
     edges = kept.before(
         np.append(dataset.block_first_samples(np.arange(count)), dataset.sample_count)

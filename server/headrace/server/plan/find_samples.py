@@ -89,7 +89,7 @@ class Items:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class FoundTogether:
+class SamplePlaces:
     """The samples of several batches found together, one batch after the other.
 
     Attributes:
@@ -108,7 +108,9 @@ class FoundTogether:
     items: Items | None = None
     alive: object = field(default=None, kw_only=True)
 
-    def picked(self, whole: Sequence[Found], owns: Sequence[NDArray[np.int64]]) -> list[Found]:
+    def picked(
+        self, whole: Sequence[BatchPlaces], owns: Sequence[NDArray[np.int64]]
+    ) -> list[BatchPlaces]:
         """Return a selection of the items of each of several batches that were found like this.
 
         Args:
@@ -126,7 +128,7 @@ class FoundTogether:
         blocks = self.blocks[places]
         place_ends = ends if items is None else items.starts[ends].tolist()
         touched = distinct_each(blocks, place_ends)
-        return FoundTogether(
+        return SamplePlaces(
             self.sample_ids[places],
             blocks,
             self.offsets[places],
@@ -139,7 +141,7 @@ class FoundTogether:
         """Return how many of `sample_ids` belong to the first items of the order."""
         return items if self.items is None else self.items.starts[items]
 
-    def cut(self, ends: Iterable[int], touched_ends: Iterable[int]) -> list[Found]:
+    def cut(self, ends: Iterable[int], touched_ends: Iterable[int]) -> list[BatchPlaces]:
         """Return each batch.
 
         Args:
@@ -152,13 +154,13 @@ class FoundTogether:
         places = ends if self.items is None else self.items.starts[ends].tolist()
         place_edges = itertools.pairwise([0, *places])
         return [
-            Found(self, *edge, *touched, *own)
+            BatchPlaces(self, *edge, *touched, *own)
             for edge, touched, own in zip(edges, touched_edges, place_edges, strict=True)
         ]
 
 
 # Made for each batch: a frozen dataclass would take three times as long.
-class Found(NamedTuple):
+class BatchPlaces(NamedTuple):
     """The samples of one batch, or of several that follow one another.
 
     Attributes:
@@ -171,7 +173,7 @@ class Found(NamedTuple):
         past: The end of its samples.
     """
 
-    together: FoundTogether
+    together: SamplePlaces
     start: int
     end: int
     touched_start: int
@@ -212,10 +214,12 @@ class Found(NamedTuple):
         """Return the distinct blocks of each batch."""
         return self.together.touched[self.touched_start : self.touched_end]
 
-    def up_to(self, last: Found) -> Found:
+    def up_to(self, last: BatchPlaces) -> BatchPlaces:
         """Return the samples of this batch and the following ones, up to another."""
         together, start, _, touched_start, _, first, _ = self
-        return Found(together, start, last.end, touched_start, last.touched_end, first, last.past)
+        return BatchPlaces(
+            together, start, last.end, touched_start, last.touched_end, first, last.past
+        )
 
 
 class Finder(Protocol):
@@ -245,7 +249,7 @@ class Finder(Protocol):
     def sample_count(self) -> int:
         """Return the number of samples in an epoch."""
 
-    def find(self, epoch: int, batches: Sequence[Sequence[Range]]) -> list[Found]:
+    def find(self, epoch: int, batches: Sequence[Sequence[Range]]) -> list[BatchPlaces]:
         """Return the samples at the positions of each batch, which may be several ranges."""
 
     @property
@@ -290,7 +294,7 @@ class DatasetFinder(Finder, Protocol):
 
     damaged: DamagedSamples
 
-    def found(self, sample_ids: NDArray[np.int64]) -> Found:
+    def found(self, sample_ids: NDArray[np.int64]) -> BatchPlaces:
         """Return samples as one batch."""
 
     def substitute(self, epoch: int, damaged: Sequence[int]) -> int:
@@ -430,7 +434,7 @@ class StepFinder(OrderFinder):
         """This finder."""
         return self
 
-    def find(self, epoch: int, batches: Sequence[Sequence[Range]]) -> list[Found]:
+    def find(self, epoch: int, batches: Sequence[Sequence[Range]]) -> list[BatchPlaces]:
         """Return the samples at the positions of each batch, which may be several ranges."""
         if not self._is_by_step:
             return self._plain.find(epoch, batches)
@@ -466,7 +470,7 @@ class StepFinder(OrderFinder):
         cut = self._order.stretches
         return [part for start, stop in batch for part in cut(start, stop)]
 
-    def _found(self, parts: Sequence[_Part], ends: Sequence[int]) -> list[Found]:
+    def _found(self, parts: Sequence[_Part], ends: Sequence[int]) -> list[BatchPlaces]:
         """Find the samples of batches by their parts, with one call for those of a step."""
         sample_ids, blocks, offsets = found = np.empty((3, ends[-1] if ends else 0), np.int64)
         touched: list[NDArray[np.int64]] = []
@@ -481,7 +485,7 @@ class StepFinder(OrderFinder):
             each, touched = touched, [_NO_IDS] * len(ends)
             for batch, some in itertools.groupby(zip(batches, each, strict=True), itemgetter(0)):
                 touched[batch] = np.unique(np.concatenate([blocks for _, blocks in some]))
-        together = FoundTogether(sample_ids, blocks, offsets, np.concatenate([_NO_IDS, *touched]))
+        together = SamplePlaces(sample_ids, blocks, offsets, np.concatenate([_NO_IDS, *touched]))
         return together.cut(ends, accumulate([blocks.size for blocks in touched]))
 
     def _step(self, epoch: int, lane: int, place: int) -> PlacedStep | None:

@@ -15,11 +15,11 @@ from headrace.server.plan.compiled import Locator, distinct_each, search
 from headrace.server.plan.damaged import DamagedSamples
 from headrace.server.plan.find_samples import (
     LEAST_STEP,
+    BatchPlaces,
     DatasetFinder,
-    Found,
-    FoundTogether,
     OrderFinder,
     Range,
+    SamplePlaces,
     StepFinder,
 )
 from headrace.storage import OpenDataset
@@ -79,12 +79,12 @@ class PlainFinder(OrderFinder):
         """This finder."""
         return self
 
-    def found(self, sample_ids: NDArray[np.int64]) -> Found:
+    def found(self, sample_ids: NDArray[np.int64]) -> BatchPlaces:
         """Return samples as one batch."""
         (found,) = located(sample_ids, [sample_ids.size], self._locator)
         return found
 
-    def find(self, epoch: int, batches: Sequence[Sequence[Range]]) -> list[Found]:
+    def find(self, epoch: int, batches: Sequence[Sequence[Range]]) -> list[BatchPlaces]:
         """Return the samples at the positions of each batch, which may be several ranges."""
         ranges = joined(itertools.chain.from_iterable(batches))
         sample_ids = np.concatenate(
@@ -125,7 +125,9 @@ def table_bytes(spec: OrderSpec, table: ShardTable, memory_samples: int) -> int:
     return lane_bytes(spec, memory_samples, table.sample_count, int(table.raw_bytes.sum()))
 
 
-def located(sample_ids: NDArray[np.int64], counts: Sequence[int], locator: Locator) -> list[Found]:
+def located(
+    sample_ids: NDArray[np.int64], counts: Sequence[int], locator: Locator
+) -> list[BatchPlaces]:
     """Find the blocks of samples.
 
     Args:
@@ -138,7 +140,7 @@ def located(sample_ids: NDArray[np.int64], counts: Sequence[int], locator: Locat
     touched = distinct_each(blocks, ends)
     touched_ends = itertools.accumulate(own.size for own in touched)
     # There may be no samples at all.
-    together = FoundTogether(sample_ids, blocks, offsets, np.concatenate([*touched, blocks[:0]]))
+    together = SamplePlaces(sample_ids, blocks, offsets, np.concatenate([*touched, blocks[:0]]))
     return together.cut(ends, touched_ends)
 
 

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from headrace.order import EpochPlan, RankBatch, Token, TokenEncoder, stages_of
 from headrace.server.batch.stage import Accompany, Companions
 from headrace.server.plan.compiled import Locator
-from headrace.server.plan.find_samples import Finder, Found, Range
+from headrace.server.plan.find_samples import BatchPlaces, Finder, Range
 from headrace.server.plan.plain_finder import located
 from headrace.server.plan.ranks import Dealing
 from headrace.server.plan.stream_request import StreamSpec
@@ -47,7 +47,7 @@ class PlannedBatch(NamedTuple):
     step: int
     part: RankBatch
     token: bytes
-    found: Found
+    found: BatchPlaces
     sample_count: int
     substitutes: int = 0
     dealt: NDArray[np.int64] | None = None

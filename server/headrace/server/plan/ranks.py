@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from headrace.order import EndMode, EpochPlan, RankBatch, Row
-from headrace.server.plan.find_samples import Found
+from headrace.server.plan.find_samples import BatchPlaces
 
 
 class Ranks(NamedTuple):
@@ -38,7 +38,7 @@ class Dealing(Protocol):
 
     def find(
         self, epoch: int, batches: Sequence[RankBatch], rank: int
-    ) -> tuple[list[Found], list[NDArray[np.int64]]]:
+    ) -> tuple[list[BatchPlaces], list[NDArray[np.int64]]]:
         """Return a rank's samples in global batches, and their positions."""
 
     def is_dealt(self, batch: RankBatch) -> bool:

@@ -31,7 +31,7 @@ from headrace.server.cache.needs import CacheNeed
 from headrace.server.cache.pieces import Pieces
 from headrace.server.cache.windows import Window, Windows
 from headrace.server.plan.compiled import distinct_each
-from headrace.server.plan.find_samples import Finder, Found, Range
+from headrace.server.plan.find_samples import BatchPlaces, Finder, Range
 
 # Windows of pieces that the cache holds: one is served while the next is fetched.
 _ALIVE = 2
@@ -220,7 +220,7 @@ class WindowFinder:
         last = self._last
         return (last.end - last.start) // 4 if last is not None and last.window else 1 << 62
 
-    def find(self, epoch: int, batches: Sequence[Sequence[Range]]) -> list[Found]:
+    def find(self, epoch: int, batches: Sequence[Sequence[Range]]) -> list[BatchPlaces]:
         """Return the samples at the positions of each batch, which may be several ranges."""
         found = self.ordered.find(epoch, batches)
         ranges = [each for batch in batches for each in batch]

@@ -22,7 +22,7 @@ from headrace.errors import (
     ServerBusyError,
     ShardCorruptError,
 )
-from headrace.order import Kept, KeptOrder, OrderSpec, decode_token, table_of
+from headrace.order import OrderSpec, Subset, SubsetOrder, decode_token, table_of
 from headrace.server.access.callers import ANYBODY, Caller
 from headrace.server.cache.block_cache import BlockCache
 from headrace.server.datasets.served_dataset import ServedDataset
@@ -69,7 +69,7 @@ def _request(**fields: Any) -> pb.ReadBatchesRequest:
 
 
 def test_a_stream_has_the_samples_that_a_filter_keeps(url: str, channel: grpc.Channel) -> None:
-    """In the order of `KeptOrder`, whose digest stands in start and token."""
+    """In the order of `SubsetOrder`, whose digest stands in start and token."""
     seen = read(channel, _request(where="label in (3, 17) or x < 10"))
 
     expected = {*range(10), *range(300, 400), *range(1700, 1800)}
@@ -85,11 +85,11 @@ def test_a_stream_has_the_samples_that_a_filter_keeps(url: str, channel: grpc.Ch
     assert flat == _order_of(url, "label in (3, 17) or x < 10").sample_ids(0, 0, 200).tolist()
 
 
-def _order_of(url: str, where: str) -> KeptOrder:
+def _order_of(url: str, where: str) -> SubsetOrder:
     with open_dataset(url) as dataset:
         bits = kept_bits(dataset, make_filter(where, dataset.schema))
-        kept, table = Kept(bits, dataset.sample_count), table_of(dataset.stretches())
-    return KeptOrder(OrderSpec(seed=2, shuffle_samples=40), kept.table(table), kept)
+        kept, table = Subset(bits, dataset.sample_count), table_of(dataset.stretches())
+    return SubsetOrder(OrderSpec(seed=2, shuffle_samples=40), kept.table(table), kept)
 
 
 def test_a_token_goes_on_with_the_same_samples_alone(channel: grpc.Channel) -> None:

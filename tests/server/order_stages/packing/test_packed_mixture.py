@@ -38,7 +38,7 @@ from headrace.order.packing import (
     shared_groups,
 )
 from headrace.server.order_stages.packing.packed_rows import PackedFinder
-from headrace.server.plan.find_samples import Found
+from headrace.server.plan.find_samples import BatchPlaces
 from headrace.server.plan.planned_batches import ranges_of
 from headrace.storage import Search, search_starts
 
@@ -265,7 +265,7 @@ def _read_all(
     return found
 
 
-def _rows_of(found: Found) -> list[_Row]:
+def _rows_of(found: BatchPlaces) -> list[_Row]:
     pieces = found.pieces
     assert pieces is not None
     numbers = np.column_stack([found.sample_ids, pieces.table]).tolist()

@@ -9,14 +9,14 @@ import click
 
 from headrace.cli.show.progress import count_progress
 from headrace.order import (
-    Kept,
-    KeptMixtureOrder,
-    KeptOrder,
     MixtureOrder,
     MixtureSpec,
     Order,
     OrderSpec,
     ShardTable,
+    Subset,
+    SubsetMixtureOrder,
+    SubsetOrder,
     mixture_order_of,
     order_of,
     table_of,
@@ -36,13 +36,13 @@ class Tables:
 
     tables: list[ShardTable]
     fingerprints: list[str]
-    kept: list[Kept | None]
+    kept: list[Subset | None]
 
-    def order(self, spec: OrderSpec) -> Order | KeptOrder:
+    def order(self, spec: OrderSpec) -> Order | SubsetOrder:
         """Return the order of the single dataset."""
         return order_of(spec, self.tables[0], self.kept[0])
 
-    def mixture(self, spec: MixtureSpec) -> MixtureOrder | KeptMixtureOrder:
+    def mixture(self, spec: MixtureSpec) -> MixtureOrder | SubsetMixtureOrder:
         """Return the order of a mixture of all datasets."""
         return mixture_order_of(spec, self.tables, self.kept)
 
@@ -69,7 +69,7 @@ def read_tables(
     return found
 
 
-def kept_of(dataset: OpenDataset, where: str) -> Kept:
+def kept_of(dataset: OpenDataset, where: str) -> Subset:
     """Return the samples that a filter keeps, and show progress.
 
     Raises:
@@ -78,7 +78,7 @@ def kept_of(dataset: OpenDataset, where: str) -> Kept:
     """
     filtered = make_filter(where, dataset.schema)
     with count_progress("filtering", total=dataset.sample_count, unit="samples") as progress:
-        kept = Kept(kept_bits(dataset, filtered, progress=progress), dataset.sample_count)
+        kept = Subset(kept_bits(dataset, filtered, progress=progress), dataset.sample_count)
     if not kept.count:
         raise click.UsageError(
             f"--where keeps none of the {dataset.sample_count:,} samples of {dataset.url}."

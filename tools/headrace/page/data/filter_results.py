@@ -22,7 +22,7 @@ from typing import Final
 import numpy as np
 
 from headrace.errors import BadArgumentError, ServerBusyError
-from headrace.order import Kept
+from headrace.order import Subset
 from headrace.page.data.library import MAX_BLOCK_BYTES
 from headrace.storage import OpenDataset, kept_bits, make_filter
 from headrace.storage.source.lru_cache import LruCache
@@ -46,11 +46,11 @@ class FilterResults:
     def __init__(self, now: Callable[[], float] = time.monotonic) -> None:
         self._now = now
         self._places = threading.BoundedSemaphore(_MAX_CONCURRENT)
-        self._cache: LruCache[tuple[str, str], Kept] = LruCache(
+        self._cache: LruCache[tuple[str, str], Subset] = LruCache(
             _MAX_RESULTS, max_bytes=_CACHE_BYTES, size=lambda kept: kept.nbytes
         )
 
-    def get(self, dataset: OpenDataset, where: str) -> Kept:
+    def get(self, dataset: OpenDataset, where: str) -> Subset:
         """Return the samples that a filter keeps.
 
         Raises:
@@ -60,7 +60,7 @@ class FilterResults:
         """
         return self._cache.get((dataset.fingerprint, where), lambda: self._find(dataset, where))
 
-    def _find(self, dataset: OpenDataset, where: str) -> Kept:
+    def _find(self, dataset: OpenDataset, where: str) -> Subset:
         if len(where) > MAX_FILTER_CHARACTERS:
             raise BadArgumentError(
                 f"the filter has more than {MAX_FILTER_CHARACTERS} characters", field="where"
@@ -79,7 +79,7 @@ class FilterResults:
                 if self._now() > deadline and done < count:
                     raise _too_slow(f"{done} of {count} samples were filtered in {LIMIT_S:.0f} s")
 
-            return Kept(kept_bits(dataset, filtered, progress=check_time), count)
+            return Subset(kept_bits(dataset, filtered, progress=check_time), count)
         finally:
             self._places.release()
 

@@ -15,10 +15,10 @@ from numpy.typing import NDArray
 from headrace.errors import BadArgumentError, TokenSpecChangedError
 from headrace.order import (
     AnyOrder,
-    Kept,
     MixtureSpec,
     ShardTable,
     Skips,
+    Subset,
     Token,
     check_within,
     join_skips,
@@ -45,7 +45,7 @@ class Member:
 
     name: str
     dataset: OpenDataset
-    kept: Kept | None = None
+    kept: Subset | None = None
     skips: Skips | None = None
 
     @property

@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 
 from headrace.order import Buckets, Window
 from headrace.server.plan.compiled import distinct_each
-from headrace.server.plan.find_samples import Finder, Found, FoundTogether, Range
+from headrace.server.plan.find_samples import BatchPlaces, Finder, Range, SamplePlaces
 
 # Windows have about two megabytes, and ranks need one or two at a time.
 _MAX_BYTES = 16 << 20
@@ -100,7 +100,7 @@ class BucketFinder:
         self._kept: OrderedDict[tuple[int, int], _Sorted] = OrderedDict()
         self._kept_bytes = 0
 
-    def find(self, epoch: int, batches: Sequence[Sequence[Range]]) -> list[Found]:
+    def find(self, epoch: int, batches: Sequence[Sequence[Range]]) -> list[BatchPlaces]:
         """Return the samples at the positions of each batch, which may be several ranges."""
         parts: list[tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]] = []
         counts = []
@@ -113,9 +113,7 @@ class BucketFinder:
             np.concatenate(each) for each in zip((_NO_IDS,) * 3, *parts, strict=True)
         )
         touched = distinct_each(blocks, ends)
-        together = FoundTogether(
-            sample_ids, blocks, offsets, np.concatenate([*touched, blocks[:0]])
-        )
+        together = SamplePlaces(sample_ids, blocks, offsets, np.concatenate([*touched, blocks[:0]]))
         return together.cut(ends, accumulate(each.size for each in touched))
 
     def skipped(self, epoch: int, start: int, stop: int) -> NDArray[np.bool_]:

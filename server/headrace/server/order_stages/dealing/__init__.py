@@ -13,7 +13,7 @@ from headrace.order import DealSpec, OrderSpec
 from headrace.server.datasets.order_stage import OrderStage
 from headrace.server.datasets.served import Lengths, Served
 from headrace.server.order_stages.dealing.dealer import Dealer, piece_costs, sample_costs
-from headrace.server.plan.find_samples import Finder, Found
+from headrace.server.plan.find_samples import BatchPlaces, Finder
 from headrace.server.plan.ranks import Ranks
 from headrace.server.plan.recent import Recent
 from headrace.server.plan.stream_request import ReadRequest, wanted_order
@@ -71,7 +71,7 @@ class Dealt(OrderStage):
             lambda: Dealer(self._deal, order, ranks, finder=finder, costs=self._costs),
         )
 
-    def _costs(self, found: Found) -> NDArray[np.float64]:
+    def _costs(self, found: BatchPlaces) -> NDArray[np.float64]:
         pieces = found.pieces
         if pieces is not None:
             return piece_costs(pieces, self._deal)

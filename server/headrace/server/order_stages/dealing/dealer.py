@@ -34,7 +34,7 @@ from headrace.order import (
     slices_of,
 )
 from headrace.server.kernels.loader import LOOPS
-from headrace.server.plan.find_samples import Finder, Found
+from headrace.server.plan.find_samples import BatchPlaces, Finder
 from headrace.server.plan.ranks import Ranks
 
 # A dealt batch is kept for the other ranks of its job, which need it at about the same time.
@@ -44,7 +44,7 @@ _MAX_KEPT_BYTES = 16 << 20
 class Costs(Protocol):
     """Computes the cost of samples."""
 
-    def __call__(self, found: Found) -> NDArray[np.float64]:
+    def __call__(self, found: BatchPlaces) -> NDArray[np.float64]:
         """Return the cost of each found sample or row, ``(items,) float64``."""
 
 
@@ -77,7 +77,7 @@ class Dealer:
 
     def find(
         self, epoch: int, batches: Sequence[RankBatch], rank: int
-    ) -> tuple[list[Found], list[NDArray[np.int64]]]:
+    ) -> tuple[list[BatchPlaces], list[NDArray[np.int64]]]:
         """Return a rank's samples in global batches, and their positions.
 
         Args:
@@ -125,7 +125,7 @@ class Dealer:
         )
 
     def _owners(
-        self, epoch: int, position: int, end: int, whole: Found | None = None
+        self, epoch: int, position: int, end: int, whole: BatchPlaces | None = None
     ) -> tuple[NDArray[np.int32], NDArray[np.float64]]:
         """Return the part of each sample of a global batch, and the costs of all parts so far."""
         key = (epoch, position)

@@ -41,7 +41,7 @@ from headrace.errors import (
     InternalError,
     ServerBusyError,
 )
-from headrace.order import Kept, ShardTable
+from headrace.order import ShardTable, Subset
 from headrace.server.access.callers import Caller
 from headrace.server.datasets.member import Member
 from headrace.server.datasets.narrowed_dataset import NarrowedDataset
@@ -77,7 +77,7 @@ class _RowFilter:
     """
 
     text: str
-    kept: Kept
+    kept: Subset
     table: ShardTable
 
 
@@ -342,7 +342,7 @@ class Filters:
     def _work(self, search: _Search, served: ServedDataset) -> Generator[int, None, None]:
         dataset, began = served.dataset, self._clock()
         count = dataset.sample_count
-        kept = Kept((yield from find_kept_bits(dataset, search.filtered)), count)
+        kept = Subset((yield from find_kept_bits(dataset, search.filtered)), count)
         text = search.filtered.text
         if not kept.count:
             self._fail(search, _keeps_nothing(text, served), is_final=True)
@@ -395,7 +395,7 @@ def _keeps_nothing(text: str, served: ServedDataset) -> BadArgumentError:
     )
 
 
-def _keeps_too_many(kept: Kept, served: ServedDataset) -> BadArgumentError:
+def _keeps_too_many(kept: Subset, served: ServedDataset) -> BadArgumentError:
     return BadArgumentError(
         f"where keeps {kept.count:,} samples of {served.name!r}, but a server can store at most "
         f"{_BYTES // 2:,}; write a dataset that contains only them",

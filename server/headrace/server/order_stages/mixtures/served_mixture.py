@@ -13,12 +13,12 @@ from numpy.typing import NDArray
 
 from headrace.errors import BadArgumentError
 from headrace.order import (
-    KeptMixtureOrder,
     MixtureOrder,
     MixtureSpec,
     OrderSpec,
     ShardTable,
     Skips,
+    SubsetMixtureOrder,
     joined_digest,
     mixture_order_of,
     stages_of,
@@ -80,7 +80,7 @@ def add_datasets(start: pb.StreamStart, members: Iterable[pb.Dataset]) -> None:
         start.datasets.append(described)
 
 
-def drawn_bytes(order: MixtureOrder | KeptMixtureOrder, tables: Sequence[ShardTable]) -> int:
+def drawn_bytes(order: MixtureOrder | SubsetMixtureOrder, tables: Sequence[ShardTable]) -> int:
     """Return the raw bytes of what an epoch draws from datasets, approximately."""
     sizes = [int(table.raw_bytes.sum()) / max(1, table.sample_count) for table in tables]
     return int(order.sample_count * float(order.shares @ np.array(sizes)))
@@ -120,7 +120,7 @@ class ServedMixture:
         skips: Sequence[Skips | None] = (),
     ) -> None:
         self.members = tuple(members)
-        self._order: MixtureOrder | KeptMixtureOrder | None = None
+        self._order: MixtureOrder | SubsetMixtureOrder | None = None
         self._bases = [member.base for member in members]
         narrowed = [member.stage(NarrowedDataset) for member in members]
         kept = [None if each is None else each.kept for each in narrowed]

@@ -31,7 +31,7 @@ from headrace.order import Order, Pieces, Skips
 from headrace.order.packing import PackedGroup, PackedRows, Placement
 from headrace.server.kernels.loader import LOOPS
 from headrace.server.plan.compiled import Locator, distinct_each, search
-from headrace.server.plan.find_samples import Found, FoundTogether, Items, OrderFinder, Range
+from headrace.server.plan.find_samples import BatchPlaces, Items, OrderFinder, Range, SamplePlaces
 from headrace.server.plan.plain_finder import joined
 
 
@@ -115,7 +115,7 @@ class PackedFinder(OrderFinder):
         self.lane_bytes = lane_bytes
         self.sample_count = order.sample_count
 
-    def find(self, epoch: int, batches: Sequence[Sequence[Range]]) -> list[Found]:
+    def find(self, epoch: int, batches: Sequence[Sequence[Range]]) -> list[BatchPlaces]:
         """Return the rows at the positions of each batch, which may be several ranges."""
         ids, passes = [np.empty(0, np.int64)], [np.empty(0, np.int64)]
         for start, stop in joined(chain.from_iterable(batches)):
@@ -131,7 +131,7 @@ class PackedFinder(OrderFinder):
         ends = list(accumulate(sum(stop - first for first, stop in batch) for batch in batches))
         touched = distinct_each(blocks, starts[ends].tolist())
         shown = documents - self._first_ids[self._owners(documents)]
-        together = FoundTogether(
+        together = SamplePlaces(
             documents,
             blocks,
             offsets,

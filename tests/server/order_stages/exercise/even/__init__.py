@@ -17,7 +17,7 @@ from headrace.errors import BadArgumentError
 from headrace.order import OrderSpec, Skips
 from headrace.server.datasets.order_stage import NamedStage
 from headrace.server.datasets.served import Served
-from headrace.server.plan.find_samples import Finder, Found, Range
+from headrace.server.plan.find_samples import BatchPlaces, Finder, Range
 from headrace.server.plan.planned_batches import ascending_runs
 from headrace.server.plan.stream_request import Readable, ReadRequest
 from headrace.server.stream.order_plugs import OrderPlug, Turns
@@ -44,7 +44,7 @@ class EvenFinder:
         self._kept = lru_cache(maxsize=2)(self._find_kept)
         self.sample_count = self._kept(0).size
 
-    def find(self, epoch: int, batches: Sequence[Sequence[Range]]) -> list[Found]:
+    def find(self, epoch: int, batches: Sequence[Sequence[Range]]) -> list[BatchPlaces]:
         """Return the samples at the positions of each batch, which may be several ranges."""
         kept = self._kept(epoch)
         return self._inner.find(

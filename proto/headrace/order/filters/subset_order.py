@@ -12,7 +12,7 @@ from headrace.errors import BadArgumentError
 from headrace.order.basics.permutation import Walk
 from headrace.order.basics.segments import spread, starts_of
 from headrace.order.dataset.dataset_order import Order
-from headrace.order.filters.kept import Kept
+from headrace.order.filters.subset import Subset
 from headrace.order.mixture.mixture import MixtureSpec
 from headrace.order.mixture.mixture_order import MixtureOrder
 from headrace.order.samples.runs import Locate
@@ -23,7 +23,7 @@ from headrace.order.samples.spec import OrderSpec
 _Array = NDArray[np.int64]
 
 
-class KeptOrder:
+class SubsetOrder:
     """The order of the kept samples of a dataset; thread-safe.
 
     It equals the order of a dataset that holds only these samples, but ids are those in the whole
@@ -31,7 +31,7 @@ class KeptOrder:
 
     Args:
         spec: The options.
-        table: `Kept.table` of the dataset's shards.
+        table: `Subset.table` of the dataset's shards.
         kept: Which samples are kept; at least one.
         skips: Samples to leave out, by their ids in the whole dataset.
         walk: See `Order`.
@@ -42,9 +42,9 @@ class KeptOrder:
     Example:
         >>> import numpy as np
         >>> counts = np.array([5, 5])
-        >>> kept = Kept(np.packbits([0, 1] * 5, bitorder="little"), 10)
+        >>> kept = Subset(np.packbits([0, 1] * 5, bitorder="little"), 10)
         >>> table = kept.table(ShardTable(counts, counts * 8))
-        >>> order = KeptOrder(OrderSpec(seed=1), table, kept)
+        >>> order = SubsetOrder(OrderSpec(seed=1), table, kept)
         >>> sorted(order.sample_ids(0, 0, 5).tolist())
         [1, 3, 5, 7, 9]
     """
@@ -53,7 +53,7 @@ class KeptOrder:
         self,
         spec: OrderSpec,
         table: ShardTable,
-        kept: Kept,
+        kept: Subset,
         *,
         skips: Skips | None = None,
         walk: Walk | None = None,
@@ -106,12 +106,12 @@ class KeptOrder:
         )
 
 
-class KeptMixtureOrder:
+class SubsetMixtureOrder:
     """The order of a mixture in which filters keep a part of some datasets.
 
     Args:
         spec: The options.
-        tables: The shards of each dataset, or their `Kept.table` if it has a filter.
+        tables: The shards of each dataset, or their `Subset.table` if it has a filter.
         kept: Which samples of each dataset are kept; None for all.
         skips: Samples to leave out of each dataset, by their ids in it.
 
@@ -123,7 +123,7 @@ class KeptMixtureOrder:
         self,
         spec: MixtureSpec,
         tables: Sequence[ShardTable],
-        kept: Sequence[Kept | None],
+        kept: Sequence[Subset | None],
         *,
         skips: Sequence[Skips | None] | None = None,
     ) -> None:
@@ -224,13 +224,13 @@ def _check_ids(sample_ids: _Array, count: int) -> None:
         )
 
 
-AnyOrder: TypeAlias = Order | KeptOrder | MixtureOrder | KeptMixtureOrder
+AnyOrder: TypeAlias = Order | SubsetOrder | MixtureOrder | SubsetMixtureOrder
 """An order of a dataset or of a mixture, with filters or without."""
 
 
 def order_of(
-    spec: OrderSpec, table: ShardTable, kept: Kept | None, *, skips: Skips | None = None
-) -> Order | KeptOrder:
+    spec: OrderSpec, table: ShardTable, kept: Subset | None, *, skips: Skips | None = None
+) -> Order | SubsetOrder:
     """Return the order of a dataset, with or without a filter.
 
     Args:
@@ -244,16 +244,16 @@ def order_of(
     """
     if kept is None:
         return Order(spec, table, skips=skips)
-    return KeptOrder(spec, table, kept, skips=skips)
+    return SubsetOrder(spec, table, kept, skips=skips)
 
 
 def mixture_order_of(
     spec: MixtureSpec,
     tables: Sequence[ShardTable],
-    kept: Sequence[Kept | None],
+    kept: Sequence[Subset | None],
     *,
     skips: Sequence[Skips | None] | None = None,
-) -> MixtureOrder | KeptMixtureOrder:
+) -> MixtureOrder | SubsetMixtureOrder:
     """Return the order of a mixture, with or without filters.
 
     Args:
@@ -267,4 +267,4 @@ def mixture_order_of(
     """
     if all(each is None for each in kept):
         return MixtureOrder(spec, tables, skips=skips)
-    return KeptMixtureOrder(spec, tables, kept, skips=skips)
+    return SubsetMixtureOrder(spec, tables, kept, skips=skips)

@@ -10,15 +10,15 @@ from numpy.typing import NDArray
 
 from headrace.errors import BadArgumentError
 from headrace.order import (
-    Kept,
-    KeptMixtureOrder,
-    KeptOrder,
     MixtureDataset,
     MixtureSpec,
     Order,
     OrderSpec,
     ShardTable,
     Skips,
+    Subset,
+    SubsetMixtureOrder,
+    SubsetOrder,
     joined_digest,
 )
 
@@ -27,8 +27,8 @@ GOLDEN_ALL = "5011d48c785fa49dbbadb5c381c4f4f4"
 GOLDEN_BOTH = "382ba8fa81b565a41e36a1f66578fb0b"
 
 
-def _kept(mask: NDArray[np.bool_]) -> Kept:
-    return Kept(np.packbits(mask, bitorder="little"), mask.size)
+def _kept(mask: NDArray[np.bool_]) -> Subset:
+    return Subset(np.packbits(mask, bitorder="little"), mask.size)
 
 
 def _mask(seed: int, count: int, share: float) -> NDArray[np.bool_]:
@@ -79,7 +79,7 @@ def test_an_epoch_has_each_kept_sample_once(
     spec = OrderSpec(
         seed=seed, shuffle=shuffle, run_bytes=2000, shuffle_samples=40, lanes=lanes, unit=8
     )
-    order = KeptOrder(spec, kept.table(_table(count)), kept)
+    order = SubsetOrder(spec, kept.table(_table(count)), kept)
 
     epoch = order.sample_ids(5, 0, order.sample_count)
 
@@ -102,7 +102,7 @@ def test_what_keeps_all_has_blocks_of_its_own() -> None:
     table = _table(900)
     kept = _kept(np.ones(900, np.bool_))
     plain = Order(OrderSpec(seed=3), ShardTable(table.sample_counts, table.raw_bytes))
-    found = KeptOrder(OrderSpec(seed=3), kept.table(table), kept)
+    found = SubsetOrder(OrderSpec(seed=3), kept.table(table), kept)
 
     assert plain.sample_ids(1, 0, 900).tolist() == found.sample_ids(1, 0, 900).tolist()
 
@@ -124,7 +124,7 @@ def test_skips_are_those_of_the_whole_dataset() -> None:
     """Ids on the list are left out, those that are not kept anyway are none of it."""
     mask = np.arange(90) % 3 == 0
     kept = _kept(mask)
-    order = KeptOrder(
+    order = SubsetOrder(
         OrderSpec(seed=1, run_bytes=900), kept.table(_table(90)), kept, skips=Skips([0, 1, 3, 60])
     )
 
@@ -134,7 +134,7 @@ def test_skips_are_those_of_the_whole_dataset() -> None:
     assert 3 == order.skipped(0, 0, 30).sum()
     everything = Skips(np.flatnonzero(mask))
     with pytest.raises(BadArgumentError, match="all 30 samples"):
-        KeptOrder(OrderSpec(), kept.table(_table(90)), kept, skips=everything)
+        SubsetOrder(OrderSpec(), kept.table(_table(90)), kept, skips=everything)
 
 
 def test_a_mixture_draws_from_what_is_kept() -> None:
@@ -146,7 +146,7 @@ def test_a_mixture_draws_from_what_is_kept() -> None:
         OrderSpec(seed=2),
     )
     own = [each if one is None else one.table(each) for each, one in zip(tables, kept, strict=True)]
-    order = KeptMixtureOrder(spec, own, kept, skips=[Skips([0, 2]), Skips([5]), None])
+    order = SubsetMixtureOrder(spec, own, kept, skips=[Skips([0, 2]), Skips([5]), None])
 
     found = order.sample_ids(0, 0, order.sample_count)
 
@@ -166,8 +166,8 @@ def test_a_mixture_draws_from_what_is_kept() -> None:
 
 def test_digests_name_samples_and_dataset() -> None:
     """Golden: of three of twenty samples, of all of eight, and of a mixture of both."""
-    few = Kept(np.array([0b10000001, 0, 0b1000], np.uint8), 20)
-    every = Kept(np.array([255], np.uint8), 8)
+    few = Subset(np.array([0b10000001, 0, 0b1000], np.uint8), 20)
+    every = Subset(np.array([255], np.uint8), 8)
 
     assert [0, 7, 19] == few.sample_ids(np.arange(3)).tolist()
     assert GOLDEN_FEW == few.digest
@@ -179,6 +179,6 @@ def test_digests_name_samples_and_dataset() -> None:
 def test_bits_of_another_dataset_are_refused() -> None:
     """Too few bits, and a shard table of another size."""
     with pytest.raises(BadArgumentError, match="must be one bit for each"):
-        Kept(np.zeros(2, np.uint8), 17)
+        Subset(np.zeros(2, np.uint8), 17)
     with pytest.raises(BadArgumentError, match="same dataset and version"):
         _kept(np.ones(80, np.bool_)).table(_table(90))

@@ -25,7 +25,7 @@ _STRETCH_BYTES: Final = 1 << 18
 _TOGETHER: Final = 1 << 20
 
 
-class Kept:
+class Subset:
     """The samples of a dataset that are kept, numbered from 0 in storage order.
 
     It takes two bytes for each kept sample. To find one, it searches at most 2^16 of them.
@@ -45,7 +45,7 @@ class Kept:
 
     Example:
         >>> import numpy as np
-        >>> kept = Kept(np.packbits([0, 1, 1, 0, 1], bitorder="little"), 5)
+        >>> kept = Subset(np.packbits([0, 1, 1, 0, 1], bitorder="little"), 5)
         >>> kept.sample_ids(np.array([0, 2]))
         array([1, 4])
         >>> kept.numbers(np.array([4, 3]))
@@ -173,7 +173,7 @@ def joined_digest(digests: Sequence[str]) -> str:
     """Return the digest that a token holds for a mixture's filters; empty without any filter.
 
     Args:
-        digests: `Kept.digest` of each dataset; empty for one without a filter.
+        digests: `Subset.digest` of each dataset; empty for one without a filter.
     """
     if not any(digests):
         return ""
