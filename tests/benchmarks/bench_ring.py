@@ -1,7 +1,7 @@
 """Measure batches in shared memory against the other ways out of a server on the same host.
 
-``PYTHONPATH=tests python tests/benchmarks/bench_ring.py [--others PYTHON]`` writes the samples of
-``bench_client.py``, reads them shuffled, and prints for each kind the payload MiB a second of
+``PYTHONPATH=tests python tests/benchmarks/bench_ring.py`` writes four kinds of samples, reads them
+shuffled, and prints for each kind the payload MiB a second of
 
 - *ring*: `RemoteDataset` over the server's unix socket, in shared memory; the loop takes each
   batch's tensors;
@@ -10,12 +10,10 @@
 - *tcp* and *lane*: over TCP, in gRPC's messages and on a lane;
 - *flight*: an Arrow Flight server with its best gather, over a unix socket;
 - *bare*: a process that gathers the same number of random rows into shared memory as fast as NumPy
-  does, and says so with a byte over a socket pair; nothing is decoded: the ceiling;
-- *litdata*: LitData reading mapped files inside this process's twin, without workers (with
-  ``--others``, an interpreter that has litdata and torch).
+  does, and says so with a byte over a socket pair; nothing is decoded: the ceiling.
 
 Then what the ring reaches of each, and the processor seconds of the client a GB. Servers run in
-processes of their own, all clients but LitData's in this one; every figure is the median of
+processes of their own, all clients in this one; every figure is the median of
 interleaved rounds out of warm caches. ``--ranks 8`` reads with several processes at once instead,
 each one rank of the host, and prints the sum, and the server's processor time a GB.
 """
@@ -24,15 +22,12 @@ from __future__ import annotations
 
 import argparse
 import itertools
-import json
 import mmap
 import multiprocessing
 import os
 import platform
 import socket
 import statistics
-import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Callable, Generator, Iterator
@@ -48,14 +43,33 @@ import pyarrow as pa
 import torch
 from numpy.typing import NDArray
 
-from benchmarks import bench_client
-from benchmarks.bench_client import CASES, TEXT_BYTES, Case
 from benchmarks.flight_baseline import read_sizes, serve_flight
 from headrace.bench.children import processor_s
 from headrace.client import Batch, RemoteDataset, Ring, Transport
 from headrace.server import ServerConfig, start_server
 from headrace.server.transports.lane import LaneSettings
-from headrace.storage import open_dataset
+from headrace.storage import ShardWriter, commit_dataset, open_dataset, open_store
+
+_TEXT_BYTES = 400
+"""Of a text in the mean; each has half to one and a half times as many."""
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """One kind of sample."""
+
+    name: str
+    samples: int
+    batch_size: int
+    make: Callable[[np.random.Generator], Any]
+
+
+CASES = (
+    Case("rows", 200_000, 256, lambda rng: rng.random(40, np.float32)),
+    Case("tokens", 16_000, 64, lambda rng: rng.integers(0, 50_000, 4096, np.uint16)),
+    Case("texts", 200_000, 256, lambda rng: rng.bytes(int(rng.integers(100, 301))).hex()),
+    Case("images", 4_000, 64, lambda rng: rng.bytes(65_536)),
+)
 
 _SLOTS = 4
 # The sizes of batches that the ring's speed is promised for; ``--small`` takes the cases' own.
@@ -110,7 +124,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory(prefix="headrace-") as root:
         for case in _cases(given):
             folder = Path(given.data or root, case.name)
-            _write(case, folder, given.others)
+            _write(case, folder / "ours")
             if given.prepare:
                 continue
             if given.ranks:
@@ -144,12 +158,10 @@ def _measure(case: Case, folder: Path, sockets: Path, given: argparse.Namespace)
                 ways[name] = partial(_ours, case, address, transport=_WAYS[name])
         # Until the server has loaded its compiled loops, and all pages are touched.
         _rate(ways["ring"](), _WARM_S, server.pid)
-        rounds: list[dict[str, _Found]] = []
-        for _ in range(given.rounds):
-            found = {name: _rate(way(), given.seconds, server.pid) for name, way in ways.items()}
-            if given.others:
-                found["litdata"] = _litdata(case, folder, given.others)
-            rounds.append(found)
+        rounds = [
+            {name: _rate(way(), given.seconds, server.pid) for name, way in ways.items()}
+            for _ in range(given.rounds)
+        ]
     _print(case, rounds)
 
 
@@ -211,27 +223,10 @@ def _take(batch: Batch) -> None:
 
 def _sample_bytes(case: Case) -> int:
     """Return what a sample has in the mean."""
-    if case.encoding == "str":
-        return TEXT_BYTES
     made = case.make(np.random.default_rng(0))
+    if isinstance(made, str):
+        return _TEXT_BYTES
     return len(made) if isinstance(made, bytes) else int(made.nbytes)
-
-
-def _litdata(case: Case, folder: Path, others: str) -> _Found:
-    command = [others, bench_client.__file__, "--run", "read_litdata", case.name]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONWARNINGS": "ignore"}
-    done = subprocess.run(
-        [*command, str(folder / "litdata"), "0"],
-        capture_output=True,
-        text=True,
-        timeout=600,
-        check=False,
-        env=environment,
-    )
-    assert not done.returncode, done.stderr
-    found = json.loads(done.stdout.strip().splitlines()[-1])
-    sample = _sample_bytes(case)
-    return _Found(found["rate"] * sample, found["cpu_s"] / (found["samples"] * sample) * 1e9, 0)
 
 
 def _bare(path: str) -> Sizes:
@@ -392,18 +387,27 @@ def _process(target: Callable[..., None], *arguments: object) -> Iterator[tuple[
         process.join(10)
 
 
-def _write(case: Case, folder: Path, others: str | None) -> None:
-    folder.mkdir(parents=True, exist_ok=True)
-    for name, python in (("ours", sys.executable), ("litdata", others)):
-        if python and not (folder / name).exists():
-            command = [python, bench_client.__file__, "--run", f"write_{name}", case.name]
-            subprocess.run([*command, str(folder / name), "0"], check=True, timeout=600)
+def _write(case: Case, folder: Path) -> None:
+    if folder.exists():
+        return
+    rng = np.random.default_rng(7)
+    samples = [case.make(rng) for _ in range(case.samples)]
+    if isinstance(samples[0], np.ndarray):
+        rows = np.stack(samples)
+        column = pa.FixedSizeListArray.from_arrays(pa.array(rows.ravel()), rows.shape[1])
+    else:
+        column = pa.array(samples)
+    table = pa.table({"x": column})
+    with closing(open_store(str(folder))) as store:
+        writer = ShardWriter(store, "part-0.arrow", schema=table.schema, compression="none")
+        for batch in table.to_batches(max_chunksize=4096):
+            writer.append(batch)
+        commit_dataset(store, table.schema, [writer.close()])
 
 
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__)
     names = [case.name for case in CASES]
-    parser.add_argument("--others", help="an interpreter with litdata")
     parser.add_argument("--cases", nargs="*", default=names, choices=names)
     ways = [*_WAYS, "flight", "bare"]
     parser.add_argument("--ways", nargs="*", default=ways, choices=ways, help="the ring among them")
