@@ -68,6 +68,10 @@ NOT_RUN = {
         "from headrace.compat.streaming import MDSWriter, StreamingDa",
     ): "tests/compat/test_streaming_order.py does so, in a process that may be forked",
     (
+        "docs/compat.md",
+        "from headrace.compat.petastorm import TransformSpec",
+    ): "tests/compat/test_petastorm.py and tests/end_to_end/test_migrating.py do so",
+    (
         "docs/converter.md",
         "PYTHONPATH=tests python tests/benchmarks/bench_small_partiti",
     ): _BENCHMARK,
