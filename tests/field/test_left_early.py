@@ -1,7 +1,7 @@
 """Loops that were left early: a plain one continues and warns, a framework's begins an epoch.
 
-Lightning stands in as the few lines of its loops and loaders that matter here; the long tests of
-the recipes run the real one.
+Lightning stands in as the few lines of its loops and loaders that matter here; the tests of
+the integrations run the real one.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Validation counts each sample once, on any number of ranks, in every framework.
 
-What frameworks do with a gathered batch stands here in a few lines; the long tests of the recipes
+What frameworks do with a gathered batch stands here in a few lines; the tests of the integrations
 run the real ones.
 """
 

@@ -243,7 +243,7 @@ class RemoteDataset(IterableDataset[Batch]):
         progress = self._progress
         if self._restart or not (progress.is_left or _has_framework()):
             return
-        if self._new_loops.leave_epoch(progress):
+        if self._new_loops.leave_epoch(progress, self):
             self.seek(progress.place.epoch + 1)
 
     def _result_of(self, event: BatchEvent) -> Any:

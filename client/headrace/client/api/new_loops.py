@@ -7,11 +7,18 @@ a place to stop as its end. To a framework, each loop is an epoch.
 from __future__ import annotations
 
 import logging
+from collections.abc import Mapping
+from typing import Protocol
 
 from headrace.client.frameworks.lightning import LightningLoop, lightning_loop
 from headrace.client.loader.progress import LoopProgress
 
 _log = logging.getLogger(__name__)
+
+
+class _Stateful(Protocol):
+    def load_state_dict(self, state: Mapping[str, object]) -> None:
+        """Move to a place."""
 
 
 class NewLoops:
@@ -26,8 +33,17 @@ class NewLoops:
         self._name = name
         self._has_warned = False
 
-    def leave_epoch(self, progress: LoopProgress) -> bool:
-        """Return whether the loop that starts now leaves the rest of the current epoch out."""
+    def leave_epoch(
+        self,
+        progress: LoopProgress,
+        dataset: _Stateful | None = None,
+    ) -> bool:
+        """Return whether the loop that starts now leaves the rest of the current epoch out.
+
+        Args:
+            progress: Of the loops over the dataset.
+            dataset: What gets its state if Lightning resumes and has not loaded it.
+        """
         place = progress.place
         if place.position == 0 and place.epoch > 0:
             return False
@@ -37,6 +53,10 @@ class NewLoops:
                 self._warn(_CONTINUED, self._name, place.epoch, place.position, place.epoch + 1)
             return False
         if not progress.has_begun and place.position == 0:
+            state = loop.unloaded_state(dataset) if loop.step else None
+            if dataset is not None and state is not None:
+                dataset.load_state_dict(state)
+                return progress.place.position > 0 and _has_ended(loop)
             if loop.step:
                 self._warn(_FORGOTTEN, loop.step, self._name)
             return False

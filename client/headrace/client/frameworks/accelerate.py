@@ -83,8 +83,6 @@ _ACCELERATES = (
     "rank=accelerator.process_index and world_size=accelerator.num_processes"
 )
 _TRAINERS = (
-    "a subclass of Trainer whose get_train_dataloader returns "
-    "DataLoader(self.train_dataset, batch_size=None, collate_fn=…), and whose get_eval_dataloader "
-    "does the same with the dataset for validation, so that neither is prepared, as in "
-    "examples/recipes/with_hf_trainer.py"
+    "headrace.integrations.transformers.RemoteTrainer in place of Trainer, which prepares no "
+    "loader of headrace's and resumes where the checkpoint was saved"
 )

@@ -7,6 +7,7 @@ stands in its loops, which are on the stack when it asks for a batch.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -30,12 +31,22 @@ class LightningLoop:
         epoch: The number of training epochs that the run has completed.
         batch: The number of batches that the training epoch has had; 0 if it does not train.
         step: Steps of the optimizer that the run has done, those before a resume included.
+        unloaded: Its loaders, each with the state of its that Lightning has not loaded: it loads
+            them only if the checkpoint was saved inside an epoch.
     """
 
     is_training: bool = False
     epoch: int = 0
     batch: int = 0
     step: int = 0
+    unloaded: tuple[tuple[object, Mapping[str, object]], ...] = ()
+
+    def unloaded_state(self, dataset: object) -> Mapping[str, object] | None:
+        """Return the state of a dataset, or of the loader around it, that was not loaded."""
+        for loader, state in self.unloaded:
+            if loader is dataset or getattr(loader, "dataset", None) is dataset:
+                return state
+        return None
 
 
 def lightning_loop() -> LightningLoop | None:
@@ -57,4 +68,14 @@ def _training(loop: Any) -> LightningLoop:
         epoch=trainer.fit_loop.epoch_progress.current.processed,
         batch=loop.batch_progress.current.ready,
         step=trainer.global_step,
+        unloaded=_unloaded(trainer.fit_loop),
     )
+
+
+def _unloaded(fit_loop: Any) -> tuple[tuple[object, Mapping[str, object]], ...]:
+    states = getattr(fit_loop, "_combined_loader_states_to_load", ())
+    if not states:
+        return ()
+    loaders = fit_loop._combined_loader.flattened  # noqa: SLF001 - nothing public has either
+    stateful = [each for each in loaders if hasattr(each, "load_state_dict")]
+    return tuple(zip(stateful, states, strict=True)) if len(stateful) == len(states) else ()

@@ -1,0 +1,52 @@
+"""Each page of docs/integrations prints a program that runs, and differs little from the native."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from integrations.printed import PAGES, Page
+
+NAMES = sorted(path.stem for path in PAGES.glob("*.md") if path.stem != "index")
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_at_most_five_lines_change(name: str) -> None:
+    """From the framework's own loader to ours, on a page of at most 500 words beside the code."""
+    page = Page.read(name)
+
+    assert 1 <= len(page.changed) <= 5, page.changed
+    assert page.words <= 500
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("name", NAMES)
+def test_the_program_runs_as_it_is_printed(name: str, address: str, tmp_path: Path) -> None:
+    """Twice, the second time going on from the checkpoint; and the native one once."""
+    page = Page.read(name)
+
+    page.run(tmp_path, address)
+    page.run(tmp_path, address)
+    page.run_native(tmp_path)
+
+
+@pytest.mark.long
+def test_programs_are_clean_to_mypy(tmp_path: Path) -> None:
+    """With strict rules, as far as the framework has types itself."""
+    for name in NAMES:
+        (tmp_path / f"{name}_train.py").write_text(Page.read(name).ours)
+    files = sorted(map(str, tmp_path.glob("*.py")))
+    rules = ["--strict", "--allow-untyped-calls", "--allow-subclassing-any"]
+    done = subprocess.run(
+        [sys.executable, "-m", "mypy", *rules, *files],
+        capture_output=True,
+        text=True,
+        timeout=280,
+        check=False,
+        cwd=Path(__file__).parents[2],
+    )
+
+    assert done.returncode == 0, done.stdout
