@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from headrace.errors import StageFailedError
-from headrace.server.batch.row_pool import RowPool, Waits
+from headrace.server.batch.row_pool import RowPool, Waits, allowed_processors
 from support.waiting import until
 
 _SOON_S = 10.0
@@ -156,6 +156,53 @@ def test_callers_share(pool: RowPool) -> None:
         thread.join()
 
     assert 0.7 < one / many < 1.4
+
+
+def test_a_caller_leaves_a_processor_to_others_while_they_need_it() -> None:
+    """Others have what it leaves."""
+    processors = allowed_processors()
+    begun, free = list[str](), threading.Event()
+    pool = RowPool(max(2, processors), lambda caller: caller == "other")
+
+    def does(name: str) -> Callable[[int], None]:
+        def do(_: int) -> None:
+            begun.append(name)
+            assert free.wait(_SOON_S)
+
+        return do
+
+    with closing(pool):
+        mine = pool.work("mine", 3 * processors, does("mine"), timeout_s=60)
+        next(mine)
+        until(lambda: len(begun) == max(1, processors - 1))
+        other = pool.work("other", 1, does("other"), timeout_s=60)
+        next(other)
+        until(lambda: "other" in begun)
+        assert begun.count("mine") == max(1, processors - 1)
+        free.set()
+        for work in (other, mine):
+            _finish(work)
+
+
+def test_a_caller_has_all_threads_again_when_it_is_alone() -> None:
+    """No row has to end for that."""
+    processors = allowed_processors()
+    is_alone, free = threading.Event(), threading.Event()
+    begun: list[int] = []
+    pool = RowPool(max(2, processors), lambda _: is_alone.is_set())
+
+    def do(row: int) -> None:
+        begun.append(row)
+        assert free.wait(_SOON_S)
+
+    with closing(pool):
+        work = pool.work("mine", 3 * processors, do, timeout_s=60)
+        next(work)
+        until(lambda: len(begun) == max(1, processors - 1))
+        is_alone.set()
+        until(lambda: len(begun) == max(2, processors))
+        free.set()
+        _finish(work)
 
 
 def test_a_line_is_in_order(pool: RowPool) -> None:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import threading
+import time
 
 import pytest
 
-from headrace.server.stream.fair_turns import CallerTurns, Turns
+from headrace.server.stream.fair_turns import _BUSY_S, CallerTurns, Turns
 from support.waiting import until
 
 # Far longer than a test: nobody takes a turn more because a machine is slow.
@@ -154,6 +155,25 @@ def test_a_caller_that_was_away_does_not_catch_up() -> None:
     _join(threads)
 
     assert 4 <= order[:8].count("away") <= 5
+
+
+def test_a_caller_is_alone_unless_another_took_a_turn_a_moment_ago() -> None:
+    """Its own turns do not count, nor do streams of others that wait for their clients."""
+    turns = Turns(1)
+    mine, other = turns.of("mine"), turns.of("other")
+    for one in (other, mine, mine):
+        with one.turn():
+            pass
+
+    assert not turns.is_alone("mine")
+    assert not turns.is_alone("other")
+
+    for _ in range(4):
+        time.sleep(_BUSY_S / 2)
+        with mine.turn():
+            pass
+    assert turns.is_alone("mine")
+    assert not turns.is_alone("other")
 
 
 def test_a_turn_is_given_up_while_another_caller_waits() -> None:

@@ -13,6 +13,7 @@ Contract:
 6. Closing the generator starts no further row, and waits for rows in progress.
 7. Threads start when there is work, and end when there has been none for ``_IDLE_S`` or on `close`,
    after which calls fail.
+8. While a caller is not alone, its rows leave a processor to others, whose work may need no rows.
 
 Rule 2 is start-time fair queueing, as in `headrace.server.stream.fair_turns`.
 
@@ -25,6 +26,7 @@ import logging
 import os
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Generator, Hashable
 from dataclasses import dataclass, field
 from typing import TypeAlias, TypeVar
@@ -40,6 +42,9 @@ Waits: TypeAlias = Generator[threading.Event, None, _Made]
 wait whether the deadline has passed."""
 
 _IDLE_S = 10.0
+
+# How often a thread that is left to other callers looks whether they still need it (arbitrary).
+_LOOK_S = 0.05
 
 
 @dataclass(slots=True, eq=False)
@@ -93,10 +98,14 @@ class RowPool:
 
     Args:
         threads: The maximum number of threads.
+        is_alone: Returns whether no other caller needs processors.
     """
 
-    def __init__(self, threads: int) -> None:
+    def __init__(self, threads: int, is_alone: Callable[[Hashable], bool] = lambda _: True) -> None:
         self.threads = threads
+        self._is_alone = is_alone
+        self._most_beside_others = max(1, min(threads, allowed_processors() - 1))
+        self._running: Counter[Hashable] = Counter()
         self._changed = threading.Condition()
         self._jobs: list[_Job] = []
         self._callers = _Clock()
@@ -219,24 +228,35 @@ class RowPool:
                     row = job.begun
                     job.begun += 1
                     job.running += 1
+                    self._running[job.caller] += 1
                     self._callers.take(job.caller)
                     self._lines[job.caller].take(job.key)
                     return job, row
+                is_left = any(job.is_open for job in self._jobs)
                 self._idle += 1
-                is_told = not self._is_closed and self._changed.wait(_IDLE_S)
+                wait_s = _LOOK_S if is_left else _IDLE_S
+                is_told = not self._is_closed and self._changed.wait(wait_s)
                 self._idle -= 1
-                if not is_told:
+                if self._is_closed or not (is_told or is_left):
                     self._started.discard(threading.current_thread())
                     return None
 
     def _next(self) -> _Job | None:
         ready: dict[int, _Job] = {}
+        served: set[Hashable] = set()
         for job in self._jobs:
-            if job.is_open:
+            if not job.is_open or job.caller in served:
+                continue
+            if self._has_share(job.caller):
+                served.add(job.caller)
+            else:
                 ready.setdefault(job.key, job)
         if len(ready) < 2:  # noqa: PLR2004 - nothing to choose from
             return next(iter(ready.values()), None)
         return min(ready.values(), key=self._used)
+
+    def _has_share(self, caller: Hashable) -> bool:
+        return self._running[caller] >= self._most_beside_others and not self._is_alone(caller)
 
     def _used(self, job: _Job) -> tuple[float, float]:
         return self._callers.used_s[job.caller], self._lines[job.caller].used_s[job.key]
@@ -244,6 +264,9 @@ class RowPool:
     def _done(self, job: _Job, row: int, took_s: float, failure: HeadraceError | None) -> None:
         with self._changed:
             job.running -= 1
+            self._running[job.caller] -= 1
+            if not self._running[job.caller]:
+                del self._running[job.caller]
             job.used_s += took_s
             self._callers.used_s[job.caller] += took_s
             self._lines[job.caller].used_s[job.key] += took_s

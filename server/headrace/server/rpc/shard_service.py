@@ -10,7 +10,6 @@ from typing import Any, TypeVar
 from google.protobuf.message import Message
 
 from headrace.server.access.callers import Caller
-from headrace.server.batch.row_pool import RowPool, allowed_processors
 from headrace.server.datasets.served import Served
 from headrace.server.front.calls import Call, Method
 from headrace.server.front.methods import streaming, unary
@@ -54,8 +53,7 @@ class ShardService:
         self._streams = parts.streams
         self._pools = pools
         self._transports = transports
-        self._rows = RowPool(config.stage_threads or allowed_processors())
-        self._schedule = Schedule(config, cache=parts.cache, streams=parts.streams, rows=self._rows)
+        self._schedule = Schedule(config, cache=parts.cache, streams=parts.streams)
         self._stages = open_stages(config, metrics, self._schedule)
         self._catalog.derive = self._stages.derived
         self._calls = StreamCalls(parts, self._schedule, self._stages)
@@ -63,7 +61,7 @@ class ShardService:
     def close(self) -> None:
         """Stop the threads that work for calls; all calls must have ended."""
         self._stages.close()
-        self._rows.close()
+        self._schedule.close()
 
     def methods(self) -> dict[str, Method]:
         """Return the RPCs by their full names."""

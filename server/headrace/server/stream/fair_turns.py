@@ -30,6 +30,7 @@ If the code differs, the code is wrong.
 
 from __future__ import annotations
 
+import math
 import os
 import threading
 import time
@@ -54,6 +55,9 @@ _HOLD_S = 0.005
 _QUICK_MESSAGES = 8
 """So that a client that is slow now and then costs others little (arbitrary)."""
 
+_BUSY_S = 0.1
+"""Batches of a stream that waits for the server are closer together (arbitrary)."""
+
 # Sending turns cannot get stuck, because each ends within `_HOLD_S`.
 _NEVER_S = 3600.0
 
@@ -75,6 +79,8 @@ class Turns:
         # The used time of the caller that got the last turn, from which a new caller starts.
         self._clock_s = 0.0
         self._callers: WeakValueDictionary[str, CallerTurns] = WeakValueDictionary()
+        # Who asked for a turn last, and who did of the others, with the times.
+        self._latest = self._before = ("", -math.inf)
         # Only the callers with a waiting thread.
         self._waiting: list[CallerTurns] = []
 
@@ -83,17 +89,25 @@ class Turns:
         """Whether more than one caller holds turns, used or not."""
         return len(self._callers) > 1
 
+    def is_alone(self, caller: object) -> bool:
+        """Return whether no other caller has asked for a turn a moment ago."""
+        _, at = self._latest if self._latest[0] != caller else self._before
+        return time.monotonic() - at >= _BUSY_S
+
     def of(self, caller: str) -> CallerTurns:
         """Return the turns of a caller; all its current users share one object."""
         with self._lock:
             found = self._callers.get(caller)
             if found is None:
-                found = self._callers[caller] = CallerTurns(self)
+                found = self._callers[caller] = CallerTurns(self, caller)
             return found
 
     def take(self, mine: CallerTurns) -> threading.Lock | None:
         """Take a free turn, or return a place in the line: a lock that is released for the turn."""
         with self._lock:
+            if self._latest[0] != mine.name:
+                self._before = self._latest
+            self._latest = (mine.name, time.monotonic())
             if not mine.waiting:
                 mine.used_s = max(mine.used_s, self._clock_s)
                 if self._free:
@@ -170,12 +184,14 @@ class CallerTurns:
     """The turns of one caller's streams; `Turns.of` makes them.
 
     Attributes:
+        name: The caller.
         waiting: The waiting threads, in the order of arrival. Only `Turns` uses it.
         used_s: The time of all turns, in the time of `Turns`. Only `Turns` uses it.
     """
 
-    def __init__(self, turns: Turns) -> None:
+    def __init__(self, turns: Turns, name: str) -> None:
         self._turns = turns
+        self.name = name
         self.waiting: deque[threading.Lock] = deque()
         self.used_s = 0.0
 

@@ -104,7 +104,7 @@ class Pipeline:
         Raises:
             StageFailedError: A stage cannot process this batch, or takes too long.
         """
-        workers = Workers(turns.rows, turns.stages, timeout_s)
+        workers = Workers(turns.rows, turns.stages.name, timeout_s)
         row_count = planned.found.sample_ids.size if self.is_as_stored else planned.row_count
         columns = split_payload(self.before, payload, buffer_bytes, row_count=row_count)
         keys = sample_keys(self.seed, planned.epoch, planned.positions)
@@ -162,7 +162,7 @@ class Pipeline:
         Raises:
             StageFailedError: A value cannot be made, or it takes too long.
         """
-        return write_batch(placed, Workers(turns.rows, turns.stages, timeout_s, line=turns))
+        return write_batch(placed, Workers(turns.rows, turns.stages.name, timeout_s, line=turns))
 
     def _group(self, planned: PlannedBatch) -> Group | None:
         if planned.companions is None:

@@ -11,7 +11,8 @@ Contract:
 3. While several callers have streams, a few of each caller's single batches are made and sent at a
    time.
 4. A stream makes its next batch while it sends one only if a processor is free for it.
-5. All streams together may prefetch a part of the cache.
+5. While other callers make batches, the rows of a caller's images and texts leave them a processor.
+6. All streams together may prefetch a part of the cache.
 
 If the code differs, the code is wrong.
 """
@@ -29,7 +30,7 @@ from functools import lru_cache
 from typing import Generic, TypeVar
 
 from headrace.server.access.callers import Caller
-from headrace.server.batch.row_pool import RowPool
+from headrace.server.batch.row_pool import RowPool, allowed_processors
 from headrace.server.cache.block_cache import BlockCache
 from headrace.server.datasets.served import Served
 from headrace.server.settings.server_config import ServerConfig
@@ -108,20 +109,17 @@ class Schedule:
         config: The server's settings.
         cache: The cache that streams read.
         streams: The server's open streams.
-        rows: The threads that work on rows of batches.
 
     Attributes:
         sender: See `SendTurns.sender`.
     """
 
-    def __init__(
-        self, config: ServerConfig, *, cache: BlockCache, streams: OpenStreams, rows: RowPool
-    ) -> None:
+    def __init__(self, config: ServerConfig, *, cache: BlockCache, streams: OpenStreams) -> None:
         self._config = config
         self._cache = cache
         self._streams = streams
-        self._rows = rows
         self._turns = Turns()
+        self._rows = RowPool(config.stage_threads or allowed_processors(), self._turns.is_alone)
         self._stage_turns = Turns(_STAGES_AT_ONCE)
         # Not those of stages, whose turns take milliseconds.
         self._question_turns = Turns(_STAGES_AT_ONCE)
@@ -131,6 +129,10 @@ class Schedule:
         # By `time.monotonic`; see `question_turn`.
         self._rests_until = 0.0
         self.sender = SendTurns().sender
+
+    def close(self) -> None:
+        """End the threads that work on rows of batches."""
+        self._rows.close()
 
     @contextmanager
     def setup_turn(self, caller: str) -> Iterator[None]:

@@ -175,6 +175,19 @@ def test_luminance(content: bytes) -> None:
     assert np.abs(wanted.astype(int) - _decoded(content, 1)[:, :, 0]).max() <= 2
 
 
+@pytest.mark.parametrize("channels", [1, 3])
+def test_large(channels: int) -> None:
+    """Pillow keeps an image of more than 16 MiB in pieces, which come out as one."""
+    pixels = np.random.default_rng(0).integers(0, 256, (4200, 4100, channels), np.uint8)
+    file = io.BytesIO()
+    Image.fromarray(pixels.squeeze()).save(file, "PNG", compress_level=0)
+    content = memoryview(file.getvalue())
+
+    found = Decoder(channels).pixels(content, head_of(content))
+
+    assert np.array_equal(pixels, found[:, :, :channels])
+
+
 def test_sixteen_bits() -> None:
     """Of 16 bits the upper eight count."""
     deep = (np.arange(40 * 61, dtype=np.uint16) * 26).reshape(40, 61)
