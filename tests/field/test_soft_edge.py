@@ -505,7 +505,7 @@ def test_a_stream_that_is_over_keeps_no_window(
                 read_until_failure(messages)
             else:
                 messages.cancel()  # type: ignore[attr-defined]  # it is a call
-        (finder,) = server._catalog.get("data").windows._finders._made.values()
+        (finder,) = server._catalog.get("data").windows._finders._values.values()
         pause = threading.Event()
         for _ in range(int(TIMEOUT_S / 0.05)):
             another = finder.stretch(9, 0)

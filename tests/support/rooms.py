@@ -26,6 +26,7 @@ PACKAGES = (
     "headrace.order",
     "headrace.v1",
     "headrace.arguments",
+    "headrace.caches",
     "headrace.errors",
 )
 ROOMY = (

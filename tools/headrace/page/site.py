@@ -11,6 +11,7 @@ from urllib.parse import urlencode
 import jinja2
 from starlette.responses import HTMLResponse, Response
 
+from headrace.caches import LruCache
 from headrace.cli.show.texts import printable, size
 from headrace.cli.stored.labels import StoredLabels
 from headrace.cli.stored.order_cost import OrderCost
@@ -23,7 +24,6 @@ from headrace.page.live.watch import Watch
 from headrace.server.access.callers import Access, Caller
 from headrace.server.front.hidden_paths import DatasetPlaces
 from headrace.storage import Tokenizer
-from headrace.storage.source.lru_cache import LruCache
 
 _FOLDER: Final = Path(__file__).parent
 

@@ -9,8 +9,8 @@ from typing import Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from headrace.caches import BoundedCache
 from headrace.errors import BadArgumentError
-from headrace.order.basics.bounded_cache import BoundedCache
 from headrace.order.basics.checks import check_positions
 from headrace.order.basics.hash import Stream, derive, second_keys_of
 from headrace.order.basics.permutation import (
@@ -428,7 +428,7 @@ class Order:
             slots += starts_of(counts)[owners]
             return sample_ids.take(slots).astype(np.int64, copy=False)
 
-        chunk = self._chunks.get((epoch, lane, first, 0), make)
+        chunk = self._chunks.get_once((epoch, lane, first, 0), make)
         self._note(lane, _Chunk(epoch, start, start + len(chunk), (first, 0)))
         return start, chunk
 
@@ -453,7 +453,7 @@ class Order:
                 return whole.take(slots).astype(np.int64, copy=False)
             return self._deal(epoch, lane, np.full_like(slots, step), slots)
 
-        return self._chunks.get((epoch, lane, step, part[1]), make)
+        return self._chunks.get_once((epoch, lane, step, part[1]), make)
 
     def _permuter(
         self, epoch: int, lane: int, step: int, length: int
@@ -461,7 +461,7 @@ class Order:
         keys = self._step_keys(epoch, lane, np.array([step]))
         if length <= NETWORK_LIMIT:
             key = int(keys[0])
-            return self._networks.get(
+            return self._networks.get_once(
                 (key, length), lambda: Network(key, length, walk=self._walk)
             ).at
         counts = np.array([length])
@@ -566,16 +566,16 @@ class Order:
             return halve(layout, self._runs, start + first, start + stop)
 
         return LaneLayout(
-            layout, start, (first, stop), lambda: self._halves.get((epoch, lane), make)
+            layout, start, (first, stop), lambda: self._halves.get_once((epoch, lane), make)
         )
 
     def _layout(self, epoch: int) -> Spread | StoredLayout:
         # A whole epoch that is permuted at once needs no layout.
         is_stored = self._is_whole and not self._dealing(epoch, 0).opening[0]
         if is_stored or not self.spec.shuffle:
-            return self._layouts.get(-1, StoredLayout)
+            return self._layouts.get_once(-1, StoredLayout)
         key = derive(self._root_key, epoch)
-        return self._layouts.get(epoch, lambda: Spread(self._runs, self._pieces, key))
+        return self._layouts.get_once(epoch, lambda: Spread(self._runs, self._pieces, key))
 
     @cached_property
     def _pieces(self) -> RunPieces:

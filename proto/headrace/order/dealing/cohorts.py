@@ -13,7 +13,7 @@ from typing import Final, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from headrace.order.basics.bounded_cache import BoundedCache
+from headrace.caches import BoundedCache
 from headrace.order.dealing.dealing import FullCohorts, members_of
 
 _Array: TypeAlias = NDArray[np.int64]
@@ -84,7 +84,9 @@ class DealtSteps:
         Returns:
             (samples of those steps,) int32 or int64, shared with the cache; do not change it.
         """
-        return self._steps.get((*deal.name, first, stop), lambda: self._join(deal, first, stop))
+        return self._steps.get_once(
+            (*deal.name, first, stop), lambda: self._join(deal, first, stop)
+        )
 
     def _join(self, deal: LaneDeal, first: int, stop: int) -> _Ids:
         cohorts = deal.cohorts
@@ -118,4 +120,4 @@ class DealtSteps:
             dealt: _Ids = ids.take(members)
             return dealt.reshape(cohorts.slices, count, cohorts.groups)
 
-        return self._blocks.get((*deal.name, number), make)
+        return self._blocks.get_once((*deal.name, number), make)

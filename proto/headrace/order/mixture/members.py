@@ -10,7 +10,7 @@ from typing import Final, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from headrace.order.basics.bounded_cache import BoundedCache
+from headrace.caches import BoundedCache
 from headrace.order.basics.hash import Stream, derive, derive_each, second_keys_of
 from headrace.order.basics.permutation import permutations, permute, unpermute
 from headrace.order.basics.segments import starts_of, totals
@@ -357,7 +357,7 @@ class Members:
             stop = first + 2 * int(dealings.opening_samples[owner])
             return halve(self._layout(dataset, number), self._runs_of(dataset), first, stop)
 
-        return self._halves.get((lane, dataset, number), make)
+        return self._halves.get_once((lane, dataset, number), make)
 
     def _layout(self, dataset: int, number: int) -> Spread | StoredLayout:
         if self._is_stored[self._owners(dataset, number)]:
@@ -367,7 +367,7 @@ class Members:
             runs = self._runs_of(dataset)
             return Spread(runs, make_pieces(runs), derive(int(self._keys[dataset]), number))
 
-        return self._layouts.get((dataset, number), make)
+        return self._layouts.get_once((dataset, number), make)
 
 
 def _within(draws: _Array, start: int, stop: int) -> _Array:

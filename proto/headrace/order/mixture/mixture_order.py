@@ -9,8 +9,8 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
+from headrace.caches import BoundedCache
 from headrace.errors import BadArgumentError
-from headrace.order.basics.bounded_cache import BoundedCache
 from headrace.order.basics.checks import check_positions, check_range
 from headrace.order.basics.hash import Stream, derive
 from headrace.order.basics.segments import starts_of
@@ -376,7 +376,7 @@ class MixtureOrder:
 
     def _open_span(self, lane: int, span: Span) -> Draws:
         words = (lane, *span.words)
-        return self._spans.get(words, lambda: self._spread(lane, span))
+        return self._spans.get_once(words, lambda: self._spread(lane, span))
 
     def _unit_width(self, lane: int) -> int:
         # Return how many positions of a unit a lane fills.
@@ -394,7 +394,9 @@ class MixtureOrder:
         start = number * _PLACES_TOGETHER
         stop = min(start + _PLACES_TOGETHER, self._split.length(lane))
         words = (lane, epoch, number)
-        return self._units.get(words, lambda: self._make_units(epoch, lane, start, stop)), skipped
+        return self._units.get_once(
+            words, lambda: self._make_units(epoch, lane, start, stop)
+        ), skipped
 
     def _make_units(self, epoch: int, lane: int, start: int, stop: int) -> _Block:
         width = self._unit_width(lane)
@@ -428,7 +430,7 @@ class MixtureOrder:
             rising[targets], risen_passes[targets] = numbers[sources], passes[sources]
             return _Block(placed, rising, risen_passes)
 
-        return self._blocks.get((*words, number), make), skipped
+        return self._blocks.get_once((*words, number), make), skipped
 
     def _block_size(self, lane: int) -> int:
         if self._by_unit:
@@ -444,7 +446,7 @@ class MixtureOrder:
         return random_draws(span, key)
 
     def _timeline(self, lane: int) -> EpochTimeline | ScheduledTimeline:
-        return self._timelines.get(lane, lambda: self._make_timeline(lane))
+        return self._timelines.get_once(lane, lambda: self._make_timeline(lane))
 
     def _make_timeline(self, lane: int) -> EpochTimeline | ScheduledTimeline:
         unit = self.spec.order.unit

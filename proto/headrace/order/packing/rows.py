@@ -9,8 +9,8 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
+from headrace.caches import BoundedCache
 from headrace.errors import BadArgumentError
-from headrace.order.basics.bounded_cache import BoundedCache
 from headrace.order.basics.hash import Stream, derive
 from headrace.order.basics.segments import starts_of
 from headrace.order.packing.best_fit import Fit, best_fit
@@ -117,7 +117,7 @@ class PackedRows:
                 fit=self._fit,
             )
 
-        return self._packed.get((self._number, key, group), make)
+        return self._packed.get_once((self._number, key, group), make)
 
 
 def shared_groups(several: Sequence[PackedRows]) -> list[PackedRows]:

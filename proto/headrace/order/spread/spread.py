@@ -13,7 +13,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from headrace.order.basics.bounded_cache import BoundedCache
+from headrace.caches import BoundedCache
 from headrace.order.basics.hash import Stream, derive, draw
 from headrace.order.basics.segments import by_value, starts_of
 from headrace.order.samples.runs import RunPieces, Runs
@@ -319,7 +319,7 @@ class Spread:
         return int(self._find(np.array([offset]))[0])
 
     def _slab(self, slab: int) -> _Slab:
-        return self._cache.get(slab, lambda: self._make(slab))
+        return self._cache.get_once(slab, lambda: self._make(slab))
 
     def _join(self, first: int, last: int) -> _Slab:
         if first == last:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from functools import cached_property, lru_cache
 from types import MappingProxyType
 from typing import Final, TypeVar
@@ -11,6 +11,7 @@ from typing import Final, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from headrace.caches import LruCache
 from headrace.errors import BadArgumentError
 from headrace.order import MixtureSpec, Order, OrderSpec, Skips, table_of
 from headrace.server.batch.batch_writer import BatchWriter
@@ -30,7 +31,6 @@ from headrace.server.plan.find_samples import Finder
 from headrace.server.plan.job_windows import JobWindows
 from headrace.server.plan.plain_finder import step_finder
 from headrace.server.plan.ranks import Ranks
-from headrace.server.plan.recent import Recent
 from headrace.server.plan.skip_lists import Lists, list_message
 from headrace.server.plan.stream_request import Readable
 from headrace.server.settings.dataset_config import DatasetConfig
@@ -106,7 +106,7 @@ class ServedDataset:
         self.source = add_blocks(cache, name, dataset, layout, config=config, observers=observers)
         self.windows = JobWindows(cache, [self.source], np.array([0, dataset.block_count]))
         self.table = table_of(dataset.stretches())
-        self.narrowed: Recent[Served] = Recent(_MAX_NARROWED)
+        self.narrowed: LruCache[Hashable, Served] = LruCache(_MAX_NARROWED)
         self._finding = threading.Lock()
         self._finder = lru_cache(MAX_ORDERS)(self._new_finder)
         self.config = config

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
 
+from headrace.caches import LruCache
 from headrace.server.cache.block_cache import BlockCache
 from headrace.server.cache.needs import CacheNeed
 from headrace.server.cache.readers import Blocks, WholeBlocks
@@ -15,7 +16,6 @@ from headrace.server.cache.source import Source
 from headrace.server.cache.windowed_blocks import WindowedBlocks
 from headrace.server.cache.windows import Windows
 from headrace.server.plan.find_samples import Finder
-from headrace.server.plan.recent import Recent
 from headrace.server.plan.window_finder import WindowFinder
 
 # The most jobs whose windows are kept; each has a table of at most 24 MiB for a few of them.
@@ -41,7 +41,7 @@ class JobWindows:
     ) -> None:
         self.windows = Windows(cache, wholes, first_blocks)
         self.needs = cache.needs
-        self._finders: Recent[WindowFinder] = Recent(_MAX_JOBS)
+        self._finders: LruCache[Hashable, WindowFinder] = LruCache(_MAX_JOBS)
 
     def finder(
         self, ordered: Finder, need: CacheNeed, *, lanes: int, together: int, batch: int
@@ -58,7 +58,7 @@ class JobWindows:
         """
         needs = self.needs
         whole = replace(need, lanes=range(lanes))
-        return self._finders.get(
+        return self._finders.get_once(
             (need.job, ordered),
             lambda: WindowFinder(
                 ordered,

@@ -7,12 +7,12 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from headrace.caches import LruCache
 from headrace.errors import ManifestCorruptError, ObjectNotFoundError
 from headrace.storage.dataset.manifest import Manifest
 from headrace.storage.dataset.pointer import TableFile
 from headrace.storage.dataset.read_manifest import page_row_count
 from headrace.storage.shard.block_table import PAGE_BLOCKS, decode_page
-from headrace.storage.source.lru_cache import LruCache
 from headrace.storage.source.ordinals import starts_of
 from headrace.storage.source.prefix_search import Search, Starts
 from headrace.storage.store.store import Store

@@ -5,12 +5,12 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
+from headrace.caches import LruCache
 from headrace.storage.mds.damage import DamageError
 from headrace.storage.mds.description import check_description, check_length, expected_bytes
 from headrace.storage.mds.samples import WORD, decode_offsets, header_bytes
 from headrace.storage.mds.shard import check_count
 from headrace.storage.mds.shard_schema import ShardSchema
-from headrace.storage.source.lru_cache import LruCache
 from headrace.storage.store.store import Store
 
 _KEPT_BYTES = 64 << 20  # arbitrary: the headers of 1000 shards of 64 MiB with samples of 4 KiB

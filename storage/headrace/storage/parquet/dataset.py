@@ -7,6 +7,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
+from headrace.caches import LruCache
 from headrace.errors import ShardCorruptError
 from headrace.storage.parquet.footer import Footer, read_known_footer
 from headrace.storage.parquet.index import ParquetIndex
@@ -15,7 +16,6 @@ from headrace.storage.parquet.serve import column_plans, served_batch
 from headrace.storage.parquet.thrift import has_checksum
 from headrace.storage.shard.even_blocks import block_samples_of
 from headrace.storage.source.file_blocks import FileBlocks
-from headrace.storage.source.lru_cache import LruCache
 from headrace.storage.source.ordinals import read_only, starts_of
 from headrace.storage.source.source import ShardCheck
 from headrace.storage.source.stretches import Stretches

@@ -21,11 +21,11 @@ from typing import Final
 
 import numpy as np
 
+from headrace.caches import LruCache
 from headrace.errors import BadArgumentError, ServerBusyError
 from headrace.order import Subset
 from headrace.page.data.library import MAX_BLOCK_BYTES
 from headrace.storage import OpenDataset, kept_bits, make_filter
-from headrace.storage.source.lru_cache import LruCache
 
 LIMIT_S: Final = 12.0
 MAX_SAMPLES: Final = 1 << 26

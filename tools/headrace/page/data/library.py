@@ -25,13 +25,13 @@ from typing import Final
 import numpy as np
 import pyarrow as pa
 
+from headrace.caches import LruCache
 from headrace.errors import BadArgumentError, DatasetNotFoundError, HeadraceError
 from headrace.order import Skips
 from headrace.server import DatasetConfig
 from headrace.server.access.callers import Caller
 from headrace.server.plan.skip_lists import read_skip_lists
 from headrace.storage import DatasetVersion, OpenDataset, list_versions, open_dataset
-from headrace.storage.source.lru_cache import LruCache
 
 _OPEN: Final = 32
 _BLOCKS_BYTES: Final = 128 << 20

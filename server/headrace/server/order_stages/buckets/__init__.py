@@ -5,9 +5,11 @@ The stage is `LengthBuckets` in requests, and `buckets` in tokens.
 
 from __future__ import annotations
 
+from collections.abc import Hashable
 from dataclasses import replace
 from functools import cached_property
 
+from headrace.caches import LruCache
 from headrace.errors import BadArgumentError, TokenSpecChangedError
 from headrace.order import (
     LEAST_BUCKETS,
@@ -24,7 +26,6 @@ from headrace.server.datasets.order_stage import NamedStage
 from headrace.server.datasets.served import Lengths, Served
 from headrace.server.order_stages.buckets.bucket_finder import BucketFinder
 from headrace.server.plan.find_samples import Finder
-from headrace.server.plan.recent import Recent
 from headrace.server.plan.stream_request import (
     Readable,
     ReadRequest,
@@ -62,7 +63,7 @@ class Bucketed(NamedStage):
         lengths: Lengths,
         text: str,
         *,
-        finders: Recent[BucketFinder],
+        finders: LruCache[Hashable, BucketFinder],
         has_units: bool,
     ) -> None:
         super().__init__(inner, "buckets", text)
@@ -84,7 +85,7 @@ class Bucketed(NamedStage):
     def finder(self, spec: OrderSpec, skips: Skips | None = None) -> Finder:
         """Return the finder for the order of a spec; streams with equal specs share it."""
         ordered, unskipped = self.inner.finder(spec, skips), self.inner.unskipped_finder(spec)
-        return self._finders.get(
+        return self._finders.get_once(
             (id(ordered), spec, self._buckets),
             lambda: BucketFinder(
                 Buckets(
@@ -110,7 +111,7 @@ class Plug(OrderPlug):
 
     def __init__(self, metrics: Metrics, turns: Turns) -> None:
         super().__init__(metrics, turns)
-        self._finders: Recent[BucketFinder] = Recent(_MAX_FINDERS)
+        self._finders: LruCache[Hashable, BucketFinder] = LruCache(_MAX_FINDERS)
 
     def reading(self, served: Served, request: ReadRequest) -> Served:
         """Return what is sorted, if the request or its token asks for it.

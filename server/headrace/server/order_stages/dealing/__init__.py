@@ -5,9 +5,12 @@ The stage is a `Deal` in requests. Tokens say nothing about it: a global batch s
 
 from __future__ import annotations
 
+from collections.abc import Hashable
+
 import numpy as np
 from numpy.typing import NDArray
 
+from headrace.caches import LruCache
 from headrace.errors import BadArgumentError
 from headrace.order import DealSpec, OrderSpec
 from headrace.server.datasets.order_stage import OrderStage
@@ -15,7 +18,6 @@ from headrace.server.datasets.served import Lengths, Served
 from headrace.server.order_stages.dealing.dealer import Dealer, piece_costs, sample_costs
 from headrace.server.plan.find_samples import BatchPlaces, Finder
 from headrace.server.plan.ranks import Ranks
-from headrace.server.plan.recent import Recent
 from headrace.server.plan.stream_request import ReadRequest, wanted_order
 from headrace.server.stream.order_plugs import OrderPlug, Turns
 from headrace.server.telemetry.metrics import Metrics
@@ -50,7 +52,7 @@ class Dealt(OrderStage):
         deal: DealSpec,
         *,
         lengths: Lengths | None,
-        dealers: Recent[Dealer],
+        dealers: LruCache[Hashable, Dealer],
         most_looked_up: int,
     ) -> None:
         super().__init__(inner)
@@ -66,7 +68,7 @@ class Dealt(OrderStage):
 
     def dealing(self, order: OrderSpec, ranks: Ranks, finder: Finder) -> Dealer:
         """Return the dealer of samples to ranks with even costs; the ranks of a job share it."""
-        return self._dealers.get(
+        return self._dealers.get_once(
             (self._deal, order, ranks, id(finder)),
             lambda: Dealer(self._deal, order, ranks, finder=finder, costs=self._costs),
         )
@@ -89,7 +91,7 @@ class Plug(OrderPlug):
 
     def __init__(self, metrics: Metrics, turns: Turns) -> None:
         super().__init__(metrics, turns)
-        self._dealers: Recent[Dealer] = Recent(_MAX_DEALERS)
+        self._dealers: LruCache[Hashable, Dealer] = LruCache(_MAX_DEALERS)
 
     def reading(self, served: Served, request: ReadRequest) -> Served:
         """Return what is dealt, if the request asks for it.

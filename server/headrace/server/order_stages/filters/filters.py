@@ -217,7 +217,7 @@ class Filters:
                 samples=base.dataset.sample_count,
             )
         rows = search.found
-        view = base.narrowed.get(rows.kept.digest, lambda: FilteredDataset(base, rows))
+        view = base.narrowed.get_once(rows.kept.digest, lambda: FilteredDataset(base, rows))
         assert isinstance(view, FilteredDataset)
         return view
 

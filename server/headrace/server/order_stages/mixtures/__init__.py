@@ -7,11 +7,12 @@ and stages that choose from its samples.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 
+from headrace.caches import LruCache
 from headrace.errors import BadArgumentError, TokenDatasetChangedError
 from headrace.order import (
     MixtureSpec,
@@ -30,7 +31,6 @@ from headrace.server.order_stages.mixtures.mixture_request import (
     mixture_spec,
 )
 from headrace.server.order_stages.mixtures.served_mixture import ServedMixture
-from headrace.server.plan.recent import Recent
 from headrace.server.plan.skip_lists import (
     LIST_LIMITS,
     Lists,
@@ -65,7 +65,7 @@ class Plug(OrderPlug):
 
     def __init__(self, metrics: Metrics, turns: Turns) -> None:
         super().__init__(metrics, turns)
-        self._mixtures: Recent[Mixed] = Recent(_MAX_MIXTURES)
+        self._mixtures: LruCache[Hashable, Mixed] = LruCache(_MAX_MIXTURES)
 
     def opened(self, request: ReadRequest, finding: Finding) -> Served | None:
         """Return the mixture that a request reads, or the datasets that it reads by id.
@@ -97,7 +97,7 @@ def _joined(mixture: Mixture, catalog: Catalog) -> ServedMixture:
 
 
 def _mixture(
-    mixture: Mixture, request: ReadRequest, finding: Finding, mixtures: Recent[Mixed]
+    mixture: Mixture, request: ReadRequest, finding: Finding, mixtures: LruCache[Hashable, Mixed]
 ) -> Served:
     wanted, token = wanted_order(request), request.token
     members: list[Member] = [
@@ -127,7 +127,7 @@ def _mixture(
         check_within(each, member.dataset.sample_count, dataset=member.name)
     # A dataset that was reloaded is another object.
     key = (spec.fingerprint, spec.digest, spec.order, *map(digest_of, skips), *members)
-    mixed = mixtures.get(key, lambda: _made(spec, members, skips))
+    mixed = mixtures.get_once(key, lambda: _made(spec, members, skips))
     mixed.check_global_batch_size(wanted.global_batch_size)
     return mixed
 

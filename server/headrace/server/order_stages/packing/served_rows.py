@@ -14,11 +14,12 @@ If the code differs, the code is wrong.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from typing import Final, NoReturn
 
 import numpy as np
 
+from headrace.caches import LruCache
 from headrace.errors import BadArgumentError, DatasetNotFoundError, TokenDatasetChangedError
 from headrace.order import MixtureSpec, Order, OrderSpec, Skips
 from headrace.order.packing import PackedRows, Packing, packing_key
@@ -35,7 +36,6 @@ from headrace.server.layout.wire_columns import WireColumn
 from headrace.server.order_stages.packing.packed_rows import LoneRows, PackedFinder, fit, take
 from headrace.server.plan.compiled import walk
 from headrace.server.plan.plain_finder import table_bytes
-from headrace.server.plan.recent import Recent
 from headrace.server.plan.stream_request import Readable
 from headrace.storage import (
     PackingPointer,
@@ -141,7 +141,7 @@ class ServedRows(PackedStage):
             refused={},
             max_batch_bytes=base.readable.max_batch_bytes,
         )
-        self._finders: Recent[PackedFinder] = Recent(_MAX_ORDERS)
+        self._finders: LruCache[Hashable, PackedFinder] = LruCache(_MAX_ORDERS)
 
     def mixed(
         self, members: Sequence[Member], spec: MixtureSpec, skips: Sequence[Skips | None]
@@ -176,7 +176,7 @@ class ServedRows(PackedStage):
     def finder(self, spec: OrderSpec, skips: Skips | None = None) -> PackedFinder:
         """Return the finder for the order of a spec; streams with equal specs share it."""
         key = (spec, "" if skips is None else skips.digest)
-        return self._finders.get(key, lambda: self._new_finder(spec, skips))
+        return self._finders.get_once(key, lambda: self._new_finder(spec, skips))
 
     def unskipped_finder(self, spec: OrderSpec) -> PackedFinder:
         """Return the finder for the order of a spec."""
@@ -262,7 +262,7 @@ class OpenRows:
 
     def __init__(self, mixed: MakeMixture) -> None:
         self.mixed = mixed
-        self._open: Recent[ServedRows] = Recent(_MAX_ROWS)
+        self._open: LruCache[Hashable, ServedRows] = LruCache(_MAX_ROWS)
 
     def get(self, base: ServedDataset, length: int) -> ServedRows:
         """Return the rows of a length.
@@ -272,7 +272,7 @@ class OpenRows:
                 the lengths that have them.
             HeadraceError: The tables cannot be read.
         """
-        found = self._open.known((base, length))
+        found = self._open.find((base, length))
         if found is not None:
             return found
         pointer, store = base.tables.pointer(), base.tables.store
@@ -286,10 +286,10 @@ class OpenRows:
                 f"index URL --pack-length {length}`",
                 dataset=f"{base.name}:{length}",
             )
-        self._open.drop(lambda rows: rows.base.retirement.why is not None)
+        self._open.drop_if(lambda rows: rows.base.retirement.why is not None)
         # Without the lock, because the store may be slow, and other datasets have other stores.
         made = ServedRows(base, pointer, table, store, opened=self)
-        return self._open.get((base, length), lambda: made)
+        return self._open.get_once((base, length), lambda: made)
 
 
 def rows_bytes(spec: OrderSpec, groups: ShardTable, memory_rows: int) -> int:

@@ -2,77 +2,11 @@
 
 from __future__ import annotations
 
-import threading
-from functools import partial
-
 import numpy as np
 import pytest
-from numpy.typing import NDArray
 
 from headrace.order import MixtureDataset, MixtureOrder, MixtureSpec, Order, OrderSpec, ShardTable
-from headrace.order.basics.bounded_cache import BoundedCache
 from headrace.order.dealing.cohorts import DealtSteps
-
-
-def _made(made: list[int], key: int) -> NDArray[np.uint8]:
-    made.append(key)
-    return np.zeros(40, np.uint8)
-
-
-def test_a_cache_stays_within_its_budget() -> None:
-    """The values used last are kept, up to the budget."""
-    cache: BoundedCache[int, NDArray[np.uint8]] = BoundedCache(100)
-
-    made: list[int] = []
-    for key in (0, 1, 2, 0, 3):
-        cache.get(key, partial(_made, made, key))
-
-    assert 80 == cache.held_bytes
-    for key in (0, 3, 2):
-        cache.get(key, partial(_made, made, key))
-    assert [0, 1, 2, 0, 3, 2] == made
-
-
-def test_a_value_that_is_found_counts_as_used() -> None:
-    """What is looked up is not the next to go, and what is not held is not made."""
-    cache: BoundedCache[int, NDArray[np.uint8]] = BoundedCache(100)
-
-    first = cache.get(0, lambda: np.zeros(40, np.uint8))
-    cache.get(1, lambda: np.zeros(40, np.uint8))
-    assert first is cache.find(0)
-    cache.get(2, lambda: np.zeros(40, np.uint8))
-
-    assert first is cache.find(0)
-    assert None is cache.find(1)
-    assert 80 == cache.held_bytes
-
-
-def test_a_value_larger_than_the_budget_is_kept() -> None:
-    """What every call needs is not made again for every call."""
-    cache: BoundedCache[int, NDArray[np.uint8]] = BoundedCache(10)
-
-    first = cache.get(0, lambda: np.zeros(40, np.uint8))
-
-    assert first is cache.get(0, lambda: np.ones(40, np.uint8))
-
-
-def test_a_value_is_made_once_for_all_threads() -> None:
-    """Threads that ask for the same value wait for one of them to make it."""
-    cache: BoundedCache[int, NDArray[np.uint8]] = BoundedCache(100)
-    made: list[int] = []
-    barrier = threading.Barrier(8)
-
-    def ask() -> None:
-        barrier.wait(timeout=60)
-        cache.get(0, lambda: _made(made, 0))
-
-    threads = [threading.Thread(target=ask, name=f"ask-{number}") for number in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(timeout=60)
-
-    assert [0] == made
 
 
 def test_walking_through_many_epochs_stays_small() -> None:
@@ -85,7 +19,7 @@ def test_walking_through_many_epochs_stays_small() -> None:
 
     dealt = (order._dealt._blocks, order._dealt._steps)
     caches = (order._layouts, order._networks, order._chunks, *dealt)
-    assert all(cache.held_bytes <= cache._budget_bytes for cache in caches)
+    assert all(cache.held_bytes <= cache._max_bytes for cache in caches)
 
 
 def test_walking_through_many_passes_of_a_mixture_stays_small() -> None:
