@@ -12,7 +12,7 @@ from typing import Any
 import click
 
 from headrace.cli.options.access import access_options
-from headrace.cli.options.objects import ObjectCommand
+from headrace.cli.options.objects import ObjectCommand, field_options
 from headrace.cli.options.shared import (
     columns_option,
     end_option,
@@ -21,7 +21,7 @@ from headrace.cli.options.shared import (
     order_options,
     where_option,
 )
-from headrace.cli.options.types import NOT_NEGATIVE, PICTURE, TARGETS, NumberType
+from headrace.cli.options.types import PICTURE, TARGETS, NumberType
 from headrace.cli.show.progress import swarm_progress
 from headrace.cli.swarm.faults import CutType, PauseType, RescaleType, ShareType
 from headrace.cli.swarm.plan import Options, expected_orders, fetch_datasets, swarm_spec
@@ -42,138 +42,37 @@ from headrace.loadtest import (
     summarise,
 )
 
+_COUNT = click.IntRange(min=1)
+
 
 @click.command(name="loadtest", cls=ObjectCommand)
 @click.argument("targets", metavar="TARGET[,TARGET...]", type=TARGETS)
 @click.argument("dataset", metavar="[DATASET]", default="")
-@click.option(
-    "--mixture",
-    type=click.Path(exists=True, dir_okay=False, path_type=Path),
-    help="JSON file that describes a mixture of datasets, instead of DATASET.",
-)
-@click.option("--ranks", type=click.IntRange(min=1), default=8, help="Ranks per job.")
-@click.option(
-    "--jobs",
-    type=click.IntRange(min=1),
-    default=1,
-    help="Number of simultaneous jobs, each with its own seed.",
-)
-@click.option(
-    "--batch-size",
-    type=click.IntRange(min=1),
-    default=256,
-    help="Samples per batch of each rank.",
+@field_options(
+    "headrace.cli.swarm.plan:Options",
+    leave=(
+        *("targets", "dataset", "global_batch_size", "seed", "shuffle", "order", "end", "columns"),
+        *("where", "missing_as_null", "access", "as_json"),
+    ),
+    types={
+        "mixture": click.Path(exists=True, dir_okay=False, path_type=Path),
+        **dict.fromkeys(("ranks", "jobs", "batch_size", "epochs", "steps", "processes"), _COUNT),
+        "seconds": NumberType(min=0.1),
+        "kills": _COUNT,  # 0 and -1 would be groups of processes, or all of them
+        "rescales": RescaleType(),
+        "pauses": PauseType(),
+        "crashes": ShareType(),
+        "cuts": CutType(),
+        "picture": PICTURE,
+    },
 )
 @global_batch_size_option
-@click.option("--epochs", type=click.IntRange(min=1), show_default="1", help="Epochs to read.")
-@click.option("--steps", type=click.IntRange(min=1), help="Steps to read, instead of epochs.")
-@click.option("--seconds", type=NumberType(min=0.1), help="Seconds to read, instead of epochs.")
-@click.option(
-    "--step-ms",
-    type=NOT_NEGATIVE,
-    default=0.0,
-    help="Milliseconds per training step; 0 reads as fast as possible.",
-)
 @order_options(leave=("buckets",))
 @end_option
 @columns_option
 @where_option
-@click.option(
-    "--transport",
-    metavar="NAME",
-    default="grpc",
-    help="How batches arrive: grpc; ring, which is shared memory, for a server's unix socket; "
-    "lane, a connection beside gRPC's; or "
-    "auto for the best that is available.",
-)
-@click.option(
-    "--processes",
-    type=click.IntRange(min=1),
-    show_default="one per core",
-    help="Number of processes for the ranks.",
-)
-@click.option(
-    "--manifest",
-    "manifests",
-    metavar="URL",
-    multiple=True,
-    help="URL of the dataset, to compare every sample with its manifest. For a mixture, give one "
-    "for each dataset, in its order.",
-)
 @missing_as_null_option
-@click.option(
-    "--tokens",
-    type=click.IntRange(min=0),
-    default=8,
-    help="Number of tokens to resume with a second reader.",
-)
-@click.option(
-    "--kill",
-    "kills",
-    type=click.IntRange(min=1),  # 0 and -1 would be groups of processes, or all of them
-    multiple=True,
-    metavar="PID",
-    help="Kill this process, such as the server, during the run.",
-)
-@click.option(
-    "--restart",
-    metavar="CMD",
-    help="Command that starts a new process after each kill, to be killed next. Its output is "
-    "discarded.",
-)
-@click.option(
-    "--every",
-    type=NOT_NEGATIVE,
-    default=5.0,
-    help="Minimum seconds between two faults. A fault also waits until batches arrive again.",
-)
-@click.option(
-    "--rescale",
-    "rescales",
-    type=RescaleType(),
-    multiple=True,
-    help="Change the number of ranks during the run; 8:6@50% continues with 6 after half of it.",
-)
-@click.option(
-    "--pause-rank",
-    "pauses",
-    type=PauseType(),
-    multiple=True,
-    help="Pause a rank during the run; 3:10@25% pauses rank 3 for 10 s after a quarter of it.",
-)
-@click.option(
-    "--crash-at",
-    "crashes",
-    type=ShareType(),
-    multiple=True,
-    help="Kill all ranks after this share of the steps, such as 40%, and resume them.",
-)
-@click.option(
-    "--cut-network",
-    "cuts",
-    type=CutType(),
-    multiple=True,
-    help="Disturb the network through a built-in proxy: reset, blackhole:5, latency=0.02 or "
-    "bandwidth=1048576.",
-)
 @access_options
-@click.option(
-    "--give-up-s",
-    type=NOT_NEGATIVE,
-    default=60.0,
-    help="Seconds without a server after which a rank gives up.",
-)
-@click.option(
-    "--min-samples-per-s",
-    type=NOT_NEGATIVE,
-    help="Fail if all ranks together receive fewer samples per second.",
-)
-@click.option(
-    "--max-p99-ms",
-    type=NOT_NEGATIVE,
-    help="Fail if the 99th percentile of the wait for a batch is longer.",
-)
-@click.option("--picture", type=PICTURE, help="Plot the run as PNG or SVG.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object at the end.")
 def command(**given: Any) -> int:
     """Read DATASET as many trainers would, and verify every sample.

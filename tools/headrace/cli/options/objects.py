@@ -76,8 +76,10 @@ class _Fields:
         default = field.default
         name = field.name.replace("_", "-")
         if get_origin(hint) is tuple:
+            own: str = field.metadata.get("option", f"--{name.removesuffix('s')}")
             return click.Option(
-                [f"--{name.removesuffix('s')}", field.name],
+                [own, field.name],
+                type=self._types.get(field.name, str),
                 multiple=True,
                 # None, so that what is set elsewhere applies.
                 callback=lambda _context, _option, given: given or None,
@@ -115,6 +117,17 @@ def object_options(
         return {into: group.kind(**{name: x for name, x in given.items() if x is not None})}
 
     return _with(group, made)
+
+
+def field_options(
+    place: str, *, leave: Collection[str], types: Mapping[str, Any]
+) -> Callable[[Callable[..., _Result]], Callable[..., _Result]]:
+    """Add an option for each field as `object_options` does, for a command that makes the object.
+
+    The command gets those that are given, or have a default, as arguments of their own.
+    """
+    group = _Fields(place, leave=leave, types=types, is_set=True)
+    return _with(group, lambda given: {name: x for name, x in given.items() if x is not None})
 
 
 def setting_options(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import shlex
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import accumulate
 from pathlib import Path
 
@@ -33,42 +33,73 @@ _ENDLESS = 1 << 40  # steps, for a run that is limited in seconds
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Options:
-    """The options of the command, as its help describes them."""
+    """The options of the command.
+
+    Attributes:
+        mixture: JSON file that describes a mixture of datasets, instead of DATASET.
+        ranks: Ranks per job.
+        jobs: Number of simultaneous jobs, each with its own seed.
+        batch_size: Samples per batch of each rank.
+        epochs: Epochs to read; one if no other limit is given.
+        steps: Steps to read, instead of epochs.
+        seconds: Seconds to read, instead of epochs.
+        step_ms: Milliseconds per training step; 0 reads as fast as possible.
+        transport: How batches arrive: grpc; ring, which is shared memory, for a server's unix
+            socket; lane, a connection beside gRPC's; or auto for the best that is available.
+        processes: Number of processes for the ranks; one per core if it is not given.
+        manifests: URL of the dataset, to compare every sample with its manifest. For a mixture,
+            give one for each dataset, in its order.
+        tokens: Number of tokens to resume with a second reader.
+        kills: Kill this process, such as the server, during the run.
+        restart: Command that starts a new process after each kill, to be killed next. Its output
+            is discarded.
+        every: Minimum seconds between two faults. A fault also waits until batches arrive again.
+        rescales: Change the number of ranks during the run; 8:6@50% continues with 6 after half of
+            it.
+        pauses: Pause a rank during the run; 3:10@25% pauses rank 3 for 10 s after a quarter of it.
+        crashes: Kill all ranks after this share of the steps, such as 40%, and resume them.
+        cuts: Disturb the network through a built-in proxy: reset, blackhole:5, latency=0.02 or
+            bandwidth=1048576.
+        give_up_s: Seconds without a server after which a rank gives up.
+        min_samples_per_s: Fail if all ranks together receive fewer samples per second.
+        max_p99_ms: Fail if the 99th percentile of the wait for a batch is longer.
+        picture: Plot the run as PNG or SVG.
+    """
 
     targets: str
     dataset: str
-    mixture: Path | None
-    ranks: int
-    jobs: int
-    batch_size: int
+    mixture: Path | None = None
+    ranks: int = 8
+    jobs: int = 1
+    batch_size: int = 256
     global_batch_size: int | None
-    epochs: int | None
-    steps: int | None
-    seconds: float | None
-    step_ms: float
+    epochs: int | None = None
+    steps: int | None = None
+    seconds: float | None = None
+    step_ms: float = 0.0
     seed: int
     shuffle: bool
     order: Order
     end: str
     columns: tuple[str, ...]
     where: str
-    transport: str
-    processes: int | None
-    manifests: Sequence[str]
+    transport: str = "grpc"
+    processes: int | None = None
+    manifests: tuple[str, ...] = ()
     missing_as_null: bool
-    tokens: int
-    kills: Sequence[int]
-    restart: str | None
-    every: float
-    rescales: Sequence[tuple[int, Rescale]]
-    pauses: Sequence[Pause]
-    crashes: Sequence[float]
-    cuts: Sequence[Cut]
+    tokens: int = 8
+    kills: tuple[int, ...] = ()
+    restart: str | None = None
+    every: float = 5.0
+    rescales: tuple[tuple[int, Rescale], ...] = ()
+    pauses: tuple[Pause, ...] = field(default=(), metadata={"option": "--pause-rank"})
+    crashes: tuple[float, ...] = field(default=(), metadata={"option": "--crash-at"})
+    cuts: tuple[Cut, ...] = field(default=(), metadata={"option": "--cut-network"})
     access: Access
-    give_up_s: float
-    min_samples_per_s: float | None
-    max_p99_ms: float | None
-    picture: Path | None
+    give_up_s: float = 60.0
+    min_samples_per_s: float | None = None
+    max_p99_ms: float | None = None
+    picture: Path | None = None
     as_json: bool
 
     def __post_init__(self) -> None:
@@ -182,7 +213,7 @@ def swarm_spec(options: Options, served: ServedDatasets) -> SwarmSpec:
         transport=Transport(options.transport).kind,
         processes=options.processes or min(os.cpu_count() or 1, trainers),
         rescales=tuple(rescale for _, rescale in options.rescales),
-        pauses=tuple(options.pauses),
+        pauses=options.pauses,
         crashes=tuple(sorted(options.crashes)),
         deadlines=Deadlines(connect_s=options.give_up_s, give_up_s=options.give_up_s),
         access=options.access,
