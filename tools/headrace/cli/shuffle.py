@@ -5,15 +5,16 @@ from __future__ import annotations
 import itertools
 import json
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 import click
 import numpy as np
 from numpy.typing import NDArray
 
+from headrace.cli.options.objects import ObjectCommand, object_options
 from headrace.cli.options.shared import missing_as_null_option, ramp_option, seed_option
-from headrace.cli.options.types import NOT_NEGATIVE, PICTURE, SIZE
+from headrace.cli.options.types import PICTURE, SIZE
 from headrace.cli.show.texts import size
 from headrace.cli.stored.labels import read_labels
 from headrace.cli.stored.order_cost import OrderCost, order_cost
@@ -25,77 +26,57 @@ _MAX_MEASURED = 1 << 25
 _MAX_POINTS = 20_000
 
 
-@click.command(name="shuffle")
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Options:
+    """Which orders are compared, and how.
+
+    Attributes:
+        label: Measure how evenly the values of this column are distributed.
+        runs: Bytes of neighbouring samples to read together; 1MiB, 2MiB and 4MiB if none are given.
+        memories: Bytes of samples to shuffle together, 0 for the whole epoch; 2GiB if none are
+            given.
+        lanes: Number of parts of the data that are shuffled separately.
+        batch_size: Samples per batch over all ranks.
+        read_bytes: Maximum number of stored bytes to read for --label, in evenly spaced blocks.
+        get_price: Price of a million reads.
+        picture: Plot the order as PNG or SVG: place in storage against position in the epoch.
+    """
+
+    label: str | None = None
+    runs: tuple[int, ...] = field(
+        default=(1 << 20, 2 << 20, 4 << 20), metadata={"option": "--run-bytes"}
+    )
+    memories: tuple[int, ...] = field(default=(2 << 30,), metadata={"option": "--shuffle-bytes"})
+    lanes: int = 1
+    batch_size: int = 256
+    read_bytes: int = field(default=1 << 30, metadata={"option": "--read"})
+    get_price: float = 0.4
+    picture: Path | None = None
+
+
+@click.command(name="shuffle", cls=ObjectCommand)
 @click.argument("url", metavar="URL")
-@click.option(
-    "--label",
-    metavar="COLUMN",
-    help="Measure how evenly the values of this column are distributed.",
-)
-@click.option(
-    "--run-bytes",
-    "runs",
-    type=SIZE,
-    multiple=True,
-    show_default="1MiB, 2MiB, 4MiB",
-    help="Bytes of neighbouring samples to read together; can be given several times.",
-)
-@click.option(
-    "--shuffle-bytes",
-    "memories",
-    type=SIZE,
-    multiple=True,
-    show_default="2GiB",
-    help="Bytes of samples to shuffle together, 0 for the whole epoch; can be given several times.",
-)
-@click.option(
-    "--lanes",
-    type=click.IntRange(min=1, max=64),
-    default=1,
-    help="Number of parts of the data that are shuffled separately.",
-)
-@click.option(
-    "--batch-size",
-    type=click.IntRange(min=1),
-    default=256,
-    help="Samples per batch over all ranks.",
+@object_options(
+    "headrace.cli.shuffle:Options",
+    "options",
+    types={
+        **dict.fromkeys(("runs", "memories"), SIZE),
+        "lanes": click.IntRange(min=1, max=64),
+        "batch_size": click.IntRange(min=1),
+        "picture": PICTURE,
+    },
 )
 @seed_option
 @ramp_option
-@click.option(
-    "--read",
-    "max_bytes",
-    type=SIZE,
-    default="1GiB",
-    help="Maximum number of stored bytes to read for --label, in evenly spaced blocks.",
-)
-@click.option(
-    "--get-price",
-    type=NOT_NEGATIVE,
-    default=0.4,
-    help="Price of a million reads.",
-)
-@click.option(
-    "--picture",
-    type=PICTURE,
-    help="Plot the order as PNG or SVG: place in storage against position in the epoch.",
-)
 @missing_as_null_option
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object per setting.")
 def command(
     *,
     url: str,
-    missing_as_null: bool,
-    label: str | None,
-    runs: tuple[int, ...],
-    memories: tuple[int, ...],
-    lanes: int,
-    batch_size: int,
+    options: Options,
     seed: int,
     ramp: bool,
-    max_bytes: int,
-    get_price: float,
-    picture: Path | None,
+    missing_as_null: bool,
     as_json: bool,
 ) -> None:
     """Compare shuffle settings for the dataset at URL.
@@ -110,11 +91,13 @@ def command(
     headrace shuffle s3://bucket/imagenet --label label
     headrace shuffle s3://bucket/imagenet --run-bytes 4MiB --shuffle-bytes 8GiB --picture o.png
     """
-    options = SourceOptions(missing_as_null=missing_as_null)
-    with open_dataset(url, source_options=options) as dataset:
+    source = SourceOptions(missing_as_null=missing_as_null)
+    with open_dataset(url, source_options=source) as dataset:
         if not dataset.sample_count:
             raise click.UsageError(f"{url} has no samples.")
-        labels = None if label is None else _labels(dataset, label, max_bytes=max_bytes)
+        labels = None
+        if options.label is not None:
+            labels = _labels(dataset, options.label, max_bytes=options.read_bytes)
         orders = [
             _order(
                 dataset,
@@ -122,22 +105,22 @@ def command(
                     seed=seed,
                     run_bytes=run,
                     shuffle_bytes=memory,
-                    lanes=lanes,
-                    unit=max(batch_size, lanes),
+                    lanes=options.lanes,
+                    unit=max(options.batch_size, options.lanes),
                     ramp=ramp,
                 ),
             )
-            for run, memory in itertools.product(
-                runs or (1 << 20, 2 << 20, 4 << 20), memories or (2 << 30,)
-            )
+            for run, memory in itertools.product(options.runs, options.memories)
         ]
-        costs = [order_cost(dataset, order, labels, batch_size=batch_size) for order in orders]
+        costs = [
+            order_cost(dataset, order, labels, batch_size=options.batch_size) for order in orders
+        ]
         rows = [
-            (order.spec, cost, cost.reads_per_gib * 1024 * get_price / 1e6)
+            (order.spec, cost, cost.reads_per_gib * 1024 * options.get_price / 1e6)
             for order, cost in zip(orders, costs, strict=True)
         ]
-        if picture is not None:
-            _draw(orders, picture)
+        if options.picture is not None:
+            _draw(orders, options.picture)
     if as_json:
         for row in rows:
             click.echo(json.dumps(_facts(*row)))

@@ -75,8 +75,9 @@ class _Fields:
     def _option(self, field: Field[Any], hint: object, text: str) -> click.Option:
         default = field.default
         name = field.name.replace("_", "-")
-        if get_origin(hint) is tuple:
-            own: str = field.metadata.get("option", f"--{name.removesuffix('s')}")
+        is_several = get_origin(hint) is tuple
+        own = field.metadata.get("option", f"--{name.removesuffix('s') if is_several else name}")
+        if is_several:
             return click.Option(
                 [own, field.name],
                 type=self._types.get(field.name, str),
@@ -88,7 +89,7 @@ class _Fields:
         has_default = default is not MISSING and default is not None
         shown = f"  [default: {_shown(field.name, default)}]" if has_default else ""
         return click.Option(
-            [f"--{name}/--no-{name}" if hint is bool else f"--{name}", field.name],
+            [f"--{name}/--no-{name}" if hint is bool else own, field.name],
             type=self._types.get(field.name, bool if hint is bool else _type(field.name, hint)),
             default=default if self._is_set and has_default else None,
             show_default=False,  # in its own words, above
