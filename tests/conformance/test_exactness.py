@@ -9,11 +9,11 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from headrace.client import BatchEvent, BatchReader, Deadlines, Place, ReadOptions
+from headrace.client import BatchEvent, ReadOptions
 from headrace.order import EndMode, OrderSpec, decode_token
 from headrace.server import ServerConfig, start_server
 from support.datasets import small_table, write_dataset
-from support.transports import TRANSPORTS, feeds_for, listen_for, plain_memory, plugs_for
+from support.transports import TRANSPORTS, batches_of, listen_for, plugs_for
 
 SAMPLES = 300
 SLOW = settings(
@@ -50,18 +50,6 @@ class GlobalBatch:
     token: bytes
 
 
-def _rank_batches(address: str, options: ReadOptions, place: Place) -> list[BatchEvent]:
-    reader = BatchReader(
-        [address],
-        options,
-        place=place,
-        deadlines=Deadlines(connect_s=10, silence_s=10, give_up_s=10),
-        allocate=plain_memory,
-        open_feed=feeds_for(address),
-    )
-    return [event for event in reader.events() if isinstance(event, BatchEvent)]
-
-
 def _ids(event: BatchEvent) -> list[int]:
     ids = [int(sample) for sample in event.columns["headrace.sample_id"].values.tolist()]
     # Every column belongs to the sample that the id names.
@@ -77,10 +65,10 @@ def _run(
     world_size: int,
     end: EndMode,
     epochs: int,
-    place: Place | None = None,
+    token: bytes | None = None,
 ) -> list[GlobalBatch]:
     ranks = [
-        _rank_batches(
+        batches_of(
             address,
             ReadOptions(
                 "d",
@@ -93,7 +81,7 @@ def _run(
                 with_ids=True,
                 end_epoch=epochs,
             ),
-            place or Place(),
+            token,
         )
         for rank in range(world_size)
     ]
@@ -146,7 +134,6 @@ def test_a_rescale_anywhere_loses_and_repeats_nothing(
     whole = _run(address, order, size=size, world_size=before, end=end, epochs=2)
     cut = data.draw(st.integers(0, len(whole) - 1), label="batches before the rescale")
     token = whole[cut].token
-    at = decode_token(token)
 
     rest = _run(
         address,
@@ -155,7 +142,7 @@ def test_a_rescale_anywhere_loses_and_repeats_nothing(
         world_size=after,
         end=end,
         epochs=2,
-        place=Place(at.epoch, at.position, token),
+        token=token,
     )
 
     assert whole[cut + 1 :] == rest
@@ -191,7 +178,7 @@ def test_another_global_batch_moves_the_borders_and_not_the_order(
         world_size=1,
         end=EndMode.UNEVEN,
         epochs=1,
-        place=Place(at.epoch, at.position, token),
+        token=token,
     )
 
     assert [sample for batch in whole[1:] for sample in batch.ids] == [

@@ -12,17 +12,14 @@ from hypothesis import strategies as st
 
 from headrace.client import (
     BatchEvent,
-    BatchReader,
-    Deadlines,
     Mixture,
     MixtureEntry,
-    Place,
     ReadOptions,
 )
-from headrace.order import EndMode, OrderSpec, decode_token, linear, piecewise
+from headrace.order import EndMode, OrderSpec, linear, piecewise
 from headrace.server import ServerConfig, start_server
 from support.datasets import small_table, write_dataset
-from support.transports import TRANSPORTS, feeds_for, listen_for, plain_memory, plugs_for
+from support.transports import TRANSPORTS, batches_of, listen_for, plugs_for
 
 SIZES = {"a": 90, "b": 1, "c": 47}
 SLOW = settings(
@@ -56,19 +53,6 @@ def address(
 Pairs = tuple[tuple[int, int], ...]
 
 
-def _events(address: str, options: ReadOptions, token: bytes | None) -> list[BatchEvent]:
-    at = None if token is None else decode_token(token)
-    reader = BatchReader(
-        [address],
-        options,
-        place=Place() if at is None else Place(at.epoch, at.position, token),
-        deadlines=Deadlines(connect_s=20, silence_s=20, give_up_s=20),
-        allocate=plain_memory,
-        open_feed=feeds_for(address),
-    )
-    return [event for event in reader.events() if isinstance(event, BatchEvent)]
-
-
 def _pairs(event: BatchEvent) -> list[tuple[int, int]]:
     pairs = [tuple(pair) for pair in event.columns["headrace.sample_id"].values.tolist()]
     origins = event.columns["origin"].values.tolist()
@@ -90,7 +74,7 @@ def _run(
 ) -> list[tuple[int, int, Pairs, bytes]]:
     """Return epoch, step, samples and token of each global batch of two epochs."""
     ranks = [
-        _events(
+        batches_of(
             address,
             ReadOptions(
                 "",

@@ -13,19 +13,16 @@ from hypothesis import strategies as st
 
 from headrace.client import (
     BatchEvent,
-    BatchReader,
     Cast,
-    Deadlines,
     Pad,
-    Place,
     ReadOptions,
     Transform,
 )
-from headrace.order import EndMode, OrderSpec, decode_token
+from headrace.order import EndMode, OrderSpec
 from headrace.server import ServerConfig, start_server
 from headrace.server.stages.transforms import TransformSettings
 from support.datasets import write_dataset
-from support.transports import TRANSPORTS, feeds_for, listen_for, plain_memory, plugs_for
+from support.transports import TRANSPORTS, batches_of, listen_for, plugs_for
 
 SAMPLES = 90
 SLOW = settings(
@@ -70,16 +67,7 @@ def address(
 
 def _rows(address: str, options: ReadOptions, token: bytes | None) -> list[list[object]]:
     """Return what each batch holds of each sample, pads left out."""
-    at = None if token is None else decode_token(token)
-    reader = BatchReader(
-        [address],
-        options,
-        place=Place() if at is None else Place(at.epoch, at.position, token),
-        deadlines=Deadlines(connect_s=60, silence_s=60, give_up_s=60),
-        allocate=plain_memory,
-        open_feed=feeds_for(address),
-    )
-    return [_samples(event) for event in reader.events() if isinstance(event, BatchEvent)]
+    return [_samples(event) for event in batches_of(address, options, token, wait_s=60)]
 
 
 def _samples(event: BatchEvent) -> list[object]:

@@ -9,7 +9,18 @@ from contextlib import contextmanager
 import numpy as np
 from numpy.typing import NDArray
 
-from headrace.client import Feeds, Landing, Transport, TransportState
+from headrace.client import (
+    BatchEvent,
+    BatchReader,
+    Deadlines,
+    Feeds,
+    Landing,
+    Place,
+    ReadOptions,
+    Transport,
+    TransportState,
+)
+from headrace.order import decode_token
 from headrace.server.settings.plug_settings import PlugSettings
 from headrace.server.transports.lane import LaneSettings
 
@@ -39,6 +50,22 @@ def kind_for(address: str) -> str:
     if address.startswith("unix:"):
         return "ring"
     return "lane" if address.startswith(_OF_LANES) else "grpc"
+
+
+def batches_of(
+    address: str, options: ReadOptions, token: bytes | None = None, *, wait_s: float = 20
+) -> list[BatchEvent]:
+    """Read all batches from a token on by the transport that the address is for."""
+    at = None if token is None else decode_token(token)
+    reader = BatchReader(
+        [address],
+        options,
+        place=Place() if at is None else Place(at.epoch, at.position, token),
+        deadlines=Deadlines(connect_s=wait_s, silence_s=wait_s, give_up_s=wait_s),
+        allocate=plain_memory,
+        open_feed=feeds_for(address),
+    )
+    return [event for event in reader.events() if isinstance(event, BatchEvent)]
 
 
 def plain_memory(size: int) -> NDArray[np.uint8]:
