@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Final, TypeAlias
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from typing import Final, Generic, TypeAlias, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,7 +24,78 @@ from headrace.order.samples.spec import OrderSpec
 _Array = NDArray[np.int64]
 
 
-class SubsetOrder:
+_Inner = TypeVar("_Inner", Order, MixtureOrder)
+
+
+class _OfSubset(ABC, Generic[_Inner]):
+    """An order whose ids are those in the whole, of which it has a part.
+
+    Args:
+        order: The order of the part, which numbers its samples from 0.
+        id_count: Samples of the whole.
+    """
+
+    def __init__(self, order: _Inner, id_count: int) -> None:
+        self._order: _Inner = order
+        self._id_count = id_count
+        self.sample_count: Final = order.sample_count
+        self.skipped, self.has_skips = order.skipped, order.has_skips
+
+    @abstractmethod
+    def _whole(self, numbers: _Array) -> _Array:
+        """Return the ids of numbers."""
+
+    @abstractmethod
+    def _numbers(self, sample_ids: _Array) -> _Array:
+        """Return the numbers of ids; -1 for those that are not kept."""
+
+    def sample_ids(self, epoch: int, start: int, stop: int) -> _Array:
+        """Return the sample ids at the positions [start, stop) of an epoch."""
+        return self._whole(self._order.sample_ids(epoch, start, stop))
+
+    def find_each(self, epoch: int, sample_ids: _Array) -> list[_Array]:
+        """Return all positions of an epoch that hold each of several samples.
+
+        Args:
+            epoch: In [0, 2**62).
+            sample_ids: (n,) int64, ids in the whole; those that are not kept have no positions.
+
+        Raises:
+            BadArgumentError: The epoch is not valid, or there is no such sample.
+        """
+        outside = sample_ids[(sample_ids < 0) | (sample_ids >= self._id_count)]
+        if outside.size:
+            raise BadArgumentError(
+                f"sample id {int(outside[0])} is not one of the {self._id_count} samples",
+                field="sample_ids",
+            )
+        numbers = self._numbers(sample_ids)
+        (places,) = np.nonzero(numbers >= 0)
+        found = self._order.find_each(epoch, numbers[places]) if len(places) else []
+        positions = [np.empty(0, np.int64)] * len(numbers)
+        for place, own in zip(places.tolist(), found, strict=True):
+            positions[place] = own
+        return positions
+
+    def substitute(self, epoch: int, damaged: Sequence[int]) -> int:
+        """Return the kept sample that replaces a damaged one, as `Order` does."""
+        numbers = self._numbers(np.array(damaged, np.int64)).tolist()
+        return int(self._whole(np.array([self._order.substitute(epoch, numbers)]))[0])
+
+    def blocks_of_runs(self, epoch: int, sample_ids: _Array, locate: Locate) -> _Array:
+        """Return the blocks with kept samples that are read with samples, ascending."""
+        blocks: _Array = np.unique(locate(self.run_members(epoch, sample_ids))[0])
+        return blocks
+
+    def run_members(self, epoch: int, sample_ids: _Array) -> _Array:
+        """Return all kept samples of the runs that hold the given samples, rising."""
+        starts, ends = self._order.runs_of(epoch, self._numbers(sample_ids))
+        firsts, chosen = np.unique(starts, return_index=True)
+        owners, offsets = spread(ends[chosen] - firsts)
+        return self._whole(firsts[owners] + offsets)
+
+
+class SubsetOrder(_OfSubset[Order]):
     """The order of the kept samples of a dataset; thread-safe.
 
     It equals the order of a dataset that holds only these samples, but ids are those in the whole
@@ -58,55 +130,25 @@ class SubsetOrder:
         skips: Skips | None = None,
         walk: Walk | None = None,
     ) -> None:
+        order = Order(spec, table, skips=kept.skips(skips), walk=walk)
+        super().__init__(order, kept.sample_count)
         self.spec: Final = spec
         self.table: Final = table
         self.kept: Final = kept
-        own = kept.skips(skips)
-        self._order = Order(spec, self.table, skips=own, walk=walk)
-        self.sample_count: Final = self._order.sample_count
-        self.memory_samples: Final = self._order.memory_samples
-        self.skipped, self.has_skips = self._order.skipped, self._order.has_skips
-
-    def sample_ids(self, epoch: int, start: int, stop: int) -> _Array:
-        """Return the sample ids at the positions [start, stop) of an epoch, as `Order` does."""
-        return self.kept.sample_ids(self._order.sample_ids(epoch, start, stop))
+        self.memory_samples: Final = order.memory_samples
 
     def at(self, epoch: int, positions: _Array) -> _Array:
         """Return the sample ids at positions of an epoch, as `Order` does."""
-        return self.kept.sample_ids(self._order.at(epoch, positions))
+        return self._whole(self._order.at(epoch, positions))
 
-    def find_each(self, epoch: int, sample_ids: _Array) -> list[_Array]:
-        """Return all positions of an epoch that hold each of several samples.
+    def _whole(self, numbers: _Array) -> _Array:
+        return self.kept.sample_ids(numbers)
 
-        Args:
-            epoch: In [0, 2**62).
-            sample_ids: (n,) int64, each in [0, samples of the whole dataset); those that are not
-                kept have no positions.
-
-        Raises:
-            BadArgumentError: The epoch is not valid, or the dataset does not have a sample.
-        """
-        _check_ids(sample_ids, self.kept.sample_count)
-        return _find_kept(self._order, epoch, self.kept.numbers(sample_ids))
-
-    def substitute(self, epoch: int, damaged: Sequence[int]) -> int:
-        """Return the kept sample that replaces a damaged one, as `Order` does."""
-        numbers = self.kept.numbers(np.array(damaged, np.int64)).tolist()
-        return int(self.kept.sample_ids(np.array([self._order.substitute(epoch, numbers)]))[0])
-
-    def blocks_of_runs(self, epoch: int, sample_ids: _Array, locate: Locate) -> _Array:
-        """Return the blocks with kept samples that are read with samples, ascending."""
-        blocks: _Array = np.unique(locate(self.run_members(epoch, sample_ids))[0])
-        return blocks
-
-    def run_members(self, epoch: int, sample_ids: _Array) -> _Array:
-        """Return all kept samples of the runs that hold the given samples, rising."""
-        return _members(
-            self._order.runs_of(epoch, self.kept.numbers(sample_ids)), self.kept.sample_ids
-        )
+    def _numbers(self, sample_ids: _Array) -> _Array:
+        return self.kept.numbers(sample_ids)
 
 
-class SubsetMixtureOrder:
+class SubsetMixtureOrder(_OfSubset[MixtureOrder]):
     """The order of a mixture in which filters keep a part of some datasets.
 
     Args:
@@ -127,55 +169,23 @@ class SubsetMixtureOrder:
         *,
         skips: Sequence[Skips | None] | None = None,
     ) -> None:
-        self.spec: Final = spec
         self._kept = tuple(kept)
         lists = [
             each if one is None else one.skips(each)
             for each, one in zip(skips or [None] * len(self._kept), self._kept, strict=True)
         ]
-        self._order = MixtureOrder(spec, tables, skips=lists)
         counts = [
             table.sample_count if one is None else one.sample_count
             for table, one in zip(tables, self._kept, strict=True)
         ]
         self.first_ids: Final = starts_of(np.array(counts, np.int64))
+        order = MixtureOrder(spec, tables, skips=lists)
+        super().__init__(order, sum(counts))
+        self.spec: Final = spec
         self.skips: Final = join_skips(skips, self.first_ids)
-        self.sample_count: Final = self._order.sample_count
-        self.memory_samples: Final = self._order.memory_samples
-        self.shares: Final = self._order.shares
-        self.check_global_batch_size = self._order.check_global_batch_size
-        self.skipped, self.has_skips = self._order.skipped, self._order.has_skips
-
-    def sample_ids(self, epoch: int, start: int, stop: int) -> _Array:
-        """Return sample ids in the mixture at the positions [start, stop) of an epoch."""
-        return self._whole(self._order.sample_ids(epoch, start, stop))
-
-    def find_each(self, epoch: int, sample_ids: _Array) -> list[_Array]:
-        """Return all positions of an epoch that hold each of several samples.
-
-        Args:
-            epoch: See `MixtureOrder.find`.
-            sample_ids: (n,) int64, ids in the mixture; those that are not kept have no positions.
-
-        Raises:
-            BadArgumentError: The epoch is not valid, or no dataset has a sample.
-        """
-        _check_ids(sample_ids, int(self.first_ids[-1]))
-        return _find_kept(self._order, epoch, self._numbers(sample_ids))
-
-    def substitute(self, epoch: int, damaged: Sequence[int]) -> int:
-        """Return the kept sample that replaces a damaged one, as `MixtureOrder` does."""
-        numbers = self._numbers(np.array(damaged, np.int64)).tolist()
-        return int(self._whole(np.array([self._order.substitute(epoch, numbers)]))[0])
-
-    def blocks_of_runs(self, epoch: int, sample_ids: _Array, locate: Locate) -> _Array:
-        """Return the blocks with kept samples that are read with samples, ascending."""
-        blocks: _Array = np.unique(locate(self.run_members(epoch, sample_ids))[0])
-        return blocks
-
-    def run_members(self, epoch: int, sample_ids: _Array) -> _Array:
-        """Return all kept samples of the runs that hold the given samples, rising."""
-        return _members(self._order.runs_of(epoch, self._numbers(sample_ids)), self._whole)
+        self.memory_samples: Final = order.memory_samples
+        self.shares: Final = order.shares
+        self.check_global_batch_size = order.check_global_batch_size
 
     def _whole(self, numbers: _Array) -> _Array:
         inner, outer = self._order.first_ids, self.first_ids
@@ -199,29 +209,6 @@ class SubsetMixtureOrder:
                 own = owners == dataset
                 numbers[own] = kept.numbers(numbers[own])
         return np.where(numbers >= 0, numbers + inner[owners], -1)
-
-
-def _find_kept(order: Order | MixtureOrder, epoch: int, numbers: _Array) -> list[_Array]:
-    (places,) = np.nonzero(numbers >= 0)
-    found = order.find_each(epoch, numbers[places]) if len(places) else []
-    positions = [np.empty(0, np.int64)] * len(numbers)
-    for place, own in zip(places.tolist(), found, strict=True):
-        positions[place] = own
-    return positions
-
-
-def _members(runs: tuple[_Array, _Array], ids_of: Callable[[_Array], _Array]) -> _Array:
-    firsts, chosen = np.unique(runs[0], return_index=True)
-    owners, offsets = spread(runs[1][chosen] - firsts)
-    return ids_of(firsts[owners] + offsets)
-
-
-def _check_ids(sample_ids: _Array, count: int) -> None:
-    outside = sample_ids[(sample_ids < 0) | (sample_ids >= count)]
-    if outside.size:
-        raise BadArgumentError(
-            f"sample id {int(outside[0])} is not one of the {count} samples", field="sample_ids"
-        )
 
 
 AnyOrder: TypeAlias = Order | SubsetOrder | MixtureOrder | SubsetMixtureOrder
