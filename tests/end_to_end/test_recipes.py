@@ -25,7 +25,7 @@ from support.environments import put_below
 pytestmark = [pytest.mark.long, pytest.mark.timeout(1800)]
 
 RECIPES = Path(__file__).parents[2] / "examples" / "recipes"
-FRAMEWORKS = ("accelerate", "ray[train]")
+FRAMEWORKS = ("ray[train]",)
 STOP, STEPS = 3, 12
 """An epoch has ten steps."""
 RAYS_OWN_LIMIT = "The current node timed out during startup"
@@ -150,13 +150,13 @@ def test_workers_go_on(
     _assert_resumes("workers.py", server, tmp_path, first=python, then=python)
 
 
-@pytest.mark.parametrize("recipe", ["with_accelerate.py", "with_ray_train.py"])
+@pytest.mark.parametrize("recipe", ["with_ray_train.py"])
 def test_frameworks_go_on(recipe: str, server: Serving, frameworks: str, tmp_path: Path) -> None:
     """The dataset's state travels in the framework's own checkpoint, or beside it."""
     _assert_resumes(recipe, server, tmp_path, first=[frameworks], then=[frameworks])
 
 
-@pytest.mark.parametrize("recipe", ["ddp.py", "fsdp.py", "workers.py", "with_accelerate.py"])
+@pytest.mark.parametrize("recipe", ["ddp.py", "fsdp.py", "workers.py"])
 def test_recipes_run_as_they_are_printed(
     recipe: str, server: Serving, frameworks: str, tmp_path: Path
 ) -> None:
@@ -183,7 +183,7 @@ def test_recipes_run_as_they_are_printed(
 
 
 @pytest.mark.parametrize("processes", [1, 2, 3, 4])
-@pytest.mark.parametrize("recipe", ["ddp.py", "with_accelerate.py"])
+@pytest.mark.parametrize("recipe", ["ddp.py"])
 def test_validation_counts_each_sample_once(
     recipe: str, processes: int, server: Serving, frameworks: str, tmp_path: Path
 ) -> None:

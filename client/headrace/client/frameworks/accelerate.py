@@ -78,8 +78,8 @@ def refuse_prepared() -> None:
 
 
 _ACCELERATES = (
-    "accelerator.prepare(model, optimizer), and a loop over the dataset itself or a "
-    "headrace.client.BatchLoader, which prepare() keeps as it is, with "
+    "headrace.integrations.accelerate.trained(accelerator, ...), or a loop over the dataset itself "
+    "or a headrace.client.BatchLoader, which prepare() keeps as it is, with "
     "rank=accelerator.process_index and world_size=accelerator.num_processes"
 )
 _TRAINERS = (
