@@ -20,6 +20,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from headrace.server.cache.block_cache import BlockCache
+from headrace.server.cache.needs import CacheNeeds
 from headrace.server.datasets.served_dataset import ServedDataset
 from headrace.server.kernels.loader import LOOPS
 from headrace.server.plan.prefetch_blocks import Lookahead
@@ -72,6 +73,8 @@ def _measure(folder: str, rows: int, rank: int, world_size: int, *, seconds: flo
     with open_dataset(folder) as dataset:
         served = ServedDataset("planned", dataset, cache=cache, max_batch_bytes=1 << 30)
         served.source.slot_of[:] = 1
+        # As if all were cached: a job that does not fit reads windows, which are not.
+        served.windows.needs = CacheNeeds(1 << 50)
         blocks = served.blocks(cache)
 
         def stream(epoch: int, position: int) -> Lookahead:
