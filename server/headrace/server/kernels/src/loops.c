@@ -38,34 +38,6 @@ static PyObject *refuse(arguments *taken, const char *why) {
     return end_with(taken, NULL);
 }
 
-/* Functions that run without Python's lock. One returns whether it could do its work. */
-#define ANSWERS(name, letters, call)                                                               \
-    static PyObject *py_##name(GIVEN) {                                                            \
-        TAKE(#name, letters);                                                                      \
-        bool is_done;                                                                              \
-        Py_BEGIN_ALLOW_THREADS;                                                                    \
-        is_done = call;                                                                            \
-        Py_END_ALLOW_THREADS;                                                                      \
-        return end_with(&taken, PyBool_FromLong(is_done));                                         \
-    }
-
-/* One fails if its arguments are wrong, or, as -1, without memory; 0 is success. */
-#define ALLOCATES(name, letters, call, why)                                                        \
-    static PyObject *py_##name(GIVEN) {                                                            \
-        TAKE(#name, letters);                                                                      \
-        int failure;                                                                               \
-        Py_BEGIN_ALLOW_THREADS;                                                                    \
-        failure = call;                                                                            \
-        Py_END_ALLOW_THREADS;                                                                      \
-        if (failure == -1)                                                                         \
-            return end_with(&taken, PyErr_NoMemory());                                             \
-        if (failure)                                                                               \
-            return refuse(&taken, #name ": " why);                                                 \
-        return end_with(&taken, Py_NewRef(Py_None));                                               \
-    }
-
-#define REFUSES(name, letters, call, why) ALLOCATES(name, letters, !(call), why)
-
 /* ---- The order ---- */
 
 static PyObject *py_sorting_words(GIVEN) {
@@ -98,16 +70,41 @@ static PyObject *py_walk(GIVEN) {
     return end_with(&taken, Py_NewRef(Py_None));
 }
 
-ALLOCATES(find_dealt, "mlwnmkkmminlMnLL", find_dealt(of),
-          "the tables do not fit together")
+static PyObject *py_find_dealt(GIVEN) {
+    TAKE("find_dealt", "mlwnmkkmminlMnLL");
+    int found;
+    Py_BEGIN_ALLOW_THREADS;
+    found = find_dealt(of);
+    Py_END_ALLOW_THREADS;
+    if (found == -1)
+        return end_with(&taken, PyErr_NoMemory());
+    if (found)
+        return refuse(&taken, "find_dealt: the tables do not fit together");
+    return end_with(&taken, Py_NewRef(Py_None));
+}
 
 /* ---- Blocks ---- */
 
-ANSWERS(distinct, "llnLL", distinct(ARRAY(0), ARRAY(1), of[2].number, ARRAY(3), ARRAY(4)))
+static PyObject *py_distinct(GIVEN) {
+    TAKE("distinct", "llnLL");
+    bool is_done;
+    Py_BEGIN_ALLOW_THREADS;
+    is_done = distinct(ARRAY(0), ARRAY(1), of[2].number, ARRAY(3), ARRAY(4));
+    Py_END_ALLOW_THREADS;
+    return end_with(&taken, PyBool_FromLong(is_done));
+}
 
-REFUSES(find_spans, "lhnlLL",
-        find_spans(ARRAY(0), ARRAY(1), of[2].number, ARRAY(3), ARRAY(4), ARRAY(5)),
-        "the tables do not fit together")
+static PyObject *py_find_spans(GIVEN) {
+    TAKE("find_spans", "lhnlLL");
+    bool is_right;
+    Py_BEGIN_ALLOW_THREADS;
+    is_right =
+        find_spans(ARRAY(0), ARRAY(1), of[2].number, ARRAY(3), ARRAY(4), ARRAY(5));
+    Py_END_ALLOW_THREADS;
+    if (!is_right)
+        return refuse(&taken, "find_spans: the tables do not fit together");
+    return end_with(&taken, Py_NewRef(Py_None));
+}
 
 static PyObject *py_pin(GIVEN) {
     TAKE("pin", "ILin");
@@ -176,26 +173,58 @@ static PyObject *py_check_blocks(GIVEN) {
     return end_with(&taken, content);
 }
 
-REFUSES(write_blocks, "bbmmmnnBllM", write_blocks(of),
-        "a block does not fit into its place in the arena")
+static PyObject *py_write_blocks(GIVEN) {
+    TAKE("write_blocks", "bbmmmnnBllM");
+    bool is_right;
+    Py_BEGIN_ALLOW_THREADS;
+    is_right = write_blocks(of);
+    Py_END_ALLOW_THREADS;
+    if (!is_right)
+        return refuse(&taken, "write_blocks: a block does not fit into its place in the arena");
+    return end_with(&taken, Py_NewRef(Py_None));
+}
 
 /* ---- Batches ---- */
 
-static bool gather_fields(const argument *of) {
+static PyObject *py_gather(GIVEN) {
+    TAKE("gather", "bimllmB");
+    bool is_found = ARRAY(5)->shape[1] == FIELD;
+    Py_BEGIN_ALLOW_THREADS;
     const rows all = rows_of(of);
-    return ARRAY(5)->shape[1] == FIELD && gather(&all, ints_of(ARRAY(5)), ARRAY(5)->shape[0],
-                                                 bytes_to(ARRAY(6)), ARRAY(6)->size);
+    is_found = is_found && gather(&all, ints_of(ARRAY(5)), ARRAY(5)->shape[0], bytes_to(ARRAY(6)),
+                                  ARRAY(6)->size);
+    Py_END_ALLOW_THREADS;
+    return end_with(&taken, PyBool_FromLong(is_found));
 }
 
-ANSWERS(gather, "bimllmB", gather_fields(of))
+static PyObject *py_copy_spans(GIVEN) {
+    TAKE("copy_spans", "bllB");
+    bool is_found;
+    Py_BEGIN_ALLOW_THREADS;
+    is_found = copy_spans(ARRAY(0), ints_of(ARRAY(1)), ints_of(ARRAY(2)),
+                          least(ARRAY(1)->size, ARRAY(2)->size), bytes_to(ARRAY(3)),
+                          ARRAY(3)->size);
+    Py_END_ALLOW_THREADS;
+    return end_with(&taken, PyBool_FromLong(is_found));
+}
 
-ANSWERS(copy_spans, "bllB",
-        copy_spans(ARRAY(0), ints_of(ARRAY(1)), ints_of(ARRAY(2)),
-                   least(ARRAY(1)->size, ARRAY(2)->size), bytes_to(ARRAY(3)), ARRAY(3)->size))
+static PyObject *py_measure_batches(GIVEN) {
+    TAKE("measure_batches", "bimllnmmCMM");
+    bool is_found;
+    Py_BEGIN_ALLOW_THREADS;
+    is_found = measure_batches(of);
+    Py_END_ALLOW_THREADS;
+    return end_with(&taken, PyBool_FromLong(is_found));
+}
 
-ANSWERS(measure_batches, "bimllnmmCMM", measure_batches(of))
-
-ANSWERS(write_batches, "bimllmmcmmbnbm", write_batches(of))
+static PyObject *py_write_batches(GIVEN) {
+    TAKE("write_batches", "bimllmmcmmbnbm");
+    bool is_found;
+    Py_BEGIN_ALLOW_THREADS;
+    is_found = write_batches(of);
+    Py_END_ALLOW_THREADS;
+    return end_with(&taken, PyBool_FromLong(is_found));
+}
 
 static PyObject *py_copy_spans_to_parts(GIVEN) {
     TAKE("copy_spans_to_parts", "blllnnnnUL");
@@ -212,8 +241,18 @@ static PyObject *py_copy_spans_to_parts(GIVEN) {
 
 /* ---- Ranks and rows ---- */
 
-ALLOCATES(deal_evenly, "ldllDdL", deal_evenly(of),
-          "the arrays do not fit together")
+static PyObject *py_deal_evenly(GIVEN) {
+    TAKE("deal_evenly", "ldllDdL");
+    int found;
+    Py_BEGIN_ALLOW_THREADS;
+    found = deal_evenly(of);
+    Py_END_ALLOW_THREADS;
+    if (found == -1)
+        return end_with(&taken, PyErr_NoMemory());
+    if (found)
+        return refuse(&taken, "deal_evenly: the arrays do not fit together");
+    return end_with(&taken, Py_NewRef(Py_None));
+}
 
 static PyObject *py_best_fit(GIVEN) {
     TAKE("best_fit", "lllnnnM");
@@ -258,21 +297,67 @@ static PyObject *py_take_pieces(GIVEN) {
     return end_with(&taken, Py_NewRef(Py_None));
 }
 
-ANSWERS(find_ragged, "bimllnmC", find_ragged(of, ARRAY(7)))
+static PyObject *py_find_ragged(GIVEN) {
+    TAKE("find_ragged", "bimllnmC");
+    bool is_found;
+    Py_BEGIN_ALLOW_THREADS;
+    is_found = find_ragged(of, ARRAY(7));
+    Py_END_ALLOW_THREADS;
+    return end_with(&taken, PyBool_FromLong(is_found));
+}
 
-ANSWERS(measure_rows, "lmncmnmMM", measure_rows(of))
+static PyObject *py_measure_rows(GIVEN) {
+    TAKE("measure_rows", "lmncmnmMM");
+    bool is_right;
+    Py_BEGIN_ALLOW_THREADS;
+    is_right = measure_rows(of);
+    Py_END_ALLOW_THREADS;
+    return end_with(&taken, PyBool_FromLong(is_right));
+}
 
-ANSWERS(fit_labels, "lmncmb", fit_labels(of))
+static PyObject *py_fit_labels(GIVEN) {
+    TAKE("fit_labels", "lmncmb");
+    bool are_labels;
+    Py_BEGIN_ALLOW_THREADS;
+    are_labels = fit_labels(of);
+    Py_END_ALLOW_THREADS;
+    return end_with(&taken, PyBool_FromLong(are_labels));
+}
 
-ANSWERS(write_rows, "lmncmblmmmbbm", write_rows(of))
+static PyObject *py_write_rows(GIVEN) {
+    TAKE("write_rows", "lmncmblmmmbbm");
+    bool is_right;
+    Py_BEGIN_ALLOW_THREADS;
+    is_right = write_rows(of);
+    Py_END_ALLOW_THREADS;
+    return end_with(&taken, PyBool_FromLong(is_right));
+}
 
 /* ---- Images ---- */
 
-ALLOCATES(resample, "blB", resample(ARRAY(0), ARRAY(1), ARRAY(2)),
-          "the part does not lie in the image")
+static PyObject *py_resample(GIVEN) {
+    TAKE("resample", "blB");
+    int found;
+    Py_BEGIN_ALLOW_THREADS;
+    found = resample(ARRAY(0), ARRAY(1), ARRAY(2));
+    Py_END_ALLOW_THREADS;
+    if (found == -1)
+        return end_with(&taken, PyErr_NoMemory());
+    if (found)
+        return refuse(&taken, "resample: the part does not lie in the image");
+    return end_with(&taken, Py_NewRef(Py_None));
+}
 
-REFUSES(map_levels, "bblB", map_levels(ARRAY(0), ARRAY(1), ARRAY(2), ARRAY(3)),
-        "tables, pixels and output do not fit together")
+static PyObject *py_map_levels(GIVEN) {
+    TAKE("map_levels", "bblB");
+    bool is_right;
+    Py_BEGIN_ALLOW_THREADS;
+    is_right = map_levels(ARRAY(0), ARRAY(1), ARRAY(2), ARRAY(3));
+    Py_END_ALLOW_THREADS;
+    if (!is_right)
+        return refuse(&taken, "map_levels: tables, pixels and output do not fit together");
+    return end_with(&taken, Py_NewRef(Py_None));
+}
 
 static PyObject *py_mix_pixels(GIVEN) {
     TAKE("mix_pixels", "bbdnB");
