@@ -2,7 +2,18 @@
 
 from __future__ import annotations
 
-from headrace.server.stream.schedule import _MOST_CALLERS, _ByCaller
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack
+from typing import Any
+
+import pytest
+
+from headrace.server.access.callers import Caller
+from headrace.server.settings.server_config import ServerConfig
+from headrace.server.stream.open_streams import OpenStreams
+from headrace.server.stream.schedule import _MOST_CALLERS, Schedule, _ByCaller
+from headrace.server.stream.stream_calls import _begun
 
 
 def test_a_caller_keeps_what_is_its_own() -> None:
@@ -22,3 +33,44 @@ def test_callers_that_come_for_the_first_time_take_no_memory_forever() -> None:
 
     assert kept._kept.cache_info().currsize == _MOST_CALLERS
     assert first is not kept.of("first")
+
+
+def test_a_caller_rests_beside_others_if_it_sets_much_up_at_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Little work takes no rest, and nobody rests alone."""
+    used_s, streams, cache = [0.0], OpenStreams(8), Any
+    monkeypatch.setattr(time, "thread_time", lambda: used_s[0])
+    schedule = Schedule(ServerConfig(datasets={"a": "/a"}), cache=cache, streams=streams)  # type: ignore[arg-type] # of no use here
+
+    def waited_s(caller: str, seconds: float) -> float:
+        """Set a stream up in so much processor time; return how long it waited for its turn."""
+        asked = time.monotonic()
+        with schedule.setup_turn(caller):
+            waited = time.monotonic() - asked
+            used_s[0] += seconds
+        return waited
+
+    with streams.admit(Caller("alone")):
+        assert waited_s("alone", 10.0) + waited_s("alone", 10.0) < 1.0
+    with streams.admit(Caller("other")):
+        assert waited_s("rare", 0.003) + waited_s("rare", 0.003) + waited_s("rare", 0.0) < 0.2
+        waited_s("busy", 0.2)
+        assert 0.3 < waited_s("busy", 0.0) < 10.0
+
+
+def test_a_start_is_over_when_the_first_batch_is_made() -> None:
+    """Its client may take long to read it."""
+    seen: list[object] = []
+
+    def messages() -> Iterator[bytes]:
+        yield b"start"
+        seen.append("made")
+        yield b"first"
+        yield b"second"
+
+    with ExitStack() as start_turn:
+        start_turn.callback(seen.append, "over")
+        seen.extend(_begun(messages(), start_turn))
+
+    assert [b"start", "made", "over", b"first"] == seen

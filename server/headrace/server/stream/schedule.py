@@ -4,8 +4,7 @@ Contract:
 
 1. Callers take turns at making batches, at stages, at sending, and at questions that may take
    seconds. Each caller's requests are parsed, and what they read is found and set up, one at a
-   time; while other callers have streams, the next waits `_SETUP_REST` times as long as the one
-   before took.
+   time; while other callers have streams, for a part of the time, unless it is little work.
 2. While other callers have streams, a question waits for `_REST` times as long as the one before
    took. The search for the samples that a filter keeps is a question, a part at a time.
 3. While several callers have streams, a few of each caller's single batches are made and sent at a
@@ -61,9 +60,12 @@ _REST = 3
 _LOOK_S = 0.1
 
 
+# Requests have a processor for one part of the time in this many and one more.
 # With rests once as long, requests for mixtures of 10,000 datasets left another caller 0.42 of its
 # rate on two processors (tests/attacks/a37); without turns and rests 0.02.
 _SETUP_REST = 2
+# The rests that a caller may save up. A caller that opens a stream now and then does not rest.
+_SAVED_S = 0.05
 
 # A caller whose turns are forgotten gets new ones; the bound is arbitrary.
 _MOST_CALLERS = 4096
@@ -142,15 +144,18 @@ class Schedule:
         """
         setups = self._setups.of(caller)
         with setups.turns.of(caller).turn():
-            left_s = setups.rests_until - time.monotonic()
+            left_s = setups.rests_until - _SAVED_S - time.monotonic()
             if left_s > 0 and self._streams.are_others_here(caller):
                 time.sleep(left_s)
-            began = time.thread_time()
+            thread, began, since = threading.get_ident(), time.thread_time(), time.monotonic()
             try:
                 yield
             finally:
-                rest_s = _SETUP_REST * (time.thread_time() - began)
-                setups.rests_until = time.monotonic() + rest_s
+                # Another thread ends it where the store is waited for.
+                is_here = thread == threading.get_ident()
+                worked_s = time.thread_time() - began if is_here else 0.0
+                used_s = (1 + _SETUP_REST) * worked_s
+                setups.rests_until = max(setups.rests_until, since) + used_s
 
     @contextmanager
     def question_turn(self, caller: str) -> Iterator[None]:

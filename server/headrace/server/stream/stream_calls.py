@@ -4,8 +4,9 @@ Contract:
 
 1. The call is counted until its last byte is sent, so that a drain waits for it.
 2. It finds its dataset and its contents before it takes memory, one call of its caller at a time
-   (`Schedule.setup_turn`). From then on it can be ended: between two batches, or by force if its
-   client does not read (`OpenStreams`).
+   (`Schedule.setup_turn`). While other callers have streams, and it has no stages or transport, its
+   first batch is made in that turn too, unless it waits for the store. From then on it can be
+   ended: between two batches, or by force if its client does not read (`OpenStreams`).
 3. A call for a single batch holds a turn among its caller's (`Schedule.single_turn`), until it
    waits for the store. Any other makes its next batch while it sends one, if a processor is free.
 4. Its start and its end are in the log and in metrics, with the reason and all counts, however it
@@ -21,6 +22,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from functools import partial
+from itertools import islice
 from typing import Protocol, TypeVar
 
 from google.protobuf.any_pb2 import Any
@@ -80,6 +82,12 @@ class _Opened:
     share: Share
     registered: OpenStream
     single_turn: ExitStack
+    start_turn: ExitStack
+
+    def wait_for_store(self) -> None:
+        """Give up all turns."""
+        self.start_turn.close()
+        self.single_turn.close()
 
     @property
     def fields(self) -> dict[str, object]:
@@ -162,15 +170,29 @@ class StreamCalls:
             self._streams.call_ended()
             return
         asked, served = self.find(read, request, call.caller, _WAIT_S)
-        with self._schedule.setup_turn(call.caller.name):
+        with ExitStack() as start_turn:
+            start_turn.enter_context(self._schedule.setup_turn(call.caller.name))
             contents = setup(asked, served, self._stages)
+            is_plain = attach is None and contents.pipeline is None and contents.rank is not None
+            if not (is_plain and self._streams.are_others_here(call.caller.name)):
+                start_turn.close()
+            yield from self._opened(call, contents, served, attach, start_turn)
+
+    def _opened(
+        self,
+        call: StreamCall,
+        contents: Contents,
+        served: Served,
+        attach: Attach | None,
+        start_turn: ExitStack,
+    ) -> Iterator[bytes]:
         with (
             self._streams.opened(call.cut, lambda: self._lost(call, served)) as registered,
             closing(self._share(call.caller, contents, registered)) as share,
             ExitStack() as single_turn,
             ExitStack() as transport,
         ):
-            opened = _Opened(call, contents, served, share, registered, single_turn)
+            opened = _Opened(call, contents, served, share, registered, single_turn, start_turn)
             if contents.rank is None:
                 single_turn.enter_context(self._schedule.single_turn(call.caller))
             attached = None
@@ -192,7 +214,7 @@ class StreamCalls:
             limits=self._schedule.limits(served),
             observer=tally,
             outlet=attached,
-            turns=self._schedule.turns(call.caller, opened.single_turn.close),
+            turns=self._schedule.turns(call.caller, opened.wait_for_store),
             share=opened.share,
         )
         on_short = partial(stream.interrupt, _short_error()) if contents.is_cuttable else None
@@ -216,7 +238,11 @@ class StreamCalls:
                 if not call.on_end(running.cancel):
                     return
                 timed = tally.timed(running.messages(), taken=opened.share.sent)
-                yield from attached.carried(timed) if attached else timed
+                if attached:
+                    yield from attached.carried(timed)
+                else:
+                    yield from _begun(timed, opened.start_turn)
+                    yield from timed
                 reason = "OK" if call.is_active else "CANCELLED"
         except HeadraceError as error:
             reason, text = error.reason, error.message
@@ -266,6 +292,14 @@ class StreamCalls:
             message_bytes=max(contents.max_chunk_bytes, contents.max_group_bytes),
             streams=self._parts.config.max_streams,
         )
+
+
+def _begun(messages: Iterator[bytes], start_turn: ExitStack) -> Iterator[bytes]:
+    """Yield the first message, and the one after it, before which the start is over."""
+    yield from islice(messages, 1)
+    for message in islice(messages, 1):
+        start_turn.close()
+        yield message
 
 
 def _short_error() -> RebalanceError:
