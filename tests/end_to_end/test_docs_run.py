@@ -168,6 +168,7 @@ NOT_RUN = {
         "i + low + draw(key(key(R, DATASET, d), CHOICE, shard), k) % ",
     ): _FORMULA,
     ("docs/lane.md", "AttachTransport(read, Lane(version))   over gRPC"): _WIRE,
+    ("docs/lz4.md", "AttachTransport(read, Lz4(version))    over gRPC"): _WIRE,
     ("docs/protocol.md", "ReadBatches(request)"): _WIRE,
     (
         "docs/ring.md",
@@ -351,6 +352,7 @@ _PREPARED: dict[str, Callable[[World, SparkSession | None], None]] = {
     "docs/operations.md": _operations,
     "docs/protocol.md": _protocol,
     "docs/lane.md": _protocol,
+    "docs/lz4.md": _protocol,
     "docs/ring.md": _protocol,
     "docs/sources.md": _sources,
 }

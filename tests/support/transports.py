@@ -24,16 +24,17 @@ from headrace.order import decode_token
 from headrace.server.settings.plug_settings import PlugSettings
 from headrace.server.transports.lane import LaneSettings
 
-TRANSPORTS = ("grpc", "ring", "lane")
+TRANSPORTS = ("grpc", "ring", "lane", "lz4")
 
-_OF_LANES = "127.0.0.2"
+_HOSTS = {"grpc": "127.0.0.1", "lane": "127.0.0.2", "lz4": "127.0.0.3"}
+"""By the address alone, a client knows which transport a test means."""
 
 
 @contextmanager
 def listen_for(transport: str) -> Iterator[str]:
     """Give an address to listen on, from which clients take the transport by `feeds_for`."""
     if transport != "ring":
-        yield f"{_OF_LANES if transport == 'lane' else '127.0.0.1'}:0"
+        yield f"{_HOSTS[transport]}:0"
         return
     # pytest's own folders are too deep for the path of a socket.
     with tempfile.TemporaryDirectory(prefix="headrace-") as folder:
@@ -49,7 +50,7 @@ def kind_for(address: str) -> str:
     """Return the transport that the address is for."""
     if address.startswith("unix:"):
         return "ring"
-    return "lane" if address.startswith(_OF_LANES) else "grpc"
+    return next(kind for kind, host in _HOSTS.items() if address.startswith(f"{host}:"))
 
 
 def batches_of(

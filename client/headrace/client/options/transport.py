@@ -40,8 +40,8 @@ class Transport:
 
     Attributes:
         kind: ``"auto"`` uses shared memory if the address is the unix socket of a server on this
-            host that makes rings, and gRPC otherwise; ``"ring"``, ``"lane"`` and ``"grpc"`` use
-            only one of them. `RemoteDataset.stats` says which is used, and why.
+            host that makes rings, and gRPC otherwise; ``"ring"``, ``"lane"``, ``"lz4"`` and
+            ``"grpc"`` use only one of them. `RemoteDataset.stats` says which is used, and why.
         options: Options of transports, such as ``[Ring(ring_bytes=1 << 28)]``.
         prefetch_bytes: Most bytes to hold ready, >= 0, on the device too if there is one; the
             default is arbitrary.

@@ -127,6 +127,25 @@ def read_head(head: bytes, payload_bytes: int) -> MessageFrame:
     )
 
 
+def payload_alone(message: bytes) -> memoryview | None:
+    """Return the payload of a message without an event, which a transport gives a meaning.
+
+    Returns:
+        A view of the message, or None if it begins with an event.
+
+    Raises:
+        StreamCorruptError: There is more than a payload.
+    """
+    if message[: len(_PAYLOAD_TAG)] != _PAYLOAD_TAG:
+        return None
+    size, start = _number(message, len(_PAYLOAD_TAG))
+    if start + size != len(message):
+        raise StreamCorruptError(
+            f"a message of {len(message)} bytes without an event is not a payload alone"
+        )
+    return memoryview(message)[start:]
+
+
 def heartbeat_ms(frame: MessageFrame) -> int:
     """Return the milliseconds in a heartbeat.
 

@@ -53,6 +53,11 @@ def message_frame(response: pb.ReadBatchesResponse) -> bytes:
     return response.SerializeToString()
 
 
+def payload_message(payload: bytes) -> bytes:
+    """Return a message without an event, which a transport may give a meaning."""
+    return _tagged(len(payload)) + payload
+
+
 class Parts:
     """The target of a payload in several messages.
 
