@@ -190,14 +190,17 @@ def test_ranks_that_give_up_are_named() -> None:
 
 
 def test_killed_trainers_go_on_from_their_checkpoint(address: str, url: str) -> None:
-    """All processes killed twice: what came after a checkpoint is read again, all of it once."""
+    """All processes killed twice: what came after a checkpoint is read again, all of it once.
+
+    A process may start two seconds after another; it has passed a checkpoint when they are killed.
+    """
     spec = _spec(
         address,
         jobs=2,
         processes=2,
         steps=60,
-        step_s=0.05,
-        crashes=(0.2, 0.7),
+        step_s=0.1,
+        crashes=(0.4, 0.9),
         checkpoint_steps=5,
         rescales=(Rescale(3, 0.5),),
     )
