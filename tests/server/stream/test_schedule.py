@@ -60,7 +60,7 @@ def test_a_caller_rests_beside_others_if_it_sets_much_up_at_once(
 
 
 def test_a_start_is_over_when_the_first_batch_is_made() -> None:
-    """Its client may take long to read it."""
+    """Before it is sent: a client that reads nothing must not keep out its caller's others."""
     seen: list[object] = []
 
     def messages() -> Iterator[bytes]:
@@ -73,4 +73,4 @@ def test_a_start_is_over_when_the_first_batch_is_made() -> None:
         start_turn.callback(seen.append, "over")
         seen.extend(_begun(messages(), start_turn))
 
-    assert [b"start", "made", "over", b"first"] == seen
+    assert ["made", "over", b"start", b"first"] == seen

@@ -82,11 +82,12 @@ class _Opened:
     share: Share
     registered: OpenStream
     single_turn: ExitStack
-    start_turn: ExitStack
+    start_turn: ExitStack | None
 
     def wait_for_store(self) -> None:
         """Give up all turns."""
-        self.start_turn.close()
+        if self.start_turn is not None:
+            self.start_turn.close()
         self.single_turn.close()
 
     @property
@@ -174,9 +175,11 @@ class StreamCalls:
             start_turn.enter_context(self._schedule.setup_turn(call.caller.name))
             contents = setup(asked, served, self._stages)
             is_plain = attach is None and contents.pipeline is None and contents.rank is not None
-            if not (is_plain and self._streams.are_others_here(call.caller.name)):
+            is_begun_in_turn = is_plain and self._streams.are_others_here(call.caller.name)
+            if not is_begun_in_turn:
                 start_turn.close()
-            yield from self._opened(call, contents, served, attach, start_turn)
+            held = start_turn if is_begun_in_turn else None
+            yield from self._opened(call, contents, served, attach, held)
 
     def _opened(
         self,
@@ -184,7 +187,7 @@ class StreamCalls:
         contents: Contents,
         served: Served,
         attach: Attach | None,
-        start_turn: ExitStack,
+        start_turn: ExitStack | None,
     ) -> Iterator[bytes]:
         with (
             self._streams.opened(call.cut, lambda: self._lost(call, served)) as registered,
@@ -241,7 +244,8 @@ class StreamCalls:
                 if attached:
                     yield from attached.carried(timed)
                 else:
-                    yield from _begun(timed, opened.start_turn)
+                    if opened.start_turn is not None:
+                        yield from _begun(timed, opened.start_turn)
                     yield from timed
                 reason = "OK" if call.is_active else "CANCELLED"
         except HeadraceError as error:
@@ -295,11 +299,10 @@ class StreamCalls:
 
 
 def _begun(messages: Iterator[bytes], start_turn: ExitStack) -> Iterator[bytes]:
-    """Yield the first message, and the one after it, before which the start is over."""
-    yield from islice(messages, 1)
-    for message in islice(messages, 1):
-        start_turn.close()
-        yield message
+    """Make the first messages, end the turn, and yield them: their client may never read them."""
+    begun = list(islice(messages, 2))
+    start_turn.close()
+    yield from begun
 
 
 def _short_error() -> RebalanceError:
