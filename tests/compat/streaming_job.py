@@ -24,8 +24,8 @@ def _epoch(loader: DataLoader[Any]) -> list[list[int]]:
 
 
 def _of_page(page: Path, folder: Path) -> list[int]:
-    """Run the program of a page, and return the roots of what its dataset holds in an epoch."""
-    (program,) = re.findall(r"```python\n(.*?)```", page.read_text(), re.DOTALL)
+    """Run the first program of a page; return the roots of what its dataset holds in an epoch."""
+    program, *_ = re.findall(r"```python\n(.*?)```", page.read_text(), re.DOTALL)
     os.chdir(folder)
     names: dict[str, Any] = {"__name__": "__main__"}
     exec(program, names)  # noqa: S102 - our own page

@@ -55,6 +55,7 @@ _VARLEN = (
     "needs attention kernels of a GPU; tests/client/batch/test_varlen.py makes their arguments"
 )
 _OURS = "tests/end_to_end/test_migrating.py runs them one after another"
+_PROGRAM = "tests/integrations/test_pages.py runs it as it is printed"
 
 NOT_RUN = {
     ("docs/augmentation.md", "K = draw(key(0, seed, epoch, SAMPLE), position)"): _FORMULA,
@@ -99,6 +100,18 @@ NOT_RUN = {
         "docs/format.md",
         "packing/<fingerprint>/packing.json      written last, on con",
     ): _LAYOUT,
+    ("docs/integrations/accelerate.md", "from pathlib import Path"): _PROGRAM,
+    (
+        "docs/integrations/accelerate.md",
+        "torchrun --nproc-per-node 2 train.py",
+    ): _PROGRAM,
+    ("docs/integrations/lightning.md", "import lightning"): _PROGRAM,
+    ("docs/integrations/lightning.md", "python train.py"): _PROGRAM,
+    ("docs/integrations/transformers.md", "import torch"): _PROGRAM,
+    (
+        "docs/integrations/transformers.md",
+        "mkdir -p output; torchrun --nproc-per-node 2 train.py",
+    ): _PROGRAM,
     ("docs/llm.md", "import torch"): _VARLEN,
     ("docs/llm.md", 'documents = batch["tokens.documents"]'): _VARLEN,
     (

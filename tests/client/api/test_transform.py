@@ -45,8 +45,9 @@ def address(tmp_path_factory: pytest.TempPathFactory, transport: str) -> Iterato
 
 
 def _dataset(address: str, **options: object) -> RemoteDataset:
-    lane = {"transport": Transport("lane")} if kind_for(address) == "lane" else {}
-    return RemoteDataset(address, "d", **{"batch_size": BATCH, "seed": 3, **lane, **options})  # type: ignore[arg-type] # as given
+    kind = kind_for(address)
+    asked = {"transport": Transport(kind)} if kind in {"lane", "lz4"} else {}
+    return RemoteDataset(address, "d", **{"batch_size": BATCH, "seed": 3, **asked, **options})  # type: ignore[arg-type] # as given
 
 
 @pytest.fixture(scope="module")

@@ -15,7 +15,13 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-_PACKAGES = ("headrace.arguments", "headrace.converter", "headrace.errors", "headrace.storage")
+_PACKAGES = (
+    "headrace.arguments",
+    "headrace.caches",
+    "headrace.converter",
+    "headrace.errors",
+    "headrace.storage",
+)
 
 
 @functools.cache
