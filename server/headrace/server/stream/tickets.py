@@ -38,10 +38,16 @@ class Ticket:
     def __init__(self) -> None:
         self.secret = secrets.token_bytes(TICKET_BYTES)
         self._given: queue.SimpleQueue[socket.socket | None] = queue.SimpleQueue()
+        self._lock = threading.Lock()
+        self._is_over = False
 
     def give(self, connection: socket.socket | None) -> None:
-        """Pass the client's connection on; None ends the wait."""
-        self._given.put(connection)
+        """Pass the client's connection on, or close it if it comes too late; None ends the wait."""
+        with self._lock:
+            if not self._is_over:
+                self._given.put(connection)
+            elif connection is not None:
+                connection.close()
 
     def wait(self) -> socket.socket | None:
         """Return the client's connection, or None if it did not arrive."""
@@ -50,8 +56,9 @@ class Ticket:
         return None
 
     def discard(self) -> None:
-        """Disconnect a client that came too late, or twice."""
-        with contextlib.suppress(queue.Empty):
+        """Disconnect a client that came too late, or twice, and any that still comes."""
+        with self._lock, contextlib.suppress(queue.Empty):
+            self._is_over = True
             while True:
                 late = self._given.get_nowait()
                 if late is not None:
