@@ -15,7 +15,8 @@ class Lz4Metrics:
     def __init__(self, registry: CollectorRegistry) -> None:
         self._before = Counter(
             "headrace_lz4_message_bytes_total",
-            "Bytes of messages of streams with Transport('lz4'), before compression.",
+            "Bytes of messages of streams with Transport('lz4'), before compression. None: no "
+            "client asks for it, or none has been let in.",
             registry=registry,
         )
         self._after = Counter(
