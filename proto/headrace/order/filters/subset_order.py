@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Final, Generic, TypeAlias, TypeVar
 
 import numpy as np
@@ -188,27 +188,26 @@ class SubsetMixtureOrder(_OfSubset[MixtureOrder]):
         self.check_global_batch_size = order.check_global_batch_size
 
     def _whole(self, numbers: _Array) -> _Array:
-        inner, outer = self._order.first_ids, self.first_ids
-        owners = np.searchsorted(inner, numbers, side="right") - 1
-        ids = numbers - inner[owners]
-        for dataset in np.unique(owners).tolist():
-            kept = self._kept[dataset]
-            if kept is not None:
-                own = owners == dataset
-                ids[own] = kept.sample_ids(ids[own])
-        ids += outer[owners]
-        return ids
+        owners, ids = self._within(self._order.first_ids, numbers, Subset.sample_ids)
+        whole: _Array = ids + self.first_ids[owners]
+        return whole
 
     def _numbers(self, sample_ids: _Array) -> _Array:
-        inner, outer = self._order.first_ids, self.first_ids
-        owners = np.searchsorted(outer, sample_ids, side="right") - 1
-        numbers = sample_ids - outer[owners]
+        owners, numbers = self._within(self.first_ids, sample_ids, Subset.numbers)
+        return np.where(numbers >= 0, numbers + self._order.first_ids[owners], -1)
+
+    def _within(
+        self, firsts: _Array, items: _Array, translate: Callable[[Subset, _Array], _Array]
+    ) -> tuple[_Array, _Array]:
+        """Return the dataset of each item, and its place there, translated if it has a filter."""
+        owners = np.searchsorted(firsts, items, side="right") - 1
+        places = items - firsts[owners]
         for dataset in np.unique(owners).tolist():
             kept = self._kept[dataset]
             if kept is not None:
                 own = owners == dataset
-                numbers[own] = kept.numbers(numbers[own])
-        return np.where(numbers >= 0, numbers + inner[owners], -1)
+                places[own] = translate(kept, places[own])
+        return owners, places
 
 
 AnyOrder: TypeAlias = Order | SubsetOrder | MixtureOrder | SubsetMixtureOrder
