@@ -18,6 +18,7 @@ from headrace.cli.doctor import command
 from support.command import run, serving
 from support.datasets import small_table, write_dataset
 from support.running import server_of
+from support.waiting import until
 
 
 def _pass(rate: float, **hops: float) -> Pass:
@@ -79,6 +80,8 @@ def test_a_cache_that_is_too_small_is_named(address: str, tmp_path: Path) -> Non
     with server_of({"ds": str(tmp_path)}, cache_bytes=16 << 10) as server:
         needs = ("ds", "--need", "1/s", "--seconds", "0.1")
         found = CliRunner().invoke(command, [server.address, *needs])
+        # The next job's part is the whole cache once this one has left.
+        assert until(lambda: server.stream_count == 0)
         report = json.loads(CliRunner().invoke(command, [server.address, *needs, "--json"]).stdout)
     large = CliRunner().invoke(command, [address, *needs])
 
