@@ -98,7 +98,7 @@ def test_the_order_of_storage_is_kept_only_without_any_shuffling(table: str) -> 
     plain = partial(make_batch_reader, table, shuffle_row_groups=False)
     with DataLoader(plain(), batch_size=16) as loader:
         assert list(range(_ROWS)) == _ids(loader)
-        assert list(range(_ROWS)) == _ids(loader)  # a second loop begins anew
+        assert list(range(_ROWS)) == _ids(loader)  # a second loop reads it again
     reader = plain()
     with DataLoader(reader, batch_size=16, shuffling_queue_capacity=10) as loader:
         assert list(range(_ROWS)) != _ids(loader)

@@ -2,7 +2,7 @@
 
 How it could give a wrong sample: a loader that Accelerate prepares deals one rank's batches to all
 ranks and reads ahead; after a resume, Trainer drops as many batches as came before, on top of the
-dataset's own place, and a shuffle begins anew in every epoch but the first (modelscope/ms-swift
+dataset's own place, and a shuffle starts again in every epoch but the first (modelscope/ms-swift
 #10050, huggingface/accelerate#2016); a checkpoint without a place begins with epoch 0; an
 evaluation inside an epoch moves the training, or counts the repeats that fill up its last batch.
 """

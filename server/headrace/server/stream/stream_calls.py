@@ -175,10 +175,10 @@ class StreamCalls:
             start_turn.enter_context(self._schedule.setup_turn(call.caller.name))
             contents = setup(asked, served, self._stages)
             is_plain = attach is None and contents.pipeline is None and contents.rank is not None
-            is_begun_in_turn = is_plain and self._streams.are_others_here(call.caller.name)
-            if not is_begun_in_turn:
+            held: ExitStack | None = start_turn
+            if not (is_plain and self._streams.are_others_here(call.caller.name)):
                 start_turn.close()
-            held = start_turn if is_begun_in_turn else None
+                held = None
             yield from self._opened(call, contents, served, attach, held)
 
     def _opened(

@@ -19,7 +19,7 @@ _TORCH_TYPES = {np.dtype("u2"): np.int32, np.dtype("u4"): np.int64, np.dtype("?"
 class DataLoader:
     """Batches of tensors; strings, bytes and rows of different lengths are lists.
 
-    A loop runs over all epochs of the reader; the next one begins anew.
+    A loop runs over all epochs of the reader; the next one starts with the first again.
     """
 
     def __init__(

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from headrace.client import NumpyDataset
 from headrace.compat.petastorm.transform import Arrays, TransformSpec
 
-_READ_ROWS = 1024
+READ_ROWS = 1024
 """Rows at a time of a reader without a loader; theirs reads row groups."""
 _VALID = ".valid"
 _HONOURED = {
@@ -114,7 +114,7 @@ class Reader:
     def __next__(self) -> Any:
         """Return the next columns, as a namedtuple."""
         if self._rows is None:
-            self._rows = map(_row, self.batches(_READ_ROWS))
+            self._rows = map(_row, self.batches(READ_ROWS))
         try:
             return next(self._rows)
         except StopIteration:
@@ -122,7 +122,7 @@ class Reader:
             raise
 
     def reset(self) -> None:
-        """Let the next loop begin anew."""
+        """Let the next loop start with the first epoch again."""
         self.stop()
         self._rows, self.last_row_consumed = None, False
 

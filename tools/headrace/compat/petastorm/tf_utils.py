@@ -7,13 +7,11 @@ from collections.abc import Iterator
 from itertools import chain
 from typing import TYPE_CHECKING, Any
 
-from headrace.compat.petastorm.reader import Reader
+from headrace.compat.petastorm.reader import READ_ROWS, Reader
 from headrace.errors import ConfigurationError
 
 if TYPE_CHECKING:
     import tensorflow as tf
-
-_READ_ROWS = 1024
 
 
 def make_petastorm_dataset(reader: Reader) -> tf.data.Dataset:
@@ -23,7 +21,7 @@ def make_petastorm_dataset(reader: Reader) -> tf.data.Dataset:
         ConfigurationError: TensorFlow is not installed.
         HeadraceError: The first rows, which tell the types, cannot be read.
     """
-    return tf_dataset(reader, _READ_ROWS, shuffle=False, prefetch=None)
+    return tf_dataset(reader, READ_ROWS, shuffle=False, prefetch=None)
 
 
 def tf_dataset(
