@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import weakref
 from contextlib import closing
 
 import numpy as np
@@ -47,6 +48,18 @@ def test_a_block_is_fetched_once_for_all() -> None:
 
     assert [[5, 6, 7]] * 8 == seen
     assert [5, 6, 7] == sorted(store.reads)
+
+
+def test_a_closed_cache_keeps_no_memory() -> None:
+    """Also where something still refers to it: the collector may come hours later."""
+    store = CountingStore()
+    with cache_of(store) as (cache, source):
+        demand(cache, source, [5], cache.readers.waiter())
+        memory = weakref.ref(cache.memory.array)
+        assert memory() is not None
+
+    assert memory() is None
+    assert 0 == cache.memory.array.size
 
 
 def test_the_budget_holds_while_blocks_come_and_go() -> None:

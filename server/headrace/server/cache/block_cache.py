@@ -36,7 +36,7 @@ from headrace.server.cache.fetch.fetch_queue import Fetches
 from headrace.server.cache.fetch.fetch_threads import Fetchers, HeldObserver, ReadBudget
 from headrace.server.cache.joined_sources import JoinedSources
 from headrace.server.cache.memory.allocation import BlockSpace, closed_error
-from headrace.server.cache.memory.arena import Arena
+from headrace.server.cache.memory.arena import Arena, Memory
 from headrace.server.cache.memory.prefault import Prefault
 from headrace.server.cache.memory.shared_memory import SourceTables, WorkerTable
 from headrace.server.cache.memory.slot_table import SlotTable
@@ -114,7 +114,6 @@ class BlockCache:
             readers=self.readers,
             sources=self._sources,
         )
-        self.memory = self._space.memory
         # Running reads use a part of the cache, or one block for each thread.
         most_bytes = min(budget_bytes // _READS_SHARE, FIRST_LIMIT * MAX_RANGE_BYTES)
         run_bytes = max(
@@ -129,11 +128,16 @@ class BlockCache:
         self._demands = 0
         self._prefault = Prefault(
             self._lock,
-            self.memory,
+            self._space.memory,
             used_bytes=lambda: self._space.used_bytes,
             wanted_bytes=lambda: sum([each.memory_bytes for each in self._sources.values()]),
             is_awaited=lambda: self._demands > 0,
         )
+
+    @property
+    def memory(self) -> Memory:
+        """The arena; empty once the cache is closed."""
+        return self._space.memory
 
     @property
     def used_bytes(self) -> int:
@@ -378,7 +382,7 @@ class BlockCache:
         )
 
     def close(self) -> None:
-        """End the fetching threads and all waits."""
+        """End the fetching threads and all waits, and give the memory up."""
         with self._lock:
             for fetch in self._fetches.all():
                 fetch.fail(closed_error())
@@ -389,6 +393,7 @@ class BlockCache:
         self._prefault.stop()
         for each in fetchers:
             each.join()
+        self._space.give_up()
         if self.disk is not None:
             self.disk.close()
 

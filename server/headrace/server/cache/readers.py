@@ -357,11 +357,13 @@ class StreamCache(Protocol):
 
     Attributes:
         readers: The streams that read it.
-        memory: The memory of its blocks.
     """
 
     readers: Readers
-    memory: Memory
+
+    @property
+    def memory(self) -> Memory:
+        """The memory of its blocks."""
 
     @property
     def together_bytes(self) -> int:

@@ -23,7 +23,7 @@ import numpy as np
 
 from headrace.errors import ConfigurationError, DrainingError, StoreUnavailableError
 from headrace.server.cache.fetch.fetch_queue import Fetch
-from headrace.server.cache.memory.arena import Arena, ExtentAllocator, map_memory
+from headrace.server.cache.memory.arena import Arena, ExtentAllocator, Memory, map_memory
 from headrace.server.cache.memory.eviction import Victims
 from headrace.server.cache.memory.shared_memory import barrier
 from headrace.server.cache.memory.slot_table import SlotTable
@@ -108,6 +108,13 @@ class BlockSpace:
         self.closed = True
         self.readers.freed.notify_all()
         self._line.notify_all()
+
+    def give_up(self) -> None:
+        """Let the memory go, once nothing writes into it; whoever reads it keeps it until then.
+
+        What is closed may stay in a circle of references for long, and would keep all of it.
+        """
+        self.memory = Memory(np.empty(0, np.uint8))
 
     def take(self, length: int) -> int:
         """Take ``length`` bytes, evicting blocks if needed; return where they start.

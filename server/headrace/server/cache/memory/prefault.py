@@ -71,10 +71,11 @@ class Prefault:
             self._thread.start()
 
     def stop(self) -> None:
-        """Touch nothing more, and wait for the thread."""
+        """Touch nothing more, wait for the thread, and let the memory go."""
         self._ending.set()
         if (thread := self._thread) is not None:
             thread.join()
+        self._memory = self._memory[:0].copy()
 
     @property
     def _is_short(self) -> bool:
