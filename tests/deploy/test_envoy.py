@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import logging
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import grpc
 import numpy as np
@@ -55,6 +57,15 @@ def address(folder: Path) -> Iterator[str]:
         yield found.replace("127.0.0.1", "localhost")
 
 
+def _slowly(config: dict[str, Any]) -> None:
+    """Let two calls through, and one more each second."""
+    listener = config["static_resources"]["listeners"][0]
+    manager = listener["filter_chains"][0]["filters"][0]["typed_config"]
+    limit = manager["http_filters"][0]["typed_config"]
+    bucket = {"max_tokens": 2, "tokens_per_fill": 1, "fill_interval": "1s"}
+    limit["descriptors"][0]["token_bucket"] = bucket
+
+
 def _read(
     address: str, folder: Path, name: str, token: str | None = _TOKEN, *, seconds: float = 30.0
 ) -> list[int]:
@@ -90,6 +101,23 @@ def test_without_a_certificate_of_the_authority_nobody_gets_in(
     """With a good token too: the handshake fails, and no call reaches the server."""
     with pytest.raises(HeadraceError):
         _read(address, folder, name, seconds=0.5)
+
+
+def test_a_client_that_calls_too_often_for_the_proxy_waits(
+    folder: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A proxy's refusal names no error of ours, and is no mistake of the caller."""
+    caplog.set_level(logging.INFO)
+    health = f"127.0.0.1:{free_port()}"
+    with (
+        server_of({"d": str(folder / "d")}, health_listen=health) as server,
+        envoy(tmp_path, server=server.address, health=health, change=_slowly) as limited,
+    ):
+        for _ in range(4):
+            batches = RemoteDataset(limited, "d", batch_size=10, shuffle=False, epochs=1)
+            assert [10, 10] == [len(batch["number"]) for batch in batches]
+
+    assert "let no more calls through" in caplog.text
 
 
 def test_health_is_answered_through_the_proxy(address: str, folder: Path) -> None:

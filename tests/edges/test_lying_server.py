@@ -267,7 +267,7 @@ def test_no_number_of_a_header_brings_another_error(
     assert (len(offsets_found) - 1, 2) == event.columns["t"].values.shape
 
 
-def _failed(status: status_pb2.Status) -> HeadraceError:
+def _failed(status: status_pb2.Status, text: str = "busy") -> HeadraceError:
     class Call(grpc.RpcError):
         """A call that failed so."""
 
@@ -275,7 +275,7 @@ def _failed(status: status_pb2.Status) -> HeadraceError:
             return grpc.StatusCode.RESOURCE_EXHAUSTED
 
         def details(self) -> str:
-            return "busy"
+            return text
 
         def trailing_metadata(self) -> tuple[tuple[str, bytes], ...]:  # type: ignore[override]
             return (("grpc-status-details-bin", status.SerializeToString()),)
@@ -314,6 +314,20 @@ def test_a_wait_that_is_none_is_no_error_and_no_wait_without_end(
         assert "m" == error.metadata["message"]
         assert wait_s is None or wait_s >= 0
         assert may_retry(error) == (wait_s is not None)
+
+
+@pytest.mark.parametrize(
+    ("text", "is_tried_again"),
+    [
+        ("local_rate_limited", True),
+        ("", True),
+        ("CLIENT: Received message larger than max (9 vs. 4)", False),
+        ("SERVER: Sent message larger than max (9 vs. 4)", False),
+    ],
+)
+def test_what_a_proxy_refuses_for_now_is_tried_again(text: str, is_tried_again: bool) -> None:  # noqa: FBT001
+    """And a message that is too large for gRPC is not."""
+    assert is_tried_again == may_retry(_failed(status_pb2.Status(), text))
 
 
 @given(

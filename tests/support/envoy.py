@@ -5,7 +5,7 @@ from __future__ import annotations
 import socket
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -52,7 +52,14 @@ def free_port() -> int:
 
 
 @contextmanager
-def envoy(folder: Path, *, server: str, health: str, tls: Path | None = None) -> Iterator[str]:
+def envoy(
+    folder: Path,
+    *,
+    server: str,
+    health: str,
+    tls: Path | None = None,
+    change: Callable[[dict[str, Any]], None] = lambda _config: None,
+) -> Iterator[str]:
     """Run Envoy before a server; yield ``host:port`` for clients.
 
     Args:
@@ -60,13 +67,14 @@ def envoy(folder: Path, *, server: str, health: str, tls: Path | None = None) ->
         server: ``host:port`` of the server.
         health: ``host:port`` of its health service.
         tls: The folder with its certificates; None for no TLS.
+        change: Changes the configuration in place.
     """
     port = free_port()
     file, log = folder / "envoy.yaml", folder / "envoy.log"
     listen = ("127.0.0.1", port)
-    file.write_text(
-        yaml.safe_dump(configured(listen=listen, server=server, health=health, tls=tls))
-    )
+    config = configured(listen=listen, server=server, health=health, tls=tls)
+    change(config)
+    file.write_text(yaml.safe_dump(config))
     # One thread, and no shared memory, so that several can run on one machine.
     options = ("--concurrency", "1", "--disable-hot-restart", "--log-level", "warning")
     with log.open("w") as said:

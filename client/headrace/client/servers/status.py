@@ -16,6 +16,7 @@ from headrace.errors import (
     CallerError,
     HeadraceError,
     InternalError,
+    ServerBusyError,
     ServerUnreachableError,
     StreamCorruptError,
     StreamLimitError,
@@ -41,6 +42,9 @@ _CONNECTION_CODES = frozenset(
         grpc.StatusCode.DEADLINE_EXCEEDED,
     }
 )
+
+# What gRPC itself says with RESOURCE_EXHAUSTED, on either side: it would say the same again.
+_TOO_LARGE = "message larger than max"
 
 
 def error_from_call(failure: grpc.RpcError, *, target: str) -> HeadraceError:
@@ -72,6 +76,12 @@ def error_from_call(failure: grpc.RpcError, *, target: str) -> HeadraceError:
         return CallerError(
             f"{target} did not accept this client ({code.name}: {text}); give a bearer token with "
             "access=Access(auth=…), or another one",
+            target=target,
+        )
+    if code is grpc.StatusCode.RESOURCE_EXHAUSTED and _TOO_LARGE not in text:
+        return ServerBusyError(
+            f"something before {target} let no more calls through ({text}), as a proxy that limits "
+            "their rate does; raise its limit if ranks wait long",
             target=target,
         )
     return CallerError(f"{target} refused the call ({code.name}: {text})", target=target)
