@@ -22,7 +22,8 @@ class _Stream:
         self.cancelled = threading.Event()
         self.closed = threading.Event()
         self.made = 0
-        self.batch_bytes = 0
+        # The first message is a batch.
+        self.batch_bytes = 1
         self.grown = threading.Condition()
 
     def messages(self) -> Generator[bytes, None, None]:
@@ -119,12 +120,13 @@ def test_messages_are_made_before_they_are_asked_for() -> None:
     stream = _Stream(_endless)
     messages = MessagesAhead(stream, budget_bytes=250).messages()
 
-    next(messages)
+    for _ in range(2):
+        next(messages)
 
-    # One was taken; 300 bytes wait; one more is made and finds no room.
-    assert stream.wait_made(5)
+    # Two were taken; 300 bytes wait; one more is made and finds no room.
+    assert stream.wait_made(6)
     messages.close()
-    assert stream.made == 5
+    assert stream.made == 6
 
 
 def test_a_whole_batch_is_made_before_it_is_asked_for() -> None:
@@ -133,27 +135,27 @@ def test_a_whole_batch_is_made_before_it_is_asked_for() -> None:
     stream.batch_bytes = 800
     messages = MessagesAhead(stream, budget_bytes=250).messages()
 
-    for _ in range(8):
+    for _ in range(9):
         next(messages)
 
-    # A first batch was taken; 800 bytes wait; one message more is made and finds no room.
-    assert stream.wait_made(17)
+    # A first batch and a message were taken; 800 bytes wait; one more is made and finds no room.
+    assert stream.wait_made(18)
     messages.close()
-    assert stream.made == 17
+    assert stream.made == 18
 
 
 def test_a_first_batch_goes_out_alone() -> None:
-    """While the messages of a first batch are sent nothing is made but the next of them."""
+    """While the messages of a first batch are sent nothing else is made, and no thread starts."""
     stream = _Stream(_endless)
     stream.batch_bytes = 800
     messages = MessagesAhead(stream, budget_bytes=250).messages()
 
-    next(messages)
+    for _ in range(8):
+        next(messages)
 
-    # One was taken, one waits, and one finds no room.
-    assert stream.wait_made(3)
+    assert stream.made == 8
+    assert not _ahead_threads()
     messages.close()
-    assert stream.made == 3
 
 
 def test_messages_change_hands_between_two_of_them() -> None:
@@ -193,7 +195,8 @@ def test_a_stream_that_has_changed_hands_can_be_closed() -> None:
     worth_it.set()
     stream = _Stream(_endless)
     messages = MessagesAhead(stream, budget_bytes=250, is_worth_it=worth_it.is_set).messages()
-    next(messages)
+    for _ in range(2):
+        next(messages)
     worth_it.clear()
     for _ in range(10):
         next(messages)
@@ -208,7 +211,8 @@ def test_closing_leaves_nothing_behind() -> None:
     """A generator closed in the middle cancels its stream and joins its thread."""
     stream = _Stream(_endless)
     messages = MessagesAhead(stream, budget_bytes=250).messages()
-    next(messages)
+    for _ in range(2):
+        next(messages)
 
     messages.close()
 
@@ -222,8 +226,9 @@ def test_cancel_ends_a_thread_that_waits_for_room() -> None:
     stream = _Stream(_endless)
     ahead = MessagesAhead(stream, budget_bytes=250)
     messages = ahead.messages()
-    next(messages)
-    assert stream.wait_made(5)
+    for _ in range(2):
+        next(messages)
+    assert stream.wait_made(6)
 
     ahead.cancel()
 

@@ -11,8 +11,8 @@ Contract:
 3. At most ``budget_bytes`` and one message wait, or the latest batches if these are larger. So
    batches that are made together are made while those before them are sent, however large they
    are.
-4. While the first batch is sent, no other is made: its client waits for this one, so it gets the
-   processors.
+4. The first batch is made by the sending thread, and while it is sent, no other is made: its client
+   waits for this one, so it gets the processors.
 5. While a second thread is not worth its cost, or cannot be started, the sending thread makes the
    messages itself. The work changes threads only between two messages.
 6. `cancel`, from any thread, ends the stream and every wait. Closing the generator has the same
@@ -94,12 +94,11 @@ class MessagesAhead:
         self._taken: SimpleQueue[int | None] = SimpleQueue()
         self._is_over = False
         self._waiting_bytes = 0
-        self._put_bytes = 0
-        self._first_bytes = 0
 
     def messages(self) -> Generator[bytes, None, None]:
         """Yield the stream's messages; the contract is above."""
         with closing(self._stream.messages()) as messages:
+            yield from self._first_batch(messages)
             while not self._is_over:
                 if self._is_worth_it():
                     yield from self._made_by_thread(messages)
@@ -110,6 +109,15 @@ class MessagesAhead:
         """End the stream because nobody reads its messages."""
         self._taken.put(None)
         self._stream.cancel()
+
+    def _first_batch(self, messages: Generator[bytes, None, None]) -> Generator[bytes, None, None]:
+        sent = 0
+        for message in messages:
+            sent += len(message)
+            yield message
+            if 0 < self._stream.batch_bytes <= sent:
+                return
+        self._is_over = True
 
     def _made_here(self, messages: Generator[bytes, None, None]) -> Generator[bytes, None, None]:
         for message in messages:
@@ -160,11 +168,7 @@ class MessagesAhead:
 
     def _put(self, message: bytes) -> bool:
         """Queue a message when there is room for it; return whether it will be sent."""
-        batch_bytes = self._stream.batch_bytes
-        self._first_bytes = self._first_bytes or batch_bytes
-        is_first = self._put_bytes < self._first_bytes
-        budget_bytes = 1 if is_first else max(self._budget_bytes, batch_bytes)
-        self._put_bytes += len(message)
+        budget_bytes = max(self._budget_bytes, self._stream.batch_bytes)
         while self._waiting_bytes >= budget_bytes:
             taken = self._taken.get()
             if taken is None:
