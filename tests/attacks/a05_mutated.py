@@ -157,8 +157,7 @@ def _batches() -> list[pb.GetBatchRequest]:
 def _mixture(**fields: Any) -> mixtures_pb.Mixture:
     weighted = mixtures_pb.MixtureDataset(
         name=DATASET,
-        skips=pb.SkipList(sample_ids=[7, 8]),
-        stages=order_stages(where="number < 900"),
+        stages=order_stages(where="number < 900", skips=pb.SkipList(sample_ids=[7, 8])),
     )
     other = mixtures_pb.MixtureDataset(name=_OTHER)
     if "schedule" in fields:

@@ -24,7 +24,7 @@ from headrace.bench.children import serving
 from headrace.v1 import mixtures_pb2 as mixtures_pb
 from headrace.v1 import shard_service_pb2 as pb
 from headrace.v1 import shard_service_pb2_grpc as pb_grpc
-from support.asking import asking
+from support.asking import asking, order_stages
 from support.datasets import small_table, write_dataset
 
 SAMPLES = 100_000
@@ -117,7 +117,8 @@ def mixtures(batch: int) -> Iterator[tuple[str, Options]]:
     yield "schedule of 256 pieces", _mixed(2, schedule=pieces)
     skipped = _mixed(100)
     for dataset in skipped["mixture"].datasets:
-        dataset.skips.sample_ids.extend(range(MEMBER_SAMPLES - 1))
+        skips = pb.SkipList(sample_ids=range(MEMBER_SAMPLES - 1))
+        dataset.stages.extend(order_stages(skips=skips))
     yield "100 datasets, all but one skipped", skipped
 
 

@@ -24,7 +24,7 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x19headrace/v1/filters.proto\x12\x0bheadrace.v1\"\x1b\n\x05Where\x12\x12\n\nexpression\x18\x01 \x01(\tb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x19headrace/v1/filters.proto\x12\x0bheadrace.v1\"\x1b\n\x05Where\x12\x12\n\nexpression\x18\x01 \x01(\t\"=\n\x06\x46ilter\x12\r\n\x05where\x18\x01 \x01(\t\x12\x0e\n\x06\x64igest\x18\x02 \x01(\t\x12\x14\n\x0csample_count\x18\x03 \x01(\x03\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -33,4 +33,6 @@ if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
   _globals['_WHERE']._serialized_start=42
   _globals['_WHERE']._serialized_end=69
+  _globals['_FILTER']._serialized_start=71
+  _globals['_FILTER']._serialized_end=132
 # @@protoc_insertion_point(module_scope)

@@ -23,24 +23,23 @@ _sym_db = _symbol_database.Default()
 
 
 from google.protobuf import any_pb2 as google_dot_protobuf_dot_any__pb2
-from headrace.v1 import shard_service_pb2 as headrace_dot_v1_dot_shard__service__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1aheadrace/v1/mixtures.proto\x12\x0bheadrace.v1\x1a\x19google/protobuf/any.proto\x1a\x1fheadrace/v1/shard_service.proto\"\xa9\x02\n\x0eMixtureDataset\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x13\n\x0b\x66ingerprint\x18\x02 \x01(\t\x12\x14\n\nproportion\x18\x03 \x01(\x01H\x00\x12\x10\n\x06repeat\x18\x04 \x01(\x01H\x00\x12\x10\n\x06\x63hoose\x18\x05 \x01(\x03H\x00\x12#\n\x06\x63hoice\x18\x06 \x01(\x0e\x32\x13.headrace.v1.Choice\x12\x13\n\x0bgranularity\x18\x07 \x01(\x03\x12$\n\x05skips\x18\x08 \x01(\x0b\x32\x15.headrace.v1.SkipList\x12*\n\x0btoken_skips\x18\t \x01(\x0b\x32\x15.headrace.v1.SkipList\x12$\n\x06stages\x18\n \x03(\x0b\x32\x14.google.protobuf.AnyB\x08\n\x06\x61mount\"/\n\rSchedulePiece\x12\r\n\x05start\x18\x01 \x01(\x03\x12\x0f\n\x07weights\x18\x02 \x03(\x01\"\xbc\x01\n\x07Mixture\x12-\n\x08\x64\x61tasets\x18\x01 \x03(\x0b\x32\x1b.headrace.v1.MixtureDataset\x12\'\n\x08\x62\x61tching\x18\x02 \x01(\x0e\x32\x15.headrace.v1.Batching\x12\x12\n\nepoch_size\x18\x03 \x01(\x03\x12,\n\x08schedule\x18\x04 \x03(\x0b\x32\x1a.headrace.v1.SchedulePiece\x12\x17\n\x0f\x61llow_new_skips\x18\x05 \x01(\x08*l\n\x08\x42\x61tching\x12\x18\n\x14\x42\x41TCHING_UNSPECIFIED\x10\x00\x12\x13\n\x0f\x42\x41TCHING_RANDOM\x10\x01\x12\x17\n\x13\x42\x41TCHING_STRATIFIED\x10\x02\x12\x18\n\x14\x42\x41TCHING_PER_DATASET\x10\x03*D\n\x06\x43hoice\x12\x16\n\x12\x43HOICE_UNSPECIFIED\x10\x00\x12\x10\n\x0c\x43HOICE_FRESH\x10\x01\x12\x10\n\x0c\x43HOICE_FIXED\x10\x02\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1aheadrace/v1/mixtures.proto\x12\x0bheadrace.v1\x1a\x19google/protobuf/any.proto\"\xd7\x01\n\x0eMixtureDataset\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x13\n\x0b\x66ingerprint\x18\x02 \x01(\t\x12\x14\n\nproportion\x18\x03 \x01(\x01H\x00\x12\x10\n\x06repeat\x18\x04 \x01(\x01H\x00\x12\x10\n\x06\x63hoose\x18\x05 \x01(\x03H\x00\x12#\n\x06\x63hoice\x18\x06 \x01(\x0e\x32\x13.headrace.v1.Choice\x12\x13\n\x0bgranularity\x18\x07 \x01(\x03\x12$\n\x06stages\x18\x08 \x03(\x0b\x32\x14.google.protobuf.AnyB\x08\n\x06\x61mount\"/\n\rSchedulePiece\x12\r\n\x05start\x18\x01 \x01(\x03\x12\x0f\n\x07weights\x18\x02 \x03(\x01\"\xa3\x01\n\x07Mixture\x12-\n\x08\x64\x61tasets\x18\x01 \x03(\x0b\x32\x1b.headrace.v1.MixtureDataset\x12\'\n\x08\x62\x61tching\x18\x02 \x01(\x0e\x32\x15.headrace.v1.Batching\x12\x12\n\nepoch_size\x18\x03 \x01(\x03\x12,\n\x08schedule\x18\x04 \x03(\x0b\x32\x1a.headrace.v1.SchedulePiece*l\n\x08\x42\x61tching\x12\x18\n\x14\x42\x41TCHING_UNSPECIFIED\x10\x00\x12\x13\n\x0f\x42\x41TCHING_RANDOM\x10\x01\x12\x17\n\x13\x42\x41TCHING_STRATIFIED\x10\x02\x12\x18\n\x14\x42\x41TCHING_PER_DATASET\x10\x03*D\n\x06\x43hoice\x12\x16\n\x12\x43HOICE_UNSPECIFIED\x10\x00\x12\x10\n\x0c\x43HOICE_FRESH\x10\x01\x12\x10\n\x0c\x43HOICE_FIXED\x10\x02\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'headrace.v1.mixtures_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_BATCHING']._serialized_start=643
-  _globals['_BATCHING']._serialized_end=751
-  _globals['_CHOICE']._serialized_start=753
-  _globals['_CHOICE']._serialized_end=821
-  _globals['_MIXTUREDATASET']._serialized_start=104
-  _globals['_MIXTUREDATASET']._serialized_end=401
-  _globals['_SCHEDULEPIECE']._serialized_start=403
-  _globals['_SCHEDULEPIECE']._serialized_end=450
-  _globals['_MIXTURE']._serialized_start=453
-  _globals['_MIXTURE']._serialized_end=641
+  _globals['_BATCHING']._serialized_start=503
+  _globals['_BATCHING']._serialized_end=611
+  _globals['_CHOICE']._serialized_start=613
+  _globals['_CHOICE']._serialized_end=681
+  _globals['_MIXTUREDATASET']._serialized_start=71
+  _globals['_MIXTUREDATASET']._serialized_end=286
+  _globals['_SCHEDULEPIECE']._serialized_start=288
+  _globals['_SCHEDULEPIECE']._serialized_end=335
+  _globals['_MIXTURE']._serialized_start=338
+  _globals['_MIXTURE']._serialized_end=501
 # @@protoc_insertion_point(module_scope)

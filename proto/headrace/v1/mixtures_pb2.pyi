@@ -1,5 +1,4 @@
 from google.protobuf import any_pb2 as _any_pb2
-from headrace.v1 import shard_service_pb2 as _shard_service_pb2
 from google.protobuf.internal import containers as _containers
 from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
 from google.protobuf import descriptor as _descriptor
@@ -29,7 +28,7 @@ CHOICE_FRESH: Choice
 CHOICE_FIXED: Choice
 
 class MixtureDataset(_message.Message):
-    __slots__ = ("name", "fingerprint", "proportion", "repeat", "choose", "choice", "granularity", "skips", "token_skips", "stages")
+    __slots__ = ("name", "fingerprint", "proportion", "repeat", "choose", "choice", "granularity", "stages")
     NAME_FIELD_NUMBER: _ClassVar[int]
     FINGERPRINT_FIELD_NUMBER: _ClassVar[int]
     PROPORTION_FIELD_NUMBER: _ClassVar[int]
@@ -37,8 +36,6 @@ class MixtureDataset(_message.Message):
     CHOOSE_FIELD_NUMBER: _ClassVar[int]
     CHOICE_FIELD_NUMBER: _ClassVar[int]
     GRANULARITY_FIELD_NUMBER: _ClassVar[int]
-    SKIPS_FIELD_NUMBER: _ClassVar[int]
-    TOKEN_SKIPS_FIELD_NUMBER: _ClassVar[int]
     STAGES_FIELD_NUMBER: _ClassVar[int]
     name: str
     fingerprint: str
@@ -47,10 +44,8 @@ class MixtureDataset(_message.Message):
     choose: int
     choice: Choice
     granularity: int
-    skips: _shard_service_pb2.SkipList
-    token_skips: _shard_service_pb2.SkipList
     stages: _containers.RepeatedCompositeFieldContainer[_any_pb2.Any]
-    def __init__(self, name: _Optional[str] = ..., fingerprint: _Optional[str] = ..., proportion: _Optional[float] = ..., repeat: _Optional[float] = ..., choose: _Optional[int] = ..., choice: _Optional[_Union[Choice, str]] = ..., granularity: _Optional[int] = ..., skips: _Optional[_Union[_shard_service_pb2.SkipList, _Mapping]] = ..., token_skips: _Optional[_Union[_shard_service_pb2.SkipList, _Mapping]] = ..., stages: _Optional[_Iterable[_Union[_any_pb2.Any, _Mapping]]] = ...) -> None: ...
+    def __init__(self, name: _Optional[str] = ..., fingerprint: _Optional[str] = ..., proportion: _Optional[float] = ..., repeat: _Optional[float] = ..., choose: _Optional[int] = ..., choice: _Optional[_Union[Choice, str]] = ..., granularity: _Optional[int] = ..., stages: _Optional[_Iterable[_Union[_any_pb2.Any, _Mapping]]] = ...) -> None: ...
 
 class SchedulePiece(_message.Message):
     __slots__ = ("start", "weights")
@@ -61,15 +56,13 @@ class SchedulePiece(_message.Message):
     def __init__(self, start: _Optional[int] = ..., weights: _Optional[_Iterable[float]] = ...) -> None: ...
 
 class Mixture(_message.Message):
-    __slots__ = ("datasets", "batching", "epoch_size", "schedule", "allow_new_skips")
+    __slots__ = ("datasets", "batching", "epoch_size", "schedule")
     DATASETS_FIELD_NUMBER: _ClassVar[int]
     BATCHING_FIELD_NUMBER: _ClassVar[int]
     EPOCH_SIZE_FIELD_NUMBER: _ClassVar[int]
     SCHEDULE_FIELD_NUMBER: _ClassVar[int]
-    ALLOW_NEW_SKIPS_FIELD_NUMBER: _ClassVar[int]
     datasets: _containers.RepeatedCompositeFieldContainer[MixtureDataset]
     batching: Batching
     epoch_size: int
     schedule: _containers.RepeatedCompositeFieldContainer[SchedulePiece]
-    allow_new_skips: bool
-    def __init__(self, datasets: _Optional[_Iterable[_Union[MixtureDataset, _Mapping]]] = ..., batching: _Optional[_Union[Batching, str]] = ..., epoch_size: _Optional[int] = ..., schedule: _Optional[_Iterable[_Union[SchedulePiece, _Mapping]]] = ..., allow_new_skips: bool = ...) -> None: ...
+    def __init__(self, datasets: _Optional[_Iterable[_Union[MixtureDataset, _Mapping]]] = ..., batching: _Optional[_Union[Batching, str]] = ..., epoch_size: _Optional[int] = ..., schedule: _Optional[_Iterable[_Union[SchedulePiece, _Mapping]]] = ...) -> None: ...

@@ -107,7 +107,7 @@ class ColumnClasses(_message.Message):
     def __init__(self, column: _Optional[str] = ..., names: _Optional[_Iterable[str]] = ..., class_count: _Optional[int] = ...) -> None: ...
 
 class Dataset(_message.Message):
-    __slots__ = ("name", "fingerprint", "sample_count", "shard_count", "raw_bytes", "stored_bytes", "columns", "skip_lists", "filter", "document_count")
+    __slots__ = ("name", "fingerprint", "sample_count", "shard_count", "raw_bytes", "stored_bytes", "columns", "skip_lists", "stages", "document_count")
     NAME_FIELD_NUMBER: _ClassVar[int]
     FINGERPRINT_FIELD_NUMBER: _ClassVar[int]
     SAMPLE_COUNT_FIELD_NUMBER: _ClassVar[int]
@@ -116,7 +116,7 @@ class Dataset(_message.Message):
     STORED_BYTES_FIELD_NUMBER: _ClassVar[int]
     COLUMNS_FIELD_NUMBER: _ClassVar[int]
     SKIP_LISTS_FIELD_NUMBER: _ClassVar[int]
-    FILTER_FIELD_NUMBER: _ClassVar[int]
+    STAGES_FIELD_NUMBER: _ClassVar[int]
     DOCUMENT_COUNT_FIELD_NUMBER: _ClassVar[int]
     name: str
     fingerprint: str
@@ -126,19 +126,9 @@ class Dataset(_message.Message):
     stored_bytes: int
     columns: _containers.RepeatedCompositeFieldContainer[Column]
     skip_lists: _containers.RepeatedCompositeFieldContainer[SkipList]
-    filter: Filter
+    stages: _containers.RepeatedCompositeFieldContainer[_any_pb2.Any]
     document_count: int
-    def __init__(self, name: _Optional[str] = ..., fingerprint: _Optional[str] = ..., sample_count: _Optional[int] = ..., shard_count: _Optional[int] = ..., raw_bytes: _Optional[int] = ..., stored_bytes: _Optional[int] = ..., columns: _Optional[_Iterable[_Union[Column, _Mapping]]] = ..., skip_lists: _Optional[_Iterable[_Union[SkipList, _Mapping]]] = ..., filter: _Optional[_Union[Filter, _Mapping]] = ..., document_count: _Optional[int] = ...) -> None: ...
-
-class Filter(_message.Message):
-    __slots__ = ("where", "digest", "sample_count")
-    WHERE_FIELD_NUMBER: _ClassVar[int]
-    DIGEST_FIELD_NUMBER: _ClassVar[int]
-    SAMPLE_COUNT_FIELD_NUMBER: _ClassVar[int]
-    where: str
-    digest: str
-    sample_count: int
-    def __init__(self, where: _Optional[str] = ..., digest: _Optional[str] = ..., sample_count: _Optional[int] = ...) -> None: ...
+    def __init__(self, name: _Optional[str] = ..., fingerprint: _Optional[str] = ..., sample_count: _Optional[int] = ..., shard_count: _Optional[int] = ..., raw_bytes: _Optional[int] = ..., stored_bytes: _Optional[int] = ..., columns: _Optional[_Iterable[_Union[Column, _Mapping]]] = ..., skip_lists: _Optional[_Iterable[_Union[SkipList, _Mapping]]] = ..., stages: _Optional[_Iterable[_Union[_any_pb2.Any, _Mapping]]] = ..., document_count: _Optional[int] = ...) -> None: ...
 
 class Column(_message.Message):
     __slots__ = ("name", "kind", "element_type", "item_shape", "nullable", "logical_type", "stored_column")
@@ -257,7 +247,7 @@ class ReadBatchesResponse(_message.Message):
     def __init__(self, start: _Optional[_Union[StreamStart, _Mapping]] = ..., batch: _Optional[_Union[BatchHeader, _Mapping]] = ..., chunk: _Optional[_Union[Chunk, _Mapping]] = ..., epoch_end: _Optional[_Union[EpochEnd, _Mapping]] = ..., heartbeat: _Optional[_Union[Heartbeat, _Mapping]] = ..., messages: _Optional[_Iterable[_Union[ReadBatchesResponse, _Mapping]]] = ..., payload: _Optional[bytes] = ...) -> None: ...
 
 class StreamStart(_message.Message):
-    __slots__ = ("dataset", "columns", "order", "global_batch_size", "epoch", "position", "datasets", "epoch_sample_count", "skips", "cache_shortage")
+    __slots__ = ("dataset", "columns", "order", "global_batch_size", "epoch", "position", "datasets", "epoch_sample_count", "stages", "cache_shortage")
     DATASET_FIELD_NUMBER: _ClassVar[int]
     COLUMNS_FIELD_NUMBER: _ClassVar[int]
     ORDER_FIELD_NUMBER: _ClassVar[int]
@@ -266,7 +256,7 @@ class StreamStart(_message.Message):
     POSITION_FIELD_NUMBER: _ClassVar[int]
     DATASETS_FIELD_NUMBER: _ClassVar[int]
     EPOCH_SAMPLE_COUNT_FIELD_NUMBER: _ClassVar[int]
-    SKIPS_FIELD_NUMBER: _ClassVar[int]
+    STAGES_FIELD_NUMBER: _ClassVar[int]
     CACHE_SHORTAGE_FIELD_NUMBER: _ClassVar[int]
     dataset: Dataset
     columns: _containers.RepeatedCompositeFieldContainer[Column]
@@ -276,9 +266,9 @@ class StreamStart(_message.Message):
     position: int
     datasets: _containers.RepeatedCompositeFieldContainer[Dataset]
     epoch_sample_count: int
-    skips: SkipList
+    stages: _containers.RepeatedCompositeFieldContainer[_any_pb2.Any]
     cache_shortage: CacheShortage
-    def __init__(self, dataset: _Optional[_Union[Dataset, _Mapping]] = ..., columns: _Optional[_Iterable[_Union[Column, _Mapping]]] = ..., order: _Optional[_Union[OrderSpec, _Mapping]] = ..., global_batch_size: _Optional[int] = ..., epoch: _Optional[int] = ..., position: _Optional[int] = ..., datasets: _Optional[_Iterable[_Union[Dataset, _Mapping]]] = ..., epoch_sample_count: _Optional[int] = ..., skips: _Optional[_Union[SkipList, _Mapping]] = ..., cache_shortage: _Optional[_Union[CacheShortage, _Mapping]] = ...) -> None: ...
+    def __init__(self, dataset: _Optional[_Union[Dataset, _Mapping]] = ..., columns: _Optional[_Iterable[_Union[Column, _Mapping]]] = ..., order: _Optional[_Union[OrderSpec, _Mapping]] = ..., global_batch_size: _Optional[int] = ..., epoch: _Optional[int] = ..., position: _Optional[int] = ..., datasets: _Optional[_Iterable[_Union[Dataset, _Mapping]]] = ..., epoch_sample_count: _Optional[int] = ..., stages: _Optional[_Iterable[_Union[_any_pb2.Any, _Mapping]]] = ..., cache_shortage: _Optional[_Union[CacheShortage, _Mapping]] = ...) -> None: ...
 
 class CacheShortage(_message.Message):
     __slots__ = ("job_bytes", "part_bytes")

@@ -22,7 +22,7 @@ from headrace.arguments import (
 )
 from headrace.client.options.arguments import where_of
 from headrace.client.options.selection import Selection
-from headrace.client.options.skips import SkipArgument, skip_choice
+from headrace.client.options.skips import SkipArgument, skip_choice, skip_stages
 from headrace.client.options.stage import OrderStage
 from headrace.client.options.where import where_stages
 from headrace.errors import BadArgumentError
@@ -187,10 +187,9 @@ class Mixture(OrderStage):
         message = pb.Mixture(
             batching=_BATCHINGS[spec.batching],
             epoch_size=spec.epoch_size,
-            allow_new_skips=self.allow_new_skips,
         )
         for member, entry in zip(spec.datasets, self.datasets, strict=True):
-            message.datasets.append(_message(member, entry))
+            message.datasets.append(_message(member, entry, allow_new=self.allow_new_skips))
         if self.schedule is not None:
             for start, weights in zip(self.schedule.starts, self.schedule.weights, strict=True):
                 message.schedule.add(start=start, weights=weights.tolist())
@@ -317,19 +316,21 @@ def _member(entry: MixtureEntry) -> MixtureDataset:
     )
 
 
-def _message(member: MixtureDataset, entry: MixtureEntry) -> pb.MixtureDataset:
+def _message(member: MixtureDataset, entry: MixtureEntry, *, allow_new: bool) -> pb.MixtureDataset:
     skips, token_skips = skip_choice(entry.skips), skip_choice(entry.token_skips)
+    stages = (
+        *where_stages(entry.where),
+        *skip_stages(skips, token_skips, allow_new=allow_new),
+    )
     return pb.MixtureDataset(
         name=member.name,
         fingerprint=entry.fingerprint,
-        skips=None if skips is None else skips.to_message(),
-        token_skips=None if token_skips is None else token_skips.to_message(),
         proportion=member.proportion,
         repeat=member.repeat,
         choose=member.choose,
         choice=_CHOICES[member.choice],
         granularity=member.granularity,
-        stages=[packed(stage.to_message()) for stage in where_stages(entry.where)],
+        stages=[packed(stage.to_message()) for stage in stages],
     )
 
 

@@ -24,7 +24,7 @@ import grpc
 
 from headrace.client.options.access import Access
 from headrace.client.options.settings import Backoff, Deadlines
-from headrace.client.options.where import dataset_request
+from headrace.client.options.where import dataset_request, kept_in
 from headrace.client.servers.endpoints import Endpoint, Endpoints
 from headrace.client.servers.replicas import Seat, fixed_endpoints
 from headrace.client.servers.retry_policy import Patience
@@ -180,14 +180,5 @@ def _checked(answer: pb.GetDatasetResponse, *, target: str) -> pb.GetDatasetResp
             f"{found.fingerprint[:100]!r}; expected 32 lower-case hexadecimal digits",
             target=target,
         )
-    if found.HasField("filter") and not (
-        1 <= found.filter.sample_count <= found.sample_count
-        and _FINGERPRINT.fullmatch(found.filter.digest)
-    ):
-        raise StreamCorruptError(
-            f"{target} says that a filter keeps {found.filter.sample_count} of the "
-            f"{found.sample_count} samples of {found.name[:100]!r}, with the digest "
-            f"{found.filter.digest[:100]!r}; expected at least 1, and 32 hexadecimal digits",
-            target=target,
-        )
+    kept_in(found, target=target)
     return answer

@@ -10,7 +10,7 @@ from typing import Self
 from headrace.client.options.mixture import Mixture, mixture_from
 from headrace.client.options.skips import SkipChoice, skip_choice
 from headrace.client.options.stage import OrderStage
-from headrace.client.options.where import dataset_request
+from headrace.client.options.where import dataset_request, kept_in
 from headrace.client.state.subject import Subject
 from headrace.errors import BadArgumentError, TokenMalformedError, TokenSpecChangedError
 from headrace.order import (
@@ -79,7 +79,7 @@ class MixtureSubject(Subject):
 
     def _in_versions(self, found: Sequence[pb.Dataset]) -> Self:
         mixture = self.mixture.pinned([dataset.fingerprint for dataset in found])
-        kept = joined_digest([dataset.filter.digest for dataset in found])
+        kept = joined_digest([kept_in(dataset).digest for dataset in found])
         return replace(self, mixture=mixture, kept=kept)
 
 

@@ -10,9 +10,9 @@ from typing import Self
 from headrace.arguments import shown
 from headrace.client.options.arguments import where_of
 from headrace.client.options.selection import Selection
-from headrace.client.options.skips import Skip, SkipChoice, skip_choice
+from headrace.client.options.skips import SkipChoice, skip_choice, skip_stages
 from headrace.client.options.stage import OrderStage
-from headrace.client.options.where import Where, dataset_request
+from headrace.client.options.where import Where, dataset_request, kept_in
 from headrace.errors import BadArgumentError, TokenMalformedError, TokenSpecChangedError
 from headrace.order import OrderSpec, Skips, Stages, Token, check_within, stages_of
 from headrace.v1 import shard_service_pb2 as pb
@@ -89,10 +89,7 @@ class Subject(ABC):
         for choice, dataset, count in zip(self._skips(), found, stored, strict=True):
             if choice is not None and choice.sample_ids:
                 check_within(Skips(choice.sample_ids), count, dataset=dataset.name)
-        counts = tuple(
-            dataset.filter.sample_count if dataset.HasField("filter") else dataset.sample_count
-            for dataset in found
-        )
+        counts = tuple(kept_in(dataset).sample_count for dataset in found)
         return replace(self._in_versions(found), sample_counts=counts, stored_counts=stored)
 
     @abstractmethod
@@ -124,10 +121,8 @@ class OneDataset(Subject):
 
     @property
     def stages(self) -> tuple[OrderStage, ...]:
-        skips, skip = self.skips, None
-        if skips is not None:
-            skip = Skip(skips, self.allow_new_skips, self.token_skips)
-        return tuple(stage for stage in (self.where, skip) if stage is not None)
+        skips = skip_stages(self.skips, self.token_skips, allow_new=self.allow_new_skips)
+        return (*((self.where,) if self.where else ()), *skips)
 
     def requests(self) -> list[pb.GetDatasetRequest]:
         return [dataset_request(self.name, self.fingerprint, self._expression)]
@@ -170,7 +165,7 @@ class OneDataset(Subject):
 
     def _in_versions(self, found: Sequence[pb.Dataset]) -> Self:
         (dataset,) = found
-        return replace(self, fingerprint=dataset.fingerprint, kept=dataset.filter.digest)
+        return replace(self, fingerprint=dataset.fingerprint, kept=kept_in(dataset).digest)
 
 
 def one_dataset(selection: Selection, name: str) -> OneDataset:

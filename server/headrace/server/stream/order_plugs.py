@@ -31,10 +31,12 @@ class Finding(NamedTuple):
     Attributes:
         catalog: The datasets that the caller may read.
         narrow: Returns what stages leave of a dataset; see `OrderPlug.narrowed`.
+        options: Returns the options of stages of the order, by type.
     """
 
     catalog: Catalog
     narrow: Callable[[Member, Sequence[AnyMessage]], Member]
+    options: Callable[[Sequence[AnyMessage]], Mapping[type[Message], Any]]
 
 
 class Turns(Protocol):

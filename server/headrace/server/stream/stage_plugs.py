@@ -248,7 +248,7 @@ class Stages:
             request.dataset,
             request.fingerprint,
             request.stages,
-            self._order_stages(request.stages),
+            self.options(request.stages),
             request,
             token_of(request),
         )
@@ -260,10 +260,14 @@ class Stages:
     def of_samples(self, request: pb.GetSamplesRequest) -> ReadRequest:
         """Return what a request for samples by id asks to read; see `of_batches`."""
         stages = request.stages
-        return ReadRequest(request.dataset, request.fingerprint, stages, self._order_stages(stages))
+        return ReadRequest(request.dataset, request.fingerprint, stages, self.options(stages))
 
-    def _order_stages(self, messages: Sequence[AnyMessage]) -> dict[type[Message], Message]:
-        """Return the options of stages of the order, by type, if there is at most one of each."""
+    def options(self, messages: Sequence[AnyMessage]) -> dict[type[Message], Message]:
+        """Return the options of stages of the order, by type.
+
+        Raises:
+            BadArgumentError: One is invalid, or there twice.
+        """
         found: dict[type[Message], Message] = {}
         for place, message in enumerate(messages):
             plug = self.order_kinds.get(message.TypeName())
@@ -306,7 +310,7 @@ class Stages:
         Raises:
             BadArgumentError: One is unknown, or does not choose from the samples of a dataset.
         """
-        given = self._order_stages(stages)
+        given = self.options(stages)
         plugs = [plug for plug in self._orders if plug.narrows and plug.options in given]
         if len(plugs) < len(stages):
             kinds = ", ".join(message.TypeName()[:100] for message in stages)

@@ -142,7 +142,7 @@ class StreamCalls:
                 return found
 
             turn.enter_context(take())
-            finding = Finding(self._parts.catalog.seen_by(caller), narrow)
+            finding = Finding(self._parts.catalog.seen_by(caller), narrow, self._stages.options)
             asked = read(request)
             return asked, self._stages.find(asked, finding)
 

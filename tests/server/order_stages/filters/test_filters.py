@@ -14,6 +14,7 @@ import grpc
 import pyarrow as pa
 import pytest
 
+from headrace.client.options.where import kept_in
 from headrace.errors import (
     BadArgumentError,
     DrainingError,
@@ -77,7 +78,7 @@ def test_a_stream_has_the_samples_that_a_filter_keeps(url: str, channel: grpc.Ch
     assert len(flat) == 200
     assert set(flat) < expected
     assert seen.start is not None
-    found = seen.start.dataset.filter
+    found = kept_in(seen.start.dataset)
     assert ("label in (17, 3) or x < 10", 210) == (found.where, found.sample_count)
     assert 210 == seen.start.epoch_sample_count
     assert SAMPLES == seen.start.dataset.sample_count

@@ -258,7 +258,7 @@ def _check_resumes(
 ) -> None:
     wanted = mixtures_pb.Mixture.FromString(mixture.SerializeToString())
     if skips:
-        wanted.datasets[1].skips.CopyFrom(pb.SkipList(sample_ids=skips))
+        wanted.datasets[1].stages.extend(order_stages(skips=pb.SkipList(sample_ids=skips)))
     order = pb.OrderSpec(seed=4, shuffle_samples=30, lanes=lanes, unit=8, shuffle=shuffle)
     fields: dict[str, Any] = {"order": order, "epoch_count": 2}
     whole = payloads(read(channel, _request(wanted, **fields)))
@@ -275,7 +275,7 @@ def test_a_skipped_document_leaves_its_place_empty(channel: grpc.Channel) -> Non
     """In its own dataset alone; the same id of another one stays."""
     plain = _mixture(a=0.5, b=0.5, epoch_size=60)
     skipping = _mixture(a=0.5, b=0.5, epoch_size=60)
-    skipping.datasets[1].skips.CopyFrom(pb.SkipList(sample_ids=(3, 5, 8)))
+    skipping.datasets[1].stages.extend(order_stages(skips=pb.SkipList(sample_ids=(3, 5, 8))))
 
     before, after = (rows_seen(read(channel, _request(each))) for each in (plain, skipping))
 

@@ -9,6 +9,7 @@ from typing import Any
 import grpc
 import numpy as np
 import pytest
+from google.protobuf.any_pb2 import Any as AnyMessage
 
 from headrace.errors import ConfigurationError
 from headrace.order import Order, OrderSpec, Skips, decode_token, table_of
@@ -16,7 +17,9 @@ from headrace.server import DatasetConfig
 from headrace.storage import open_dataset
 from headrace.v1 import mixtures_pb2 as mixtures_pb
 from headrace.v1 import shard_service_pb2 as pb
-from support.asking import asking
+from headrace.v1.skips_pb2 import Skip
+from headrace.v1.stages import packed
+from support.asking import asking, order_stages
 from support.datasets import small_table, write_dataset
 from support.running import channel_of, server_of
 from support.served import TIMEOUT_S, Transcript, epoch_request, failure_of, read, stub_of
@@ -80,7 +83,8 @@ def test_skipped_samples_are_replaced_and_counted(url: str, channel: grpc.Channe
     assert substitutes == seen.ends[0].substitute_count
     assert FEW.digest == decode_token(seen.tokens[0]).stage("skips")
     assert seen.start is not None
-    assert (FEW.digest, len(FEW)) == (seen.start.skips.digest, seen.start.skips.sample_count)
+    listed = pb.SkipList(digest=FEW.digest, sample_count=len(FEW))
+    assert [packed(Skip(list=listed))] == list(seen.start.stages)
 
 
 def test_a_list_that_is_sent_is_that_of_its_digest(channel: grpc.Channel) -> None:
@@ -174,8 +178,8 @@ def test_a_list_that_cannot_be_is_refused(
 def test_each_dataset_of_a_mixture_has_its_list(channel: grpc.Channel) -> None:
     """Ids are those of the dataset; a token needs the same lists, or leave to adopt more."""
     entries = [
-        mixtures_pb.MixtureDataset(name="d", skips=pb.SkipList(digest=FEW.digest)),
-        mixtures_pb.MixtureDataset(name="e", skips=_sent(MORE)),
+        mixtures_pb.MixtureDataset(name="d", stages=_skipping(pb.SkipList(digest=FEW.digest))),
+        mixtures_pb.MixtureDataset(name="e", stages=_skipping(_sent(MORE))),
     ]
     mixture = mixtures_pb.Mixture(datasets=entries)
     fields: dict[str, Any] = {"dataset": "", "mixture": mixture}
@@ -188,11 +192,40 @@ def test_each_dataset_of_a_mixture_has_its_list(channel: grpc.Channel) -> None:
     assert [batch.payload for batch in seen.batches[4:]] == [
         batch.payload for batch in rest.batches
     ]
-    del mixture.datasets[1].skips.sample_ids[:]
+    del mixture.datasets[1].stages[:]
     assert "TOKEN_SPEC_CHANGED" == _refused(
         channel, _mixed(mixture=mixture, resume_token=seen.tokens[3])
     )
     assert "BAD_COORDINATES" == _refused(channel, _mixed(**fields, skips=_sent(FEW)))
+
+
+@pytest.mark.parametrize("allowed", [(), ("d",), ("e",)])
+def test_only_a_dataset_that_allows_it_gets_a_longer_list(
+    channel: grpc.Channel, allowed: tuple[str, ...]
+) -> None:
+    """In a mixture the permission of one dataset is none for the lists of the others."""
+
+    def mixture(skips: Skips) -> mixtures_pb.Mixture:
+        stages = {
+            "d": _skipping(_sent(FEW), token_skips=_sent(FEW), allow_new_skips="d" in allowed)
+        }
+        stages["e"] = _skipping(
+            _sent(skips), token_skips=_sent(FEW), allow_new_skips="e" in allowed
+        )
+        entries = [mixtures_pb.MixtureDataset(name=one, stages=stages[one]) for one in stages]
+        return mixtures_pb.Mixture(datasets=entries)
+
+    token = read(channel, _mixed(mixture=mixture(FEW))).tokens[0]
+    request = _mixed(mixture=mixture(MORE), resume_token=token)
+
+    if allowed == ("e",):
+        assert read(channel, request).batches
+    else:
+        assert "TOKEN_SPEC_CHANGED" == _refused(channel, request)
+
+
+def _skipping(skips: pb.SkipList, **fields: Any) -> list[AnyMessage]:
+    return order_stages(skips=skips, **fields)
 
 
 def _mixed(**fields: Any) -> pb.ReadBatchesRequest:

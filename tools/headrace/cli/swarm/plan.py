@@ -21,6 +21,7 @@ from headrace.client import (
     fetch_dataset,
     read_mixture,
 )
+from headrace.client.options.where import kept_in
 from headrace.errors import TokenDatasetChangedError
 from headrace.loadtest import Cut, Pause, Rescale, SwarmSpec
 from headrace.order import AnyOrder, EndMode, epoch_positions
@@ -150,10 +151,7 @@ class ServedDatasets:
     @property
     def sample_counts(self) -> list[int]:
         """Return the number of samples to read in each dataset."""
-        return [
-            dataset.filter.sample_count if dataset.HasField("filter") else dataset.sample_count
-            for dataset in self.datasets
-        ]
+        return [kept_in(dataset).sample_count for dataset in self.datasets]
 
     @property
     def stored_counts(self) -> list[int]:
@@ -236,7 +234,7 @@ def expected_orders(
             f"--manifest is given {len(urls)} times; expected {len(served.datasets)}, one for "
             "each dataset in the mixture's order."
         )
-    wheres = [dataset.filter.where for dataset in served.datasets]
+    wheres = [kept_in(dataset).where for dataset in served.datasets]
     tables = read_tables(urls, wheres, missing_as_null=missing_as_null)
     for dataset, fingerprint, url in zip(served.datasets, tables.fingerprints, urls, strict=True):
         if fingerprint != dataset.fingerprint:

@@ -48,7 +48,9 @@ from headrace.server.datasets.narrowed_dataset import NarrowedDataset
 from headrace.server.datasets.served_dataset import ServedDataset
 from headrace.storage import Filter, make_filter
 from headrace.storage.where.evaluate import find_kept_bits
+from headrace.v1 import filters_pb2
 from headrace.v1 import shard_service_pb2 as pb
+from headrace.v1.stages import packed
 
 _WANTED_S = 30.0
 _FAILED_S = 5.0
@@ -96,8 +98,8 @@ class FilteredDataset(NarrowedDataset):
     def to_proto(self) -> pb.Dataset:
         """Return the wire's description of the dataset, with the filter."""
         described, kept = super().to_proto(), self.kept
-        told = pb.Filter(where=self._text, digest=kept.digest, sample_count=kept.count)
-        described.filter.CopyFrom(told)
+        told = filters_pb2.Filter(where=self._text, digest=kept.digest, sample_count=kept.count)
+        described.stages.append(packed(told))
         return described
 
 

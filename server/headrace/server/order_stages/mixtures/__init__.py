@@ -32,7 +32,6 @@ from headrace.server.order_stages.mixtures.mixture_request import (
 )
 from headrace.server.order_stages.mixtures.served_mixture import ServedMixture
 from headrace.server.plan.skip_lists import (
-    LIST_LIMITS,
     Lists,
     check_adoption,
     digest_of,
@@ -41,13 +40,16 @@ from headrace.server.plan.skip_lists import (
 from headrace.server.plan.stream_request import ReadRequest, Words, wanted_order
 from headrace.server.stream.order_plugs import Finding, OrderPlug, Turns
 from headrace.server.telemetry.metrics import Metrics
-from headrace.v1.mixtures_pb2 import Mixture
+from headrace.v1.mixtures_pb2 import Mixture, MixtureDataset
+from headrace.v1.shard_service_pb2 import SkipList
+from headrace.v1.skips_pb2 import Skip
 
 # Each order takes up to about 100 MiB.
 _MAX_MIXTURES = 16
 # A run usually started one or two appends ago; trying more is worth a few milliseconds.
 _MAX_TRIES = 4096
 _MAX_HASHED = 1 << 18
+_SKIP = Skip.DESCRIPTOR.full_name
 
 
 class Plug(OrderPlug):
@@ -55,7 +57,7 @@ class Plug(OrderPlug):
 
     name = "mixture"
     options = Mixture
-    limits = {**MIXTURE_LIMITS, **LIST_LIMITS}  # noqa: RUF012 - read only, as in its base
+    limits = MIXTURE_LIMITS
     words = Words(
         "the mixture",
         "one dataset",
@@ -116,13 +118,14 @@ def _mixture(
             token_fingerprint=token.fingerprint,
             dataset_fingerprint=spec.fingerprint,
         )
+    asked = [finding.options(dataset.stages).get(Skip, Skip()) for dataset in mixture.datasets]
     members = [
-        finding.narrow(member, dataset.stages) if dataset.stages else member
+        _narrowed(member, dataset, finding)
         for member, dataset in zip(members, mixture.datasets, strict=True)
     ]
     firsts = np.cumsum([0, *(member.dataset.sample_count for member in members)])
     lists = [member.skip_lists for member in members]
-    skips = _skips(mixture, token, lists, firsts)
+    skips = _skips(asked, token, lists, firsts)
     for member, each in zip(members, skips, strict=True):
         check_within(each, member.dataset.sample_count, dataset=member.name)
     # A dataset that was reloaded is another object.
@@ -132,22 +135,35 @@ def _mixture(
     return mixed
 
 
+def _narrowed(member: Member, dataset: MixtureDataset, finding: Finding) -> Member:
+    narrowing = [stage for stage in dataset.stages if stage.TypeName() != _SKIP]
+    return finding.narrow(member, narrowing) if narrowing else member
+
+
 def _skips(
-    mixture: Mixture, token: Token | None, lists: Sequence[Lists], first_ids: NDArray[np.int64]
+    asked: Sequence[Skip],
+    token: Token | None,
+    lists: Sequence[Lists],
+    first_ids: NDArray[np.int64],
 ) -> tuple[Skips | None, ...]:
     """Return the samples to skip in each dataset."""
-    wanted = _lists_of(mixture, lists, field="skips")
+    wanted = _found([skip.list for skip in asked], lists, field="skips")
     joined = join_skips(wanted, first_ids)
     if token is not None and digest_of(joined) != token.stage("skips"):
-        found = join_skips(_lists_of(mixture, lists, field="token_skips"), first_ids)
-        check_adoption(joined, found, token, allow_new_skips=mixture.allow_new_skips)
+        known = _found([skip.token_list for skip in asked], lists, field="token_skips")
+        changed = [digest_of(one) != digest_of(it) for one, it in zip(wanted, known, strict=True)]
+        may_change = all(skip.allow_new_list for skip in itertools.compress(asked, changed))
+        found = join_skips(known, first_ids)
+        check_adoption(joined, found, token, allow_new_skips=may_change)
     return wanted
 
 
-def _lists_of(mixture: Mixture, lists: Sequence[Lists], *, field: str) -> tuple[Skips | None, ...]:
+def _found(
+    messages: Sequence[SkipList], lists: Sequence[Lists], *, field: str
+) -> tuple[Skips | None, ...]:
     return tuple(
-        found_list(getattr(dataset, field), stored, field=f"mixture.datasets.{field}")
-        for dataset, stored in zip(mixture.datasets, lists, strict=True)
+        found_list(message, stored, field=f"mixture.datasets.{field}")
+        for message, stored in zip(messages, lists, strict=True)
     )
 
 

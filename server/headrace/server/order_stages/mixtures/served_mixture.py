@@ -49,6 +49,8 @@ from headrace.server.plan.ranks import Ranks
 from headrace.server.plan.skip_lists import Lists, digest_of, list_message
 from headrace.server.plan.stream_request import Readable
 from headrace.v1 import shard_service_pb2 as pb
+from headrace.v1.skips_pb2 import Skip
+from headrace.v1.stages import packed
 
 _Stage = TypeVar("_Stage")
 
@@ -73,11 +75,19 @@ def dataset_counts(first_ids: NDArray[np.int64], ids: NDArray[np.int64]) -> NDAr
     return np.bincount(owners, minlength=first_ids.size - 1)
 
 
-def add_datasets(start: pb.StreamStart, members: Iterable[pb.Dataset]) -> None:
-    """Add the members of a mixture to a stream's first message; the stream has their columns."""
+def add_datasets(start: pb.StreamStart, members: Iterable[pb.Dataset], skips: Skips | None) -> None:
+    """Add the members of a mixture to a stream's first message; the stream has their columns.
+
+    Args:
+        start: The message.
+        members: The members.
+        skips: What is left out of all of them.
+    """
     for described in members:
         described.ClearField("columns")
         start.datasets.append(described)
+    if skips is not None:
+        start.stages.append(packed(Skip(list=list_message(skips))))
 
 
 def drawn_bytes(order: MixtureOrder | SubsetMixtureOrder, tables: Sequence[ShardTable]) -> int:
@@ -235,9 +245,8 @@ class ServedMixture:
 
     def describe(self, start: pb.StreamStart) -> None:
         """Name the datasets; their columns are those of the stream."""
-        add_datasets(start, (member.to_proto() for member in self.members))
-        if self._order is not None and self._order.skips is not None:
-            start.skips.CopyFrom(list_message(self._order.skips))
+        skips = self._order.skips if self._order else None
+        add_datasets(start, (member.to_proto() for member in self.members), skips)
 
     def parts(self, sample_ids: NDArray[np.int64]) -> Iterator[Part]:
         """Split the samples of a batch by dataset."""

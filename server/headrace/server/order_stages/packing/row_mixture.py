@@ -37,7 +37,7 @@ from headrace.server.order_stages.mixtures.served_mixture import (
 from headrace.server.order_stages.packing.packed_rows import PackedFinder
 from headrace.server.order_stages.packing.served_rows import PackedStage, ServedRows, rows_bytes
 from headrace.server.plan.find_samples import Finder
-from headrace.server.plan.skip_lists import digest_of, list_message
+from headrace.server.plan.skip_lists import digest_of
 from headrace.server.plan.stream_request import Readable
 from headrace.v1 import shard_service_pb2 as pb
 
@@ -123,9 +123,7 @@ class ServedRowMixture(PackedStage):
 
     def describe(self, start: pb.StreamStart) -> None:
         """Name the rows; their columns are those of the stream."""
-        add_datasets(start, (member.to_proto() for member in self.members))
-        if self._skips is not None:
-            start.skips.CopyFrom(list_message(self._skips))
+        add_datasets(start, (member.to_proto() for member in self.members), self._skips)
 
     def shown_ids(self, sample_ids: NDArray[np.int64]) -> NDArray[np.int64]:
         """Return pairs of a dataset's index and a row's id in it: ``(rows, 2) int64``."""

@@ -23,6 +23,7 @@ from headrace.server.plan.stream_request import ReadRequest
 from headrace.server.stream.order_plugs import OrderPlug
 from headrace.v1 import shard_service_pb2 as pb
 from headrace.v1.skips_pb2 import Skip
+from headrace.v1.stages import packed
 
 
 class Skipped(NamedStage):
@@ -45,7 +46,7 @@ class Skipped(NamedStage):
     def describe(self, start: pb.StreamStart) -> None:
         """Fill in its part of the first message."""
         self.inner.describe(start)
-        start.skips.CopyFrom(list_message(self._skips))
+        start.stages.append(packed(Skip(list=list_message(self._skips))))
 
 
 class Plug(OrderPlug):
