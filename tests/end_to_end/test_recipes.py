@@ -10,7 +10,6 @@ import json
 import os
 import subprocess
 import sys
-import venv
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -20,7 +19,7 @@ import pytest
 
 from support.command import Serving, serving
 from support.datasets import write_dataset
-from support.environments import put_below
+from support.environments import on_top
 
 pytestmark = [pytest.mark.long, pytest.mark.timeout(1800)]
 
@@ -59,22 +58,7 @@ def _line(count: int, *, far: int) -> pa.Table:
 @pytest.fixture(scope="module")
 def frameworks(tmp_path_factory: pytest.TempPathFactory) -> str:
     """The interpreter of an environment with the frameworks, on top of this one."""
-    folder = tmp_path_factory.mktemp("frameworks")
-    venv.create(folder, with_pip=True)
-    python = folder / "bin" / "python"
-    put_below(folder)
-    done = subprocess.run(
-        [python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", *FRAMEWORKS],
-        capture_output=True,
-        text=True,
-        timeout=1500,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    torchrun = folder / "bin" / "torchrun"
-    torchrun.write_text(f'#!/bin/sh\nexec {python} -m torch.distributed.run "$@"\n')
-    torchrun.chmod(0o755)
-    return str(python)
+    return on_top(tmp_path_factory.mktemp("frameworks"), FRAMEWORKS)
 
 
 def _run(

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from integrations.conftest import OWN
 from integrations.printed import PAGES, Page
 
 NAMES = sorted(path.stem for path in PAGES.glob("*.md") if path.stem != "index")
@@ -23,14 +25,40 @@ def test_at_most_five_lines_change(name: str) -> None:
 
 
 @pytest.mark.long
+@pytest.mark.timeout(1800)
 @pytest.mark.parametrize("name", NAMES)
-def test_the_program_runs_as_it_is_printed(name: str, address: str, tmp_path: Path) -> None:
-    """Twice, the second time going on from the checkpoint; and the native one once."""
-    page = Page.read(name)
+def test_the_program_runs_as_it_is_printed(
+    name: str, python_with: Callable[[str], str], address: str, tmp_path: Path
+) -> None:
+    """Twice, the second time going on from the checkpoint; and the native one once, elsewhere."""
+    page, python = Page.read(name), python_with(name)
+    native = tmp_path / "native"
+    native.mkdir()
 
-    page.run(tmp_path, address)
-    page.run(tmp_path, address)
-    page.run_native(tmp_path)
+    page.run(tmp_path, address, python)
+    page.run(tmp_path, address, python)
+    page.run_native(native, python)
+
+
+@pytest.mark.long
+@pytest.mark.timeout(1800)
+@pytest.mark.parametrize("name", OWN)
+def test_frameworks_that_are_not_installed_here_pass_their_tests(
+    name: str, python_with: Callable[[str], str], tmp_path: Path
+) -> None:
+    """None of which is skipped, in an environment of their own."""
+    file = Path(__file__).with_name(f"test_{name}.py")
+    done = subprocess.run(
+        [python_with(name), "-m", "pytest", "-q", file, "--basetemp", tmp_path / "t"],
+        capture_output=True,
+        text=True,
+        timeout=900,
+        check=False,
+        cwd=Path(__file__).parents[2],
+    )
+
+    assert done.returncode == 0, done.stdout[-4000:]
+    assert "skipped" not in done.stdout
 
 
 @pytest.mark.long

@@ -59,6 +59,26 @@ def put_below(folder: Path) -> None:
     (packages / "below.pth").write_text(lines)
 
 
+def on_top(folder: Path, packages: Sequence[str]) -> str:
+    """Make an environment that has packages on top of what this one has, and a torchrun.
+
+    Args:
+        folder: Where; it must be empty.
+        packages: What pip installs there.
+
+    Returns:
+        Its interpreter.
+    """
+    venv.create(folder, with_pip=True)
+    put_below(folder)
+    _pip(folder, "install", "--disable-pip-version-check", *packages)
+    python = folder / "bin" / "python"
+    torchrun = folder / "bin" / "torchrun"
+    torchrun.write_text(f'#!/bin/sh\nexec {python} -m torch.distributed.run "$@"\n')
+    torchrun.chmod(0o755)
+    return str(python)
+
+
 def stub_torchvision(folder: Path) -> None:
     """Put as much of torchvision into an environment as `import streaming` asks for.
 

@@ -31,13 +31,13 @@ _EVALUATION: Mapping[str, Any] = {"shuffle": False, "end": "pad", "epochs": "sam
 """Every rank gets batches of one size, and each loop all samples, once but for marked repeats."""
 
 
-def training_set(source: Source, *, rank: int, world_size: int) -> RemoteDataset:
+def training_set(source: Source, *, rank: int, world_size: int, **options: Any) -> RemoteDataset:
     """Make what one rank trains on.
 
     Raises:
         BadArgumentError: The source is none, or makes something else.
     """
-    return _made(source, rank=rank, world_size=world_size)
+    return _made(source, rank=rank, world_size=world_size, **options)
 
 
 def evaluation_set(
