@@ -233,11 +233,20 @@ class Scene:
         return sum(map(_memory_bytes, family(self.serving.process.pid)))
 
     @contextmanager
-    def watched(self, attack: Attack) -> Iterator[Seen]:
-        """Let the honest caller work; what it has seen is there when the block ends."""
+    def watched(self, attack: Attack, *, may_be_cut: bool = False) -> Iterator[Seen]:
+        """Let the honest caller work; what it has seen is there when the block ends.
+
+        Args:
+            attack: Says what the caller may meet.
+            may_be_cut: Whether its calls may be cut, too, since they had no room.
+        """
         seen = Seen()
         self._honest.send(
-            {"may_be_refused": attack.may_be_refused, "may_lose_server": attack.may_lose_server}
+            {
+                "may_be_refused": attack.may_be_refused,
+                "may_lose_server": attack.may_lose_server,
+                "may_be_cut": may_be_cut,
+            }
         )
         try:
             yield seen
@@ -341,7 +350,8 @@ def survive(attack: Attack, scene: Scene, *, seconds: float) -> Report:
         _receive(attacker, "over", _LATE_S)
         counts, report.attacker_processors = _receive(attacker, "result", _LATE_S)
     report.counts = dict(counts)
-    with scene.watched(replace(attack, may_be_refused=True, may_lose_server=True)) as seen:
+    after = replace(attack, may_be_refused=True, may_lose_server=True)
+    with scene.watched(after, may_be_cut=True) as seen:
         time.sleep(min(_ANSWERS_S, max(1.0, seconds)))
     report.attacked.add(seen)
     report.memory_bytes = (before, max(most, scene.memory_bytes))
@@ -349,8 +359,8 @@ def survive(attack: Attack, scene: Scene, *, seconds: float) -> Report:
         report.wrong.append(f"no answer within {_ANSWERS_S:.0f} s of the attack's end")
     if report.memory_bytes[1] - before > _MOST_GROWTH_BYTES:
         report.wrong.append(f"the server grew by {(report.memory_bytes[1] - before) >> 20} MiB")
-    after = After(report.counts, scene.log_from(begin), scene.serving.process.pid, seconds)
-    report.wrong += _always_wrong(replace(attack, least_share=0.0), report, after)
+    left = After(report.counts, scene.log_from(begin), scene.serving.process.pid, seconds)
+    report.wrong += _always_wrong(replace(attack, least_share=0.0), report, left)
     return report
 
 

@@ -87,6 +87,7 @@ class Honest:
         self.seen = Seen()
         self.may_be_refused = False
         self.may_lose_server = False
+        self.may_be_cut = False
 
     def turns(self) -> Iterator[None]:
         """Take turns for ever; yields after each."""
@@ -151,7 +152,9 @@ class Honest:
         if self.may_be_refused and wait_s is not None:
             self.seen.refusals += 1
             time.sleep(wait_s)
-        elif self.may_lose_server and error.code() is grpc.StatusCode.UNAVAILABLE:
+        elif (self.may_lose_server and error.code() is grpc.StatusCode.UNAVAILABLE) or (
+            self.may_be_cut and error.code() is grpc.StatusCode.CANCELLED
+        ):
             self.seen.losses += 1
         else:
             self.seen.errors[f"{error.code()}: {error.details()}"] += 1
@@ -176,6 +179,7 @@ def work(address: str, health: str, token: str, dataset: str, orders: Connection
             return
         honest.seen, honest.may_be_refused = Seen(), order["may_be_refused"]
         honest.may_lose_server = order["may_lose_server"]
+        honest.may_be_cut = order["may_be_cut"]
         began = time.monotonic()
         # At least once: what ends before this process has a processor would say nothing.
         next(turns)
