@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal, cast
 
 import click
 
 from headrace.cli.inputs.formats import FORMATS, detect_format
-from headrace.cli.options.objects import ObjectCommand, object_options, setting_options
+from headrace.cli.options.objects import ObjectCommand, object_options
 from headrace.cli.options.pairs import PAIR, parse_columns, parse_hashes, parse_shapes, parse_splits
 from headrace.cli.options.types import FOLDER_URL
 from headrace.cli.show.texts import counted, size
@@ -19,7 +20,7 @@ from headrace.errors import BadArgumentError
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from headrace.converter import FilesLeftOut, SourceFormat
+    from headrace.converter import FilesLeftOut, SourceFormat, WriteOptions
     from headrace.converter.text import LeftOut, TextOptions
     from headrace.converter.text.options import TextKind
     from headrace.storage import Manifest, SourceOptions
@@ -29,6 +30,7 @@ _ONLY_SPARK = {"orc"}
 _TEXT = {"csv", "json", "text"}
 _ALSO_SPARK = {"images", "parquet", *_TEXT}
 _COMPRESSION = click.Choice(["lz4", "zstd", "none", "br", "bz2", "gz", "snappy"])
+_Pairs = tuple[tuple[str, str], ...]
 _MAX_FILES = 20  # names in a message
 _MAX_COLUMNS = 20  # lines before the summary
 
@@ -38,127 +40,73 @@ def character(text: str) -> str:
     return "\t" if text == r"\t" else text
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Options:
+    """What is converted, and how it is stored.
+
+    Attributes:
+        file_format: Format of SRC; detected from the names of its files if it is not given.
+        columns: Columns to keep, separated by commas; OLD=NEW renames. All if it is not given.
+        types: Cast a column, such as label=int32. A value that does not fit is an error.
+        shapes: Tensor shape of an array column, such as image=28x28, or COLUMN=ragged.
+        splits: Split by fractions, such as train=0.9,val=0.1, into DST/train and DST/val.
+        split_by: Column that names the split of each sample.
+        split_seed: Seed of --split.
+        shuffle_seed: Store samples in random order, which needs as much temporary disk space as SRC
+            has data. Rarely needed, since servers shuffle.
+        spill_folder: Folder for the temporary data of --shuffle-seed, instead of the system's.
+        label: Which of several nested folders names the class of an image: the first below SRC or
+            its split, the last, or none.
+        format_: Output format: headrace's shards, or those of MosaicML Streaming.
+        hashes: Hashes to store for each MDS file, separated by commas, such as sha256,xxh64, or
+            none; xxh3_64 if it is not given.
+        mode: What to do if DST already holds a dataset.
+        spark: Master URL of Spark. With it, Spark also reads CSV, JSON, text, Parquet and images.
+            Without it, Spark reads only ORC, with local[*].
+        as_json: Print one JSON object at the end.
+    """
+
+    file_format: str | None = field(default=None, metadata={"option": "--format"})
+    columns: str | None = None
+    types: _Pairs = field(default=(), metadata={"metavar": "COLUMN=TYPE"})
+    shapes: _Pairs = field(default=(), metadata={"metavar": "COLUMN=SHAPE"})
+    splits: str | None = field(default=None, metadata={"option": "--split"})
+    split_by: str | None = field(default=None, metadata={"metavar": "COLUMN"})
+    split_seed: int = 0
+    shuffle_seed: int | None = None
+    spill_folder: str | None = field(default=None, metadata={"metavar": "FOLDER"})
+    label: Literal["first", "last", "none"] | None = None
+    format_: Literal["arrow", "mds"] = field(default="arrow", metadata={"option": "--write"})
+    hashes: str | None = None
+    mode: Literal["error", "overwrite", "append"] = "error"
+    spark: str | None = field(default=None, metadata={"option": "--master"})
+    as_json: bool = field(default=False, metadata={"option": "--json"})
+
+
 @click.command(name="convert", cls=ObjectCommand)
 @click.argument("source", metavar="SRC")
 @click.argument("url", metavar="DST", type=FOLDER_URL)
-@click.option(
-    "--format",
-    "file_format",
-    type=click.Choice(FORMATS),
-    show_default="detected from file names",
-    help="Format of SRC.",
-)
-@click.option(
-    "--columns",
-    show_default="all",
-    help="Columns to keep, separated by commas; OLD=NEW renames.",
-)
-@click.option(
-    "--type",
-    "types",
-    type=PAIR,
-    multiple=True,
-    metavar="COLUMN=TYPE",
-    help="Cast a column, such as label=int32. A value that does not fit is an error.",
-)
-@click.option(
-    "--shape",
-    "shapes",
-    type=PAIR,
-    multiple=True,
-    metavar="COLUMN=SHAPE",
-    help="Tensor shape of an array column, such as image=28x28, or COLUMN=ragged.",
-)
-@click.option(
-    "--split",
-    "splits",
-    help="Split by fractions, such as train=0.9,val=0.1, into DST/train and DST/val.",
-)
-@click.option("--split-by", metavar="COLUMN", help="Column that names the split of each sample.")
-@click.option(
-    "--split-seed",
-    type=int,
-    default=0,
-    help="Seed of --split.",
-)
-@click.option(
-    "--shuffle-seed",
-    type=int,
-    help="Store samples in random order, which needs as much temporary disk space as SRC has "
-    "data. Rarely needed, since servers shuffle.",
-)
-@click.option(
-    "--spill-folder",
-    metavar="FOLDER",
-    show_default="the system's temporary folder",
-    help="Folder for the temporary data of --shuffle-seed.",
+@object_options(
+    "headrace.cli.convert:Options",
+    "options",
+    types={
+        "file_format": click.Choice(FORMATS),
+        **dict.fromkeys(("types", "shapes"), PAIR),
+        **dict.fromkeys(("split_seed", "shuffle_seed"), int),
+    },
 )
 @object_options("headrace.converter.text:TextOptions", "text", types={"delimiter": character})
-@click.option(
-    "--label",
-    type=click.Choice(["first", "last", "none"]),
-    help="Which of several nested folders names the class of an image: the first below SRC or its "
-    "split, the last, or none.",
-)
 @object_options(
     "headrace.storage:SourceOptions", "source_options", leave=("source", "mixed_arrays", "index_of")
 )
-@click.option(
-    "--write",
-    "format_",
-    type=click.Choice(["arrow", "mds"]),
-    default="arrow",
-    help="Output format: headrace's shards, or those of MosaicML Streaming.",
-)
-@setting_options(
+@object_options(
     "headrace.converter:WriteOptions",
+    "write",
     leave=("types", "shapes", "formats", "classes", "hashes"),
     types={"compression": _COMPRESSION, "compression_level": int},
 )
-@click.option(
-    "--hashes",
-    show_default="xxh3_64",
-    help="Hashes to store for each MDS file, separated by commas, such as sha256,xxh64, or none.",
-)
-@click.option(
-    "--mode",
-    type=click.Choice(["error", "overwrite", "append"]),
-    default="error",
-    help="What to do if DST already holds a dataset.",
-)
-@click.option(
-    "--master",
-    "spark",
-    show_default="local[*], only for ORC",
-    help="Master URL of Spark. With it, Spark also reads CSV, JSON, text, Parquet and images.",
-)
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object at the end.")
 @click.pass_context
-def command(
-    ctx: click.Context,
-    /,
-    *,
-    source: str,
-    url: str,
-    file_format: str | None,
-    columns: str | None,
-    types: tuple[tuple[str, str], ...],
-    shapes: tuple[tuple[str, str], ...],
-    splits: str | None,
-    split_by: str | None,
-    split_seed: int,
-    shuffle_seed: int | None,
-    spill_folder: str | None,
-    text: TextOptions,
-    label: Literal["first", "last", "none"] | None,
-    source_options: SourceOptions,
-    format_: Literal["arrow", "mds"],
-    hashes: str | None,
-    mode: Literal["error", "overwrite", "append"],
-    spark: str | None,
-    as_json: bool,
-    **writing: Any,
-) -> None:
+def command(ctx: click.Context, /, **given: Any) -> None:
     """Convert the data at SRC into a dataset at DST.
 
     SRC is a file or folder: CSV, JSON, lines of text, Parquet, a Delta table, images in a folder
@@ -174,9 +122,6 @@ def command(
     Exit codes: 0 success; 1 failure, and no dataset was written or changed; 2 wrong command line
     or input; 130 interrupted.
     """
-    from headrace.converter import ImageOptions, WriteOptions  # noqa: PLC0415 - needs the [converter] extra
-
-    found = file_format or detect_format(source)
     left_out: list[LeftOut | FilesLeftOut] = []
 
     def report(found: LeftOut | FilesLeftOut) -> None:
@@ -184,37 +129,12 @@ def command(
         left_out.append(found)
         _print_left_out(found)
 
-    job = _Job(
-        source=source,
-        url=url,
-        file_format=found,
-        text=text,
-        report=report,
-        settings={
-            "columns": parse_columns(columns),
-            "splits": parse_splits(splits, split_by),
-            "split_seed": split_seed,
-            "shuffle_seed": shuffle_seed,
-            "format": format_,
-            "write": WriteOptions(
-                types=dict(types),
-                shapes=parse_shapes(shapes),
-                hashes=parse_hashes(hashes),
-                **{name: value for name, value in writing.items() if value is not None},
-            ),
-            "mode": mode,
-        },
-        reading={
-            "source_options": source_options,
-            "images": ImageOptions(label=label, on_error=text.on_error),
-            "spill_folder": spill_folder,
-        },
-    )
-    if _needs_spark(found, master=spark):
-        written = _with_spark(job, spark or "local[*]", verbose=bool(ctx.obj))
+    job = _Job(report=report, **given)
+    if _needs_spark(job.file_format, master=job.options.spark):
+        written = _with_spark(job, job.options.spark or "local[*]", verbose=bool(ctx.obj))
     else:
         written = _without_spark(job)
-    _print_result(url, written, left_out, as_json=as_json)
+    _print_result(job.url, written, left_out, as_json=job.options.as_json)
 
 
 def _print_result(
@@ -242,27 +162,47 @@ def _print_result(
             )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class _Job:
     """What to convert, and how.
 
     Attributes:
         source: The place of the files.
         url: The place of the dataset.
-        file_format: The format of the files.
+        options: The options of the command.
         text: How to read CSV, JSON and text.
+        source_options: How to read other files.
+        write: How to write, but for what the options say.
         report: Called with what is left out.
-        settings: The arguments that `write_shards` and `convert_files` share.
-        reading: The arguments of `convert_files` alone.
     """
 
     source: str
     url: str
-    file_format: str
+    options: Options
     text: TextOptions
+    source_options: SourceOptions
+    write: WriteOptions
     report: Callable[[LeftOut | FilesLeftOut], None]
-    settings: Mapping[str, Any]
-    reading: Mapping[str, Any]
+
+    @cached_property
+    def file_format(self) -> str:
+        """The format of the files."""
+        return self.options.file_format or detect_format(self.source)
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """The arguments that `write_shards` and `convert_files` share."""
+        options = self.options
+        shapes, hashes = parse_shapes(options.shapes), parse_hashes(options.hashes)
+        return {
+            "columns": parse_columns(options.columns),
+            "splits": parse_splits(options.splits, options.split_by),
+            "split_seed": options.split_seed,
+            "shuffle_seed": options.shuffle_seed,
+            "format": options.format_,
+            "write": replace(self.write, types=dict(options.types), shapes=shapes, hashes=hashes),
+            "mode": options.mode,
+        }
 
 
 def _needs_spark(file_format: str, *, master: str | None) -> bool:
@@ -308,7 +248,7 @@ def _with_spark(job: _Job, master: str, *, verbose: bool) -> dict[str, Manifest 
 
 def _without_spark(job: _Job, spark: SparkSession | None = None) -> dict[str, Manifest | Index]:
     from headrace.cli.show.progress import conversion_progress  # noqa: PLC0415
-    from headrace.converter import convert_files  # noqa: PLC0415 - needs the [converter] extra
+    from headrace.converter import ImageOptions, convert_files  # noqa: PLC0415 - needs the [converter] extra
 
     with conversion_progress() as progress:
         return convert_files(
@@ -320,7 +260,9 @@ def _without_spark(job: _Job, spark: SparkSession | None = None) -> dict[str, Ma
             left_out=job.report,
             notice=lambda sentence: click.echo(sentence, err=True),
             progress=progress,
-            **job.reading,
+            source_options=job.source_options,
+            images=ImageOptions(label=job.options.label, on_error=job.text.on_error),
+            spill_folder=job.options.spill_folder,
             **job.settings,
         )
 

@@ -5,97 +5,86 @@ from __future__ import annotations
 import dataclasses
 import json
 import re
-from collections.abc import Mapping
+from dataclasses import field
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from headrace.cli.options.access import access_options
+from headrace.cli.options.objects import ObjectCommand, field_options
 from headrace.cli.options.shared import batch_size_option, columns_option, missing_as_null_option
-from headrace.cli.options.types import NOT_NEGATIVE, SIZE, TARGETS, NumberType
+from headrace.cli.options.types import TARGETS, NumberType
 from headrace.cli.show.texts import size
+from headrace.client import Access
 
 if TYPE_CHECKING:
     from headrace.bench import Diagnosis
-    from headrace.client import Access
 
 
-@click.command(name="doctor")
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Options:
+    """What is measured, and for which job.
+
+    Attributes:
+        url: Measure the store of the dataset at this URL instead of a server.
+        ranks: With --store or --images: number of ranks of the job, each of which needs --need.
+        side: Also decode images of the dataset here, crop them to SIDE x SIDE, and print how many
+            processors the job's images need.
+        run_bytes: With --store: bytes of neighbouring samples to read together.
+        shuffle_bytes: With --store: bytes of samples to shuffle together.
+        get_price: With --store: price of a million reads.
+        seconds: Duration of a pass; with --store, a fifth of it per number of simultaneous reads.
+        as_json: Print one JSON object.
+    """
+
+    targets: str | None
+    dataset: str | None
+    need: float
+    batch_size: int
+    columns: tuple[str, ...]
+    missing_as_null: bool
+    access: Access
+    url: str | None = field(default=None, metadata={"option": "--store", "metavar": "URL"})
+    ranks: int = 1
+    side: int | None = field(default=None, metadata={"option": "--images", "metavar": "SIDE"})
+    run_bytes: int = 2 << 20
+    shuffle_bytes: int = 2 << 30
+    get_price: float = 0.4
+    seconds: float = 5.0
+    as_json: bool = field(default=False, metadata={"option": "--json"})
+
+    def __post_init__(self) -> None:
+        if self.url is None and (self.targets is None or self.dataset is None):
+            raise click.UsageError("give either TARGET and DATASET, or --store URL.")
+        if self.url is not None and self.targets is not None:
+            raise click.UsageError("--store measures a store, without a server; leave TARGET out.")
+        if self.url is not None and self.side is not None:
+            raise click.UsageError("--images reads them from a server; leave --store out.")
+
+
+@click.command(name="doctor", cls=ObjectCommand)
 @click.argument("targets", metavar="[TARGET[,TARGET...]", type=TARGETS, required=False)
 @click.argument("dataset", metavar="DATASET]", required=False)
-@click.option(
-    "--store",
-    "url",
-    metavar="URL",
-    help="Measure the store of the dataset at this URL instead of a server.",
-)
 @click.option(
     "--need",
     required=True,
     metavar="N/s",
+    callback=lambda _context, _option, text: _rate(text),
     help="Samples per second that one rank needs, such as 5000/s.",
 )
 @batch_size_option
-@click.option(
-    "--ranks",
-    type=click.IntRange(min=1),
-    default=1,
-    help="With --store or --images: number of ranks of the job, each of which needs --need.",
-)
-@click.option(
-    "--images",
-    "side",
-    type=click.IntRange(min=1, max=1 << 14),
-    metavar="SIDE",
-    help="Also decode images of the dataset here, crop them to SIDE x SIDE, and print how many "
-    "processors the job's images need.",
-)
-@click.option(
-    "--run-bytes",
-    type=SIZE,
-    default="2MiB",
-    help="With --store: bytes of neighbouring samples to read together.",
-)
-@click.option(
-    "--shuffle-bytes",
-    type=SIZE,
-    default="2GiB",
-    help="With --store: bytes of samples to shuffle together.",
-)
-@click.option(
-    "--get-price",
-    type=NOT_NEGATIVE,
-    default=0.4,
-    help="With --store: price of a million reads.",
+@field_options(
+    "headrace.cli.doctor:Options",
+    types={
+        "ranks": click.IntRange(min=1),
+        "side": click.IntRange(min=1, max=1 << 14),
+        "seconds": NumberType(min=0.1),
+    },
 )
 @missing_as_null_option
 @columns_option
-@click.option(
-    "--seconds",
-    type=NumberType(min=0.1),
-    default=5.0,
-    help="Duration of a pass; with --store, a fifth of it per number of simultaneous reads.",
-)
 @access_options
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
-def command(
-    *,
-    targets: str | None,
-    dataset: str | None,
-    url: str | None,
-    need: str,
-    batch_size: int,
-    ranks: int,
-    side: int | None,
-    run_bytes: int,
-    shuffle_bytes: int,
-    get_price: float,
-    missing_as_null: bool,
-    columns: tuple[str, ...],
-    seconds: float,
-    access: Access,
-    as_json: bool,
-) -> int:
+def command(**given: Any) -> int:
     """Check whether a server or a store is fast enough for a job.
 
     Run the command where the trainer will run. It reads the same batches of DATASET twice, as one
@@ -114,44 +103,30 @@ def command(
     headrace doctor headrace:50051 photos --need 1000/s --ranks 8 --images 224
     headrace doctor --store s3://bucket/flights --need 5000/s --ranks 64
     """
-    rate = _rate(need)
-    if url is not None:
-        if targets is not None:
-            raise click.UsageError("--store measures a store, without a server; leave TARGET out.")
-        if side is not None:
-            raise click.UsageError("--images reads them from a server; leave --store out.")
-        return _diagnose_store(
-            url,
-            {
-                "samples_per_s": rate * ranks,
-                "run_bytes": run_bytes,
-                "shuffle_bytes": shuffle_bytes,
-                "get_price": get_price,
-            },
-            missing_as_null=missing_as_null,
-            seconds=seconds,
-            as_json=as_json,
-        )
-    if targets is None or dataset is None:
-        raise click.UsageError("give either TARGET and DATASET, or --store URL.")
+    options = Options(**given)
+    if options.url is not None:
+        return _diagnose_store(options.url, options)
     # Imported after the arguments are checked, since PyTorch takes seconds to load.
     from headrace.bench import Need, diagnose, measure_images  # noqa: PLC0415
 
-    servers = tuple(filter(None, targets.split(",")))
-    wanted = Need(rate, batch_size, columns)
-    found = diagnose(servers, dataset, wanted, seconds=seconds, access=access)
+    servers, dataset = (
+        tuple(filter(None, (options.targets or "").split(","))),
+        options.dataset or "",
+    )
+    wanted = Need(options.need, options.batch_size, options.columns)
+    found = diagnose(servers, dataset, wanted, seconds=options.seconds, access=options.access)
     images = None
-    if side is not None:
+    if options.side is not None:
         images = measure_images(
             servers,
             dataset,
-            side=side,
-            samples_per_s=rate,
-            ranks=ranks,
-            columns=columns,
-            access=access,
+            side=options.side,
+            samples_per_s=options.need,
+            ranks=options.ranks,
+            columns=options.columns,
+            access=options.access,
         )
-    if as_json:
+    if options.as_json:
         cost = None if images is None else dataclasses.asdict(images)
         click.echo(json.dumps({**dataclasses.asdict(found), "images": cost}))
         return 0 if found.fed else 1
@@ -176,15 +151,16 @@ def _show_passes(found: Diagnosis) -> None:
         click.echo(f"cache: {found.first.cache_shortage}")
 
 
-def _diagnose_store(
-    url: str, need: Mapping[str, Any], *, missing_as_null: bool, seconds: float, as_json: bool
-) -> int:
+def _diagnose_store(url: str, options: Options) -> int:
     from headrace.bench import StoreNeed, diagnose_store  # noqa: PLC0415 - as above
     from headrace.storage import SourceOptions  # noqa: PLC0415
 
-    options = SourceOptions(missing_as_null=missing_as_null)
-    found = diagnose_store(url, StoreNeed(**need), seconds=seconds / 5, source_options=options)
-    if as_json:
+    need = StoreNeed(
+        options.need * options.ranks, options.run_bytes, options.shuffle_bytes, options.get_price
+    )
+    source = SourceOptions(missing_as_null=options.missing_as_null)
+    found = diagnose_store(url, need, seconds=options.seconds / 5, source_options=source)
+    if options.as_json:
         click.echo(json.dumps(dataclasses.asdict(found)))
         return 0 if found.fits else 1
     click.echo(

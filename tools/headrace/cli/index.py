@@ -3,71 +3,60 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, fields
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import click
 
 from headrace.arguments import with_source
-from headrace.cli.options.objects import ObjectCommand, setting_options
-from headrace.cli.options.shared import missing_as_null_option
+from headrace.cli.options.objects import ObjectCommand, field_options, object_options
 from headrace.cli.show.progress import shard_progress
 from headrace.cli.show.texts import size
 from headrace.cli.stored.row_counter import row_counter
 from headrace.storage import RowOptions, SourceOptions, index_packing, load_tokenizer, store_index
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Options:
+    """What is stored, and where.
+
+    Attributes:
+        url: URL to store the index at.
+        pack_length: Prepare to pack documents into rows of this many tokens.
+        tokenizer: tokenizer.json of Hugging Face, for documents that are texts.
+        column: Column of documents; without it the only list of numbers, or text with --tokenizer.
+        alike: Another column, whose lists have the same lengths, to pack in the same way.
+        refuse_longer: Fail if a document is longer than a row.
+        as_json: Print one JSON object.
+    """
+
+    url: str | None = field(default=None, metadata={"option": "--to", "metavar": "URL"})
+    pack_length: int | None = None
+    tokenizer: str | None = None
+    column: str | None = None
+    alike: tuple[str, ...] = ()
+    refuse_longer: bool = field(default=False, metadata={"option": "--refuse-longer"})
+    as_json: bool = field(default=False, metadata={"option": "--json"})
+
+
 @click.command(name="index", cls=ObjectCommand)
-@click.argument("source", metavar="SRC")
-@click.option("--to", "url", metavar="URL", help="URL to store the index at.")
-@click.option(
-    "--source",
-    "source_name",
-    type=click.Choice(["mds", "parquet", "webdataset"]),
-    show_default="detected",
-    help="Format of SRC.",
+@click.argument("place", metavar="SRC")
+@object_options(
+    "headrace.storage:SourceOptions",
+    "reading",
+    leave=("allow_pickle", "mixed_arrays", "index_of"),
+    types={"source": click.Choice(["mds", "parquet", "webdataset"])},
 )
-@click.option(
-    "--table-version",
-    type=click.IntRange(min=0),
-    show_default="the newest",
-    help="Version of a Delta table.",
+@object_options(
+    "headrace.cli.index:Options",
+    "options",
+    types={
+        "pack_length": click.IntRange(min=1),
+        "tokenizer": click.Path(exists=True, dir_okay=False),
+    },
 )
-@missing_as_null_option
-@click.option(
-    "--pack-length",
-    type=click.IntRange(min=1),
-    help="Prepare to pack documents into rows of this many tokens.",
-)
-@click.option(
-    "--tokenizer",
-    type=click.Path(exists=True, dir_okay=False),
-    help="tokenizer.json of Hugging Face, for documents that are texts.",
-)
-@click.option(
-    "--column",
-    show_default="the only list of numbers, or text with --tokenizer",
-    help="Column of documents.",
-)
-@click.option(
-    "--alike",
-    multiple=True,
-    help="Another column, whose lists have the same lengths, to pack in the same way.",
-)
-@setting_options("headrace.storage:RowOptions", leave=("length",))
-@click.option("--refuse-longer", is_flag=True, help="Fail if a document is longer than a row.")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
-def command(
-    *,
-    source: str,
-    url: str | None,
-    source_name: str | None,
-    table_version: int | None,
-    missing_as_null: bool,
-    pack_length: int | None,
-    as_json: bool,
-    **packing: Any,
-) -> None:
+@field_options("headrace.storage:RowOptions")
+def command(*, place: str, reading: SourceOptions, options: Options, **rows: Any) -> None:
     """Store an index, to open data faster or to pack documents.
 
     With --to, the command stores an index of SRC at URL. SRC is an MDS dataset, Parquet files, a
@@ -89,31 +78,20 @@ def command(
     headrace index s3://bucket/corpus --pack-length 8192 --eos 2
     headrace index s3://bucket/texts --pack-length 8192 --eos 2 --tokenizer tokenizer.json
     """
-    if url is None and pack_length is None:
+    if options.url is None and options.pack_length is None:
         raise click.UsageError("give --to URL, --pack-length L, or both")
-    if packing["tokenizer"] and pack_length is None:
+    if options.tokenizer and options.pack_length is None:
         raise click.UsageError("--tokenizer needs --pack-length, the tokens of a row")
-    options = {
-        "source": source_name,
-        "table_version": table_version,
-        "missing_as_null": missing_as_null,
-    }
-    if url is not None:
-        _store_index(source, url, options, as_json=as_json)
-    if pack_length is not None:
-        packed = source if url is None else with_source(url, source)
-        _store_packing(packed, options, pack_length, packing, as_json=as_json)
+    if options.url is not None:
+        _store_index(place, options.url, reading, as_json=options.as_json)
+    if options.pack_length is not None:
+        packed = place if options.url is None else with_source(options.url, place)
+        _store_packing(packed, reading, options, RowOptions(options.pack_length, **rows))
 
 
-def _store_index(source: str, url: str, options: dict[str, Any], *, as_json: bool) -> None:
-
+def _store_index(source: str, url: str, reading: SourceOptions, *, as_json: bool) -> None:
     with shard_progress("reading files") as progress:
-        pointer = store_index(
-            source,
-            url,
-            source_options=SourceOptions(**options),
-            progress=progress,
-        )
+        pointer = store_index(source, url, source_options=reading, progress=progress)
     if as_json:
         click.echo(json.dumps(asdict(pointer)))
         return
@@ -125,46 +103,34 @@ def _store_index(source: str, url: str, options: dict[str, Any], *, as_json: boo
     )
 
 
-def _store_packing(
-    url: str,
-    options: dict[str, Any],
-    length: int,
-    packing: dict[str, Any],
-    *,
-    as_json: bool,
-) -> None:
-
-    if packing["alike"] and not packing["column"]:
+def _store_packing(url: str, reading: SourceOptions, options: Options, rows: RowOptions) -> None:
+    column, alike, tokenizer = options.column, options.alike, options.tokenizer
+    if alike and not column:
         raise click.UsageError("--alike needs --column, the column of documents")
-    if packing["alike"] and packing["tokenizer"]:
+    if alike and tokenizer:
         raise click.UsageError(
             "--alike packs lists of numbers, so it cannot be combined with --tokenizer"
         )
-    wanted = {
-        field.name: packing[field.name]
-        for field in fields(RowOptions)
-        if packing.get(field.name) is not None
-    }
     with shard_progress("counting rows") as progress:
         pointer = index_packing(
             url,
-            RowOptions(length, **wanted),
+            rows,
             count_rows=row_counter(),
-            columns=[packing["column"], *packing["alike"]] if packing["column"] else (),
-            refuse_longer=packing["refuse_longer"],
-            tokenizer=load_tokenizer(packing["tokenizer"]) if packing["tokenizer"] else None,
-            source_options=SourceOptions(**options),
+            columns=[column, *alike] if column else (),
+            refuse_longer=options.refuse_longer,
+            tokenizer=load_tokenizer(tokenizer) if tokenizer else None,
+            source_options=reading,
             progress=progress,
         )
-    if as_json:
+    if options.as_json:
         click.echo(json.dumps(asdict(pointer)))
         return
-    (table,) = (each for each in pointer.rows if each.options.length == length)
+    (table,) = (each for each in pointer.rows if each.options.length == rows.length)
     empty = f", {pointer.empty_count:,} of them empty" if pointer.empty_count else ""
     serve = "serve the dataset as NAME"
-    if packing["tokenizer"]:
-        serve += f" with --tokenizer TOKENIZER={packing['tokenizer']}"
+    if tokenizer:
+        serve += f" with --tokenizer TOKENIZER={tokenizer}"
     click.echo(
         f"{url}: {pointer.sample_count:,} documents{empty} make {table.row_count:,} rows of "
-        f"{length:,} of {pointer.column!r}; {serve} and read NAME:{length}"
+        f"{rows.length:,} of {pointer.column!r}; {serve} and read NAME:{rows.length}"
     )

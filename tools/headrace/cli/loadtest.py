@@ -50,10 +50,6 @@ _COUNT = click.IntRange(min=1)
 @click.argument("dataset", metavar="[DATASET]", default="")
 @field_options(
     "headrace.cli.swarm.plan:Options",
-    leave=(
-        *("targets", "dataset", "global_batch_size", "seed", "shuffle", "order", "end", "columns"),
-        *("where", "missing_as_null", "access", "as_json"),
-    ),
     types={
         "mixture": click.Path(exists=True, dir_okay=False, path_type=Path),
         **dict.fromkeys(("ranks", "jobs", "batch_size", "epochs", "steps", "processes"), _COUNT),
@@ -73,7 +69,6 @@ _COUNT = click.IntRange(min=1)
 @where_option
 @missing_as_null_option
 @access_options
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object at the end.")
 def command(**given: Any) -> int:
     """Read DATASET as many trainers would, and verify every sample.
 

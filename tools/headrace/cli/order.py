@@ -5,13 +5,15 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any, Literal
 
 import click
 import numpy as np
 from numpy.typing import NDArray
 
-from headrace.cli.options.objects import ObjectCommand
+from headrace.cli.options.objects import ObjectCommand, field_options
 from headrace.cli.options.shared import (
     missing_as_null_option,
     order_options,
@@ -19,7 +21,7 @@ from headrace.cli.options.shared import (
     utf8_text,
 )
 from headrace.cli.options.types import WEIGHTED_URL
-from headrace.cli.stored.shard_tables import Tables, read_tables
+from headrace.cli.stored.shard_tables import read_tables
 from headrace.client import Order, Sharding
 from headrace.errors import TokenDatasetChangedError
 from headrace.order import (
@@ -30,7 +32,6 @@ from headrace.order import (
     MixtureDataset,
     MixtureOrder,
     MixtureSpec,
-    OrderSpec,
     RankBatch,
     SubsetMixtureOrder,
     SubsetOrder,
@@ -44,6 +45,45 @@ _WeightedUrl = tuple[str, float | None]
 _Ids = list[int] | list[str]
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Options:
+    """What is printed of which order.
+
+    Attributes:
+        batching: How batches of a mixture are composed.
+        epoch: First epoch of the run; --find searches this epoch.
+        step: First step to show, counted from the beginning of the run across its epochs, as in
+            `headrace read`.
+        batches: Number of batches to show.
+        mixture: JSON file with a mixture of the datasets at the URLs: repeat, choose, schedules.
+        print_mixture: Print the mixture as JSON instead, to edit and pass to --mixture.
+        wheres: Only the samples for which this is true. The columns that it names are read. For
+            several URLs, give one for each; '' keeps all samples.
+        wanted: Print the positions of these samples in the epoch, on all ranks, instead of batches.
+        as_json: Print one JSON object per batch, or per position found.
+    """
+
+    specs: tuple[_WeightedUrl, ...]
+    global_batch_size: int
+    rank: int
+    world_size: int
+    sharding: Sharding
+    seed: int
+    shuffle: bool
+    order: Order
+    end: str
+    missing_as_null: bool
+    batching: Literal["random", "stratified", "per_dataset"] = "random"
+    epoch: int = 0
+    step: int = 0
+    batches: int = 1
+    mixture: Path | None = None
+    print_mixture: bool = field(default=False, metadata={"option": "--print-mixture"})
+    wheres: tuple[str, ...] = field(default=(), metadata={"metavar": "EXPR"})
+    wanted: str | None = field(default=None, metadata={"option": "--find", "metavar": "ID[,ID...]"})
+    as_json: bool = field(default=False, metadata={"option": "--json"})
+
+
 @click.command(name="order", cls=ObjectCommand)
 @click.argument("specs", metavar="URL[=WEIGHT]...", nargs=-1, required=True, type=WEIGHTED_URL)
 @click.option(
@@ -54,84 +94,15 @@ _Ids = list[int] | list[str]
 )
 @sharding_options(leave=("global_batch_size", "deal"))
 @order_options(leave=("buckets",))
-@click.option(
-    "--batching",
-    type=click.Choice(["random", "stratified", "per_dataset"]),
-    default="random",
-    help="How batches of a mixture are composed.",
-)
-@click.option(
-    "--epoch",
-    type=click.IntRange(min=0),
-    default=0,
-    help="First epoch of the run; --find searches this epoch.",
-)
-@click.option(
-    "--step",
-    type=click.IntRange(min=0),
-    default=0,
-    help="First step to show, counted from the beginning of the run across its epochs, as in "
-    "`headrace read`.",
-)
-@click.option(
-    "--batches",
-    type=click.IntRange(min=1),
-    default=1,
-    help="Number of batches to show.",
-)
-@click.option(
-    "--mixture",
-    type=click.Path(exists=True, dir_okay=False, path_type=Path),
-    help="JSON file with a mixture of the datasets at the URLs: repeat, choose, schedules.",
-)
-@click.option(
-    "--print-mixture",
-    is_flag=True,
-    help="Print the mixture as JSON instead, to edit and pass to --mixture.",
-)
-@click.option(
-    "--where",
-    "wheres",
-    metavar="EXPR",
-    multiple=True,
-    help="Only the samples for which this is true. The columns that it names are read. For several "
-    "URLs, give one for each; '' keeps all samples.",
+@field_options(
+    "headrace.cli.order:Options",
+    types={
+        "batches": click.IntRange(min=1),
+        "mixture": click.Path(exists=True, dir_okay=False, path_type=Path),
+    },
 )
 @missing_as_null_option
-@click.option(
-    "--find",
-    "wanted",
-    metavar="ID[,ID...]",
-    help="Print the positions of these samples in the epoch, on all ranks, instead of batches.",
-)
-@click.option(
-    "--json",
-    "as_json",
-    is_flag=True,
-    help="Print one JSON object per batch, or per position found.",
-)
-def command(
-    *,
-    specs: tuple[_WeightedUrl, ...],
-    global_batch_size: int,
-    rank: int,
-    world_size: int,
-    sharding: Sharding,
-    seed: int,
-    shuffle: bool,
-    order: Order,
-    batching: str,
-    end: str,
-    epoch: int,
-    step: int,
-    batches: int,
-    mixture: Path | None,
-    print_mixture: bool,
-    wheres: tuple[str, ...],
-    missing_as_null: bool,
-    wanted: str | None,
-    as_json: bool,
-) -> None:
+def command(**given: Any) -> None:
     """Print the samples that a rank gets at a step, without a server.
 
     The command reads only manifests, so any step of any epoch takes the same time. Several URLs
@@ -143,14 +114,9 @@ def command(
     headrace order s3://bucket/web=0.7 s3://bucket/books=0.3 --global-batch-size 256
     headrace order s3://bucket/flights --global-batch-size 256 --world-size 8 --find 17,90210
     """
-    spec = order.spec(seed=seed, shuffle=shuffle, unit=global_batch_size)
-    replication = sharding.replication
-    text = None
-    if mixture is not None:
-        text = utf8_text(lambda: mixture.read_text(encoding="utf-8"), option="--mixture")
-    tables = _read_tables(specs, wheres, missing_as_null=missing_as_null)
-    opened = _open_order(specs, tables, spec, batching=batching, mixture=text)
-    if print_mixture:
+    options = Options(**given)
+    opened = _open_order(options)
+    if options.print_mixture:
         if not isinstance(opened, MixtureOrder | SubsetMixtureOrder):
             raise click.UsageError("--print-mixture needs several datasets.")
         click.echo(dump_mixture(opened.spec))
@@ -158,51 +124,33 @@ def command(
     plan = EpochPlan(
         sample_count=opened.sample_count,
         base=0,
-        global_batch_size=global_batch_size,
-        end=EndMode(end),
+        global_batch_size=options.global_batch_size,
+        end=EndMode(options.end),
     )
-    if wanted is not None:
-        for line in _found_lines(
-            opened, plan, wanted, epoch=epoch, ranks=(world_size, replication), as_json=as_json
-        ):
-            click.echo(line)
-        return
+    lines = _batch_lines if options.wanted is None else _found_lines
+    for line in lines(opened, plan, options):
+        click.echo(line)
+
+
+def _batch_lines(order: AnyOrder, plan: EpochPlan, options: Options) -> Iterator[str]:
     if not plan.batch_count:
         raise click.UsageError(
-            f"an epoch of {opened.sample_count} samples has no batch of {global_batch_size}; use a "
-            "smaller --global-batch-size, or --end uneven."
+            f"an epoch of {order.sample_count} samples has no batch of "
+            f"{options.global_batch_size}; use a smaller --global-batch-size, or --end uneven."
         )
-    format_line = _json_line if as_json else _text_line
-    for at in range(step, step + batches):
+    format_line = _json_line if options.as_json else _text_line
+    world_size, replication = options.world_size, options.sharding.replication
+    for at in range(options.step, options.step + options.batches):
         later, index = divmod(at, plan.batch_count)
-        batch = plan.batch(index, rank=rank, world_size=world_size, replication=replication)
-        ids = _ids(opened, epoch + later, batch)
-        click.echo(format_line(epoch + later, at, batch, ids))
+        batch = plan.batch(index, rank=options.rank, world_size=world_size, replication=replication)
+        ids = _ids(order, options.epoch + later, batch)
+        yield format_line(options.epoch + later, at, batch, ids)
 
 
-def _read_tables(
-    specs: Sequence[_WeightedUrl], wheres: tuple[str, ...], *, missing_as_null: bool
-) -> Tables:
-    if wheres and len(wheres) != len(specs):
-        raise click.UsageError(
-            f"--where: {len(wheres)} expressions for {len(specs)} URLs; expected one for each, "
-            "'' for no filter."
-        )
-    return read_tables([url for url, _ in specs], wheres, missing_as_null=missing_as_null)
-
-
-def _found_lines(
-    order: AnyOrder,
-    plan: EpochPlan,
-    wanted: str,
-    *,
-    epoch: int,
-    ranks: tuple[int, int],
-    as_json: bool,
-) -> Iterator[str]:
+def _found_lines(order: AnyOrder, plan: EpochPlan, options: Options) -> Iterator[str]:
     """Yield a line for each position of the samples, and for each sample without a position."""
-    names = wanted.split(",")
-    world_size, replication = ranks
+    names, epoch = (options.wanted or "").split(","), options.epoch
+    world_size, replication = options.world_size, options.sharding.replication
     found = order.find_each(epoch, _sample_ids(order, names))
     for name, positions in zip(names, found, strict=True):
         rows = [
@@ -212,12 +160,12 @@ def _found_lines(
         ]
         for position, row in rows:
             place = {"step": row.index, "rank": row.rank, "row": row.row, "position": position}
-            if as_json:
+            if options.as_json:
                 yield json.dumps({"id": name, "epoch": epoch, **place})
             else:
                 at = "  ".join(f"{key} {value}" for key, value in place.items())
                 yield f"id {name}  epoch {epoch}  {at}"
-        if not rows and not as_json:
+        if not rows and not options.as_json:
             yield f"id {name}  epoch {epoch}  not in the epoch: dropped, filtered out or not drawn"
 
 
@@ -256,26 +204,32 @@ def _text_line(epoch: int, step: int, batch: RankBatch, ids: _Ids) -> str:
     )
 
 
-def _open_order(
-    specs: Sequence[_WeightedUrl],
-    tables: Tables,
-    spec: OrderSpec,
-    *,
-    batching: str,
-    mixture: str | None,
-) -> AnyOrder:
-
+def _open_order(options: Options) -> AnyOrder:
+    specs, wheres, path = options.specs, options.wheres, options.mixture
+    mixture = None
+    if path is not None:
+        text = utf8_text(lambda: path.read_text(encoding="utf-8"), option="--mixture")
+        mixture = load_mixture(text)
+    if wheres and len(wheres) != len(specs):
+        raise click.UsageError(
+            f"--where: {len(wheres)} expressions for {len(specs)} URLs; expected one for each, "
+            "'' for no filter."
+        )
+    urls = [url for url, _ in specs]
+    tables = read_tables(urls, wheres, missing_as_null=options.missing_as_null)
     if mixture is not None:
-        loaded = load_mixture(mixture)
-        _check_fingerprints(loaded, tables.fingerprints)
-        return tables.mixture(loaded)
+        _check_fingerprints(mixture, tables.fingerprints)
+        return tables.mixture(mixture)
+    spec = options.order.spec(
+        seed=options.seed, shuffle=options.shuffle, unit=options.global_batch_size
+    )
     if len(specs) == 1:
         return tables.order(spec)
     datasets = tuple(
         MixtureDataset(url, fingerprint, proportion=weight)
         for (url, weight), fingerprint in zip(specs, tables.fingerprints, strict=True)
     )
-    return tables.mixture(MixtureSpec(datasets, order=spec, batching=Batching(batching)))
+    return tables.mixture(MixtureSpec(datasets, order=spec, batching=Batching(options.batching)))
 
 
 def _check_fingerprints(mixture: MixtureSpec, found: Sequence[str]) -> None:

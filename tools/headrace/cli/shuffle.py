@@ -40,6 +40,7 @@ class Options:
         read_bytes: Maximum number of stored bytes to read for --label, in evenly spaced blocks.
         get_price: Price of a million reads.
         picture: Plot the order as PNG or SVG: place in storage against position in the epoch.
+        as_json: Print one JSON object per setting.
     """
 
     label: str | None = None
@@ -52,6 +53,7 @@ class Options:
     read_bytes: int = field(default=1 << 30, metadata={"option": "--read"})
     get_price: float = 0.4
     picture: Path | None = None
+    as_json: bool = field(default=False, metadata={"option": "--json"})
 
 
 @click.command(name="shuffle", cls=ObjectCommand)
@@ -69,7 +71,6 @@ class Options:
 @seed_option
 @ramp_option
 @missing_as_null_option
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object per setting.")
 def command(
     *,
     url: str,
@@ -77,7 +78,6 @@ def command(
     seed: int,
     ramp: bool,
     missing_as_null: bool,
-    as_json: bool,
 ) -> None:
     """Compare shuffle settings for the dataset at URL.
 
@@ -121,7 +121,7 @@ def command(
         ]
         if options.picture is not None:
             _draw(orders, options.picture)
-    if as_json:
+    if options.as_json:
         for row in rows:
             click.echo(json.dumps(_facts(*row)))
         return

@@ -69,27 +69,33 @@ class _Fields:
     def _options_of(self, kind: Any) -> Iterator[click.Option]:
         hints, helps = get_type_hints(kind), attribute_texts(kind)
         for each in fields(kind):
-            if each.name not in self._leave and each.metadata.get("is_stated", True):
+            is_stated = each.metadata.get("is_stated", True) and _has_default(each)
+            if is_stated and each.name not in self._leave:
                 yield self._option(each, hints[each.name], helps[each.name])
 
     def _option(self, field: Field[Any], hint: object, text: str) -> click.Option:
         default = field.default
         name = field.name.replace("_", "-")
-        is_several = get_origin(hint) is tuple
+        is_several, metavar = get_origin(hint) is tuple, field.metadata.get("metavar")
         own = field.metadata.get("option", f"--{name.removesuffix('s') if is_several else name}")
         if is_several:
             return click.Option(
                 [own, field.name],
                 type=self._types.get(field.name, str),
+                metavar=metavar,
                 multiple=True,
                 # None, so that what is set elsewhere applies.
                 callback=lambda _context, _option, given: given or None,
                 help=f"{text.rstrip('.')}; can be given several times.",
             )
+        is_pair = hint is bool and "option" not in field.metadata
         has_default = default is not MISSING and default is not None
-        shown = f"  [default: {_shown(field.name, default)}]" if has_default else ""
+        is_shown = has_default and (is_pair or hint is not bool)
+        shown = f"  [default: {_shown(field.name, default)}]" if is_shown else ""
         return click.Option(
-            [f"--{name}/--no-{name}" if hint is bool else own, field.name],
+            [f"--{name}/--no-{name}" if is_pair else own, field.name],
+            is_flag=hint is bool,
+            metavar=metavar,
             type=self._types.get(field.name, bool if hint is bool else _type(field.name, hint)),
             default=default if self._is_set and has_default else None,
             show_default=False,  # in its own words, above
@@ -106,6 +112,9 @@ def object_options(
 ) -> Callable[[Callable[..., _Result]], Callable[..., _Result]]:
     """Add an option for each field of a dataclass to an `ObjectCommand`, which gets the object.
 
+    Fields without a default are no options. The metadata of a field may have its ``option``, which
+    for a `bool` is then a flag without a ``--no-``, and its ``metavar``.
+
     Args:
         place: The class, as ``module:name``.
         into: The argument of the command that gets the object.
@@ -121,13 +130,13 @@ def object_options(
 
 
 def field_options(
-    place: str, *, leave: Collection[str], types: Mapping[str, Any]
+    place: str, *, types: Mapping[str, Any] | None = None
 ) -> Callable[[Callable[..., _Result]], Callable[..., _Result]]:
     """Add an option for each field as `object_options` does, for a command that makes the object.
 
     The command gets those that are given, or have a default, as arguments of their own.
     """
-    group = _Fields(place, leave=leave, types=types, is_set=True)
+    group = _Fields(place, leave=(), types=types or {}, is_set=True)
     return _with(group, lambda given: {name: x for name, x in given.items() if x is not None})
 
 
@@ -170,6 +179,10 @@ def _with(
         return wrapper
 
     return decorate
+
+
+def _has_default(field: Field[Any]) -> bool:
+    return field.default is not MISSING or field.default_factory is not MISSING
 
 
 def _type(name: str, hint: object) -> Any:

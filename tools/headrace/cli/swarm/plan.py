@@ -65,6 +65,7 @@ class Options:
         min_samples_per_s: Fail if all ranks together receive fewer samples per second.
         max_p99_ms: Fail if the 99th percentile of the wait for a batch is longer.
         picture: Plot the run as PNG or SVG.
+        as_json: Print one JSON object at the end.
     """
 
     targets: str
@@ -101,7 +102,7 @@ class Options:
     min_samples_per_s: float | None = None
     max_p99_ms: float | None = None
     picture: Path | None = None
-    as_json: bool
+    as_json: bool = field(default=False, metadata={"option": "--json"})
 
     def __post_init__(self) -> None:
         if bool(self.dataset) == (self.mixture is not None):
