@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 
 from headrace.client.options.stage import OrderStage, Stage
 from headrace.errors import BadArgumentError, PositionPastEndError
@@ -95,7 +95,7 @@ class ReadOptions:
         """
         request = pb.ReadBatchesRequest(
             dataset=self.dataset,
-            order=order_message(self.order),
+            order=pb.OrderSpec(**asdict(self.order)),
             global_batch_size=self.global_batch_size,
             rank=self.rank,
             world_size=self.world_size,
@@ -115,21 +115,6 @@ class ReadOptions:
         if self.end_epoch is not None:
             request.epoch_count = _remaining(epoch, self.end_epoch)
         return request
-
-
-def order_message(spec: OrderSpec) -> pb.OrderSpec:
-    """Return an order as a message, with every option set."""
-    return pb.OrderSpec(
-        version=spec.version,
-        seed=spec.seed,
-        shuffle=spec.shuffle,
-        run_bytes=spec.run_bytes,
-        shuffle_bytes=spec.shuffle_bytes,
-        shuffle_samples=spec.shuffle_samples,
-        lanes=spec.lanes,
-        unit=spec.unit,
-        ramp=spec.ramp,
-    )
 
 
 def _remaining(epoch: int, end_epoch: int) -> int:

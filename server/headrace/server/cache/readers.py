@@ -441,6 +441,10 @@ class Blocks(Protocol):
         """Return samples in pinned blocks."""
 
 
+SourceParts = Sequence[tuple[Source, NDArray[np.intp], NDArray[np.int64]]]
+"""What is in the cache, the samples in each, and their blocks."""
+
+
 class WholeBlocks(Blocks, Protocol):
     """The blocks of a dataset or a mixture, to which windows add pieces."""
 
@@ -448,11 +452,7 @@ class WholeBlocks(Blocks, Protocol):
     def cache(self) -> StreamCache:
         """The cache that holds them."""
 
-    def rows_of(
-        self,
-        parts: Sequence[tuple[Source, NDArray[np.intp], NDArray[np.int64]]],
-        offsets: NDArray[np.int64],
-    ) -> Rows:
+    def rows_of(self, parts: SourceParts, offsets: NDArray[np.int64]) -> Rows:
         """Return samples in pinned blocks or pieces.
 
         Args:
@@ -529,11 +529,7 @@ class DatasetBlocks:
     def arrivals(self, waiter: Waiter, *, timeout_s: float) -> NDArray[np.int64]:
         return self.cache.arrivals(self.source, waiter, timeout_s=timeout_s)
 
-    def rows_of(
-        self,
-        parts: Sequence[tuple[Source, NDArray[np.intp], NDArray[np.int64]]],
-        offsets: NDArray[np.int64],
-    ) -> Rows:
+    def rows_of(self, parts: SourceParts, offsets: NDArray[np.int64]) -> Rows:
         return rows_as_one(self.layout, self.cache.memory, parts, offsets)
 
     def rows(self, blocks: NDArray[np.int64], offsets: NDArray[np.int64]) -> Rows:
@@ -544,10 +540,7 @@ class DatasetBlocks:
 
 
 def rows_as_one(
-    layout: BlockLayout,
-    memory: Memory,
-    parts: Sequence[tuple[Source, NDArray[np.intp], NDArray[np.int64]]],
-    offsets: NDArray[np.int64],
+    layout: BlockLayout, memory: Memory, parts: SourceParts, offsets: NDArray[np.int64]
 ) -> BlockRows:
     """Return samples of equal layout as if each had a block of its own; see `WholeBlocks`."""
     bases = np.empty((len(layout.parts), offsets.size), np.int64)

@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Sequence
 from dataclasses import replace
-from functools import lru_cache
 
 import numpy as np
 
-from headrace.order import MixtureSpec, OrderSpec, ShardTable, Skips, Subset, SubsetOrder, stages_of
+from headrace.order import OrderSpec, ShardTable, Skips, Subset, SubsetOrder, stages_of
 from headrace.server.datasets.order_stage import OrderStage
-from headrace.server.datasets.served import Served
-from headrace.server.datasets.served_dataset import MAX_ORDERS, ServedDataset
+from headrace.server.datasets.served_dataset import LoneSamples, ServedDataset
 from headrace.server.plan.compiled import walk
 from headrace.server.plan.find_samples import Finder
 from headrace.server.plan.plain_finder import PlainFinder, table_bytes
@@ -20,7 +16,7 @@ from headrace.server.plan.stream_request import Readable
 from headrace.v1 import shard_service_pb2 as pb
 
 
-class NarrowedDataset(OrderStage):
+class NarrowedDataset(LoneSamples, OrderStage):
     """The samples of a dataset that a stage keeps: a `Member`. Streams share the object.
 
     Args:
@@ -43,32 +39,12 @@ class NarrowedDataset(OrderStage):
         self._readable = replace(
             base.readable, sample_count=kept.count, stages=stages_of(**{stage: kept.digest})
         )
-        self._finding = threading.Lock()
-        self._finder = lru_cache(MAX_ORDERS)(self._new_finder)
+        self._share_finders()
 
     @property
     def readable(self) -> Readable:
         """Return what requests are checked against."""
         return self._readable
-
-    @property
-    def raw_bytes(self) -> int:
-        """Return the raw bytes of the kept samples."""
-        return int(self.table.raw_bytes.sum())
-
-    @property
-    def epoch_bytes(self) -> int:
-        """Return the same, because an epoch reads each of them once."""
-        return self.raw_bytes
-
-    def finder(self, spec: OrderSpec, skips: Skips | None = None) -> Finder:
-        """Return the finder for the order of a spec; streams with equal specs share it."""
-        with self._finding:
-            return self._finder(spec, skips)
-
-    def unskipped_finder(self, spec: OrderSpec) -> Finder:
-        """Return the finder for the order of a spec."""
-        return self.finder(spec)
 
     def _new_finder(self, spec: OrderSpec, skips: Skips | None) -> Finder:
         order = SubsetOrder(spec, self.table, self.kept, skips=skips, walk=walk)
@@ -87,15 +63,6 @@ class NarrowedDataset(OrderStage):
     def candidates(self) -> tuple[str, ...]:
         """Return the fingerprints of all versions."""
         return self.base.candidates()
-
-    def mixed(
-        self, members: Sequence[Served], spec: MixtureSpec, skips: Sequence[Skips | None]
-    ) -> None:
-        """Return None: a mixture of datasets is one of samples."""
-
-    def describe(self, start: pb.StreamStart) -> None:
-        """Describe the dataset in the first message of a stream."""
-        start.dataset.CopyFrom(self.to_proto())
 
     def to_proto(self) -> pb.Dataset:
         """Return the wire's description of the dataset."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from functools import cached_property, lru_cache
 from types import MappingProxyType
@@ -13,7 +14,7 @@ from numpy.typing import NDArray
 
 from headrace.caches import LruCache
 from headrace.errors import BadArgumentError
-from headrace.order import MixtureSpec, Order, OrderSpec, Skips, table_of
+from headrace.order import MixtureSpec, Order, OrderSpec, ShardTable, Skips, table_of
 from headrace.server.batch.batch_writer import BatchWriter
 from headrace.server.batch.compiled_writer import sample_writer
 from headrace.server.cache.block_cache import BlockCache
@@ -47,7 +48,59 @@ MAX_ORDERS = 16
 _MAX_NARROWED = 64
 
 
-class ServedDataset:
+class LoneSamples(ABC):
+    """Samples of one dataset, which an epoch reads once each.
+
+    Attributes:
+        table: The shard table of their order.
+    """
+
+    table: ShardTable
+
+    def _share_finders(self) -> None:
+        """Keep finders from now on."""
+        self._finding = threading.Lock()
+        self._finder = lru_cache(MAX_ORDERS)(self._new_finder)
+
+    @abstractmethod
+    def _new_finder(self, spec: OrderSpec, skips: Skips | None) -> Finder:
+        """Return a finder for the order of a spec."""
+
+    @abstractmethod
+    def to_proto(self) -> pb.Dataset:
+        """Return the wire's description of the dataset."""
+
+    @property
+    def raw_bytes(self) -> int:
+        """The raw bytes of the samples."""
+        return int(self.table.raw_bytes.sum())
+
+    @property
+    def epoch_bytes(self) -> int:
+        """The same, because an epoch reads each of them once."""
+        return self.raw_bytes
+
+    def finder(self, spec: OrderSpec, skips: Skips | None = None) -> Finder:
+        """Return the finder for the order of a spec; streams with equal specs share it."""
+        with self._finding:
+            return self._finder(spec, skips)
+
+    def unskipped_finder(self, spec: OrderSpec) -> Finder:
+        """Return the finder for the order of a spec."""
+        return self.finder(spec)
+
+    def mixed(
+        self, members: Sequence[Served], spec: MixtureSpec, skips: Sequence[Skips | None]
+    ) -> None:
+        """Return None: a mixture of datasets is one of samples."""
+        del members, spec, skips
+
+    def describe(self, start: pb.StreamStart) -> None:
+        """Describe the dataset in the first message of a stream."""
+        start.dataset.CopyFrom(self.to_proto())
+
+
+class ServedDataset(LoneSamples):
     """One dataset under its name.
 
     Attributes:
@@ -107,8 +160,7 @@ class ServedDataset:
         self.windows = JobWindows(cache, [self.source], np.array([0, dataset.block_count]))
         self.table = table_of(dataset.stretches())
         self.narrowed: LruCache[Hashable, Served] = LruCache(_MAX_NARROWED)
-        self._finding = threading.Lock()
-        self._finder = lru_cache(MAX_ORDERS)(self._new_finder)
+        self._share_finders()
         self.config = config
         self.tables = LengthTables(name, dataset.fingerprint, config)
         self.versions: Versions[ServedDataset] | None = None
@@ -118,29 +170,10 @@ class ServedDataset:
         """Return the class names of its label columns, as far as they fit into a response."""
         return class_messages(self.dataset.schema)
 
-    @property
-    def raw_bytes(self) -> int:
-        """The raw bytes of all samples."""
-        return int(self.table.raw_bytes.sum())
-
-    @property
-    def epoch_bytes(self) -> int:
-        """The same, because an epoch reads each of them once."""
-        return self.raw_bytes
-
     def stage(self, kind: type[_Stage]) -> _Stage | None:
         """Return None: it stands behind no stage."""
         del kind
         return None
-
-    def finder(self, spec: OrderSpec, skips: Skips | None = None) -> Finder:
-        """Return the finder for the order of a spec; streams with equal specs share it."""
-        with self._finding:
-            return self._finder(spec, skips)
-
-    def unskipped_finder(self, spec: OrderSpec) -> Finder:
-        """Return the finder for the order of a spec."""
-        return self.finder(spec)
 
     def lengths(self, *, field: str) -> StoredLengths:
         """Return the lengths of its samples.
@@ -160,11 +193,6 @@ class ServedDataset:
     def base(self) -> ServedDataset:
         """Return the dataset itself, whose samples these are."""
         return self
-
-    def mixed(
-        self, members: Sequence[Served], spec: MixtureSpec, skips: Sequence[Skips | None]
-    ) -> None:
-        """Return None: a mixture of datasets is one of samples."""
 
     def version(self, fingerprint: str) -> ServedDataset:
         """Return the version with a fingerprint; this one if it is empty.
@@ -195,10 +223,6 @@ class ServedDataset:
     def writer(self, columns: Sequence[WireColumn]) -> Callable[[BlockLayout], BatchWriter]:
         """Return what writes batches with these columns, of blocks of a layout."""
         return sample_writer(columns)
-
-    def describe(self, start: pb.StreamStart) -> None:
-        """Describe the dataset in the first message of a stream."""
-        start.dataset.CopyFrom(self.to_proto())
 
     def parts(self, sample_ids: NDArray[np.int64]) -> Iterator[Part]:
         """Yield the samples of a batch as a single part."""

@@ -149,21 +149,9 @@ def _order(request: pb.ReadBatchesRequest, token: Token | None, default_unit: in
 def _wanted_order(order: pb.OrderSpec, token: Token | None, default_unit: int) -> OrderSpec:
     # Where it says nothing it must not make two orders out of one.
     unit = order.unit or (token.spec.unit if token else default_unit)
-    defaults = OrderSpec()
+    given = {field.name: value for field, value in order.ListFields()}
     try:
-        return OrderSpec(
-            version=order.version or defaults.version,
-            seed=order.seed,
-            shuffle=order.shuffle if order.HasField("shuffle") else defaults.shuffle,
-            run_bytes=order.run_bytes or defaults.run_bytes,
-            shuffle_bytes=(
-                order.shuffle_bytes if order.HasField("shuffle_bytes") else defaults.shuffle_bytes
-            ),
-            shuffle_samples=order.shuffle_samples,
-            lanes=order.lanes or 1,
-            unit=unit,
-            ramp=order.ramp if order.HasField("ramp") else defaults.ramp,
-        )
+        return OrderSpec(**{**given, "unit": unit})
     except BadArgumentError as error:
         field = f"order.{error.metadata.get('field', '')}"
         raise BadArgumentError(f"order: {error.message}", field=field) from error

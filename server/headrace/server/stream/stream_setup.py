@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Hashable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 
 import numpy as np
 from google.protobuf.any_pb2 import Any
 from numpy.typing import NDArray
 
-from headrace.order import OrderSpec
 from headrace.server.batch.batch_writer import BatchWriter
 from headrace.server.batch.compiled_writer import sample_writer
 from headrace.server.cache.block_cache import BlockCache
@@ -166,7 +165,7 @@ def stream_start(spec: StreamSpec, served: Served, pipeline: Pipeline | None) ->
     refuse_taken_names(columns)
     start = pb.StreamStart(
         columns=[column.to_proto() for column in columns],
-        order=_order(spec.order),
+        order=pb.OrderSpec(**asdict(spec.order)),
         global_batch_size=spec.global_batch_size,
         epoch=spec.epoch,
         position=spec.position,
@@ -369,17 +368,3 @@ def _lanes(spec: StreamSpec) -> range:
         return range(lanes)
     part = spec.rank // spec.replication
     return range(part * lanes // parts, -(-(part + 1) * lanes // parts))
-
-
-def _order(spec: OrderSpec) -> pb.OrderSpec:
-    return pb.OrderSpec(
-        version=spec.version,
-        seed=spec.seed,
-        shuffle=spec.shuffle,
-        run_bytes=spec.run_bytes,
-        shuffle_bytes=spec.shuffle_bytes,
-        shuffle_samples=spec.shuffle_samples,
-        lanes=spec.lanes,
-        unit=spec.unit,
-        ramp=spec.ramp,
-    )

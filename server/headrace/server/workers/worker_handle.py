@@ -17,8 +17,10 @@ import logging
 import queue
 import threading
 from collections.abc import Callable, Sequence
+from functools import partial
 from multiprocessing.connection import Connection
 from multiprocessing.reduction import send_handle
+from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -54,6 +56,7 @@ from headrace.server.workers.shared_sources import SharedSource, SharedSources
 from headrace.server.workers.shared_windows import SharedWindow, SharedWindows
 
 _log = logging.getLogger(__name__)
+_Result = TypeVar("_Result")
 
 
 class _RemoteWaiter(Waiter):
@@ -232,15 +235,9 @@ class Session:
         self._cache.readers.leave(waiter)
 
     def _open_source(self, message: OpenSource) -> None:
-        try:
-            shared = self._sources.take(message.name, message.config, message.fingerprint)
-        except HeadraceError as error:
-            self.post(Opened(message.request, error=error))
-            return
-        except Exception:  # noqa: BLE001 - a bug must reach the worker that waits, as a value
-            _log.exception("a worker's dataset could not be opened")
-            bug = InternalError("the server failed; its log says how")
-            self.post(Opened(message.request, error=bug))
+        take = partial(self._sources.take, message.name, message.config, message.fingerprint)
+        shared = self._opened(message.request, take)
+        if shared is None:
             return
         with self._lock:
             is_over = self._is_over
@@ -254,19 +251,26 @@ class Session:
             shared.tables,
         )
 
+    def _opened(self, request: int, take: Callable[[], _Result]) -> _Result | None:
+        """Return what the worker asked for; None if it was told an error instead."""
+        found: HeadraceError
+        try:
+            return take()
+        except HeadraceError as error:
+            found = error
+        except Exception:  # noqa: BLE001 - a bug must reach the worker that waits, as a value
+            _log.exception("what a worker reads could not be opened")
+            found = InternalError("the server failed; its log says how")
+        self.post(Opened(request, error=found))
+        return None
+
     def _open_or_close_window(self, message: OpenWindow | CloseWindow) -> None:
         if isinstance(message, CloseWindow):
             self._windows.give_back(self._open_windows.pop(message.request))
         else:
-            try:
-                window = self._windows.take(self._known(message.members))
-            except HeadraceError as error:
-                self.post(Opened(message.request, error=error))
-                return
-            except Exception:  # noqa: BLE001 - a bug must reach the worker that waits, as a value
-                _log.exception("a worker's window could not be opened")
-                bug = InternalError("the server failed; its log says how")
-                self.post(Opened(message.request, error=bug))
+            members = message.members
+            window = self._opened(message.request, lambda: self._windows.take(self._known(members)))
+            if window is None:
                 return
             self._open_windows[message.request] = window
             indices = tuple(source.index for source in window.sources)

@@ -13,8 +13,15 @@ from headrace.server.cache.demands_in_turn import DemandsInTurn
 from headrace.server.cache.gather import BlockRows, Rows
 from headrace.server.cache.joined_sources import JoinedSources, split_by
 from headrace.server.cache.memory.arena import Memory
-from headrace.server.cache.readers import DatasetBlocks, Lease, Waiter, lone_rows, rows_as_one
-from headrace.server.cache.source import ABSENT, Source
+from headrace.server.cache.readers import (
+    DatasetBlocks,
+    Lease,
+    SourceParts,
+    Waiter,
+    lone_rows,
+    rows_as_one,
+)
+from headrace.server.cache.source import ABSENT
 from headrace.server.layout.block_layout import BlockLayout
 
 
@@ -199,11 +206,7 @@ class JoinedBlocks:
         bases = self._joined.bases(blocks, len(self._layout.parts))
         return lone_rows(self._layout, self.cache.memory, bases, offsets)
 
-    def rows_of(
-        self,
-        parts: Sequence[tuple[Source, NDArray[np.intp], NDArray[np.int64]]],
-        offsets: NDArray[np.int64],
-    ) -> Rows:
+    def rows_of(self, parts: SourceParts, offsets: NDArray[np.int64]) -> Rows:
         changes = [translation(source.layout, self._layout) for source, _, _ in parts]
         if all(change.is_same for change in changes):
             return rows_as_one(self._layout, self.cache.memory, parts, offsets)
