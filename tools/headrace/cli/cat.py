@@ -7,12 +7,14 @@ import json
 import os
 import sys
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 import numpy as np
 
+from headrace.cli.options.objects import ObjectCommand, object_options
 from headrace.cli.options.shared import fingerprint_option, missing_as_null_option
 from headrace.cli.show.picture_files import write_grid, write_page
 from headrace.cli.show.pictures import Sample, has_pillow, picture, picture_columns, png_of
@@ -34,49 +36,39 @@ _UNLIMITED = 1 << 16
 """A terminal width in characters that no table reaches."""
 
 
-@click.command(name="cat")
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Options:
+    """Which samples are shown, and how.
+
+    Attributes:
+        ids: Sample ids, separated by commas, such as 0,7,100-110.
+        limit: Number of samples to show if no ids are given.
+        columns: Columns to show, separated by commas.
+        as_json: Print one JSON object per sample, with bytes as base64.
+        html: Write an HTML page with a grid of images, each with its other columns.
+        png: Write a picture with a grid of images and their ids.
+        images: Show images in terminals that support them, such as kitty and iTerm2.
+    """
+
+    ids: str | None = None
+    limit: int = 10
+    columns: str | None = None
+    as_json: bool = field(default=False, metadata={"option": "--json"})
+    html: Path | None = None
+    png: Path | None = None
+    images: bool = True
+
+
+@click.command(name="cat", cls=ObjectCommand)
 @click.argument("url", metavar="URL")
-@click.option("--ids", help="Sample ids, separated by commas, such as 0,7,100-110.")
-@click.option(
-    "--limit",
-    type=click.IntRange(min=1),
-    default=10,
-    help="Number of samples to show if no ids are given.",
+@object_options(
+    "headrace.cli.cat:Options",
+    "options",
+    types={"limit": click.IntRange(min=1), **dict.fromkeys(("html", "png"), _FILE)},
 )
-@click.option("--columns", help="Columns to show, separated by commas.")
 @fingerprint_option
 @missing_as_null_option
-@click.option(
-    "--json",
-    "as_json",
-    is_flag=True,
-    help="Print one JSON object per sample, with bytes as base64.",
-)
-@click.option(
-    "--html",
-    type=_FILE,
-    help="Write an HTML page with a grid of images, each with its other columns.",
-)
-@click.option("--png", type=_FILE, help="Write a picture with a grid of images and their ids.")
-@click.option(
-    "--images/--no-images",
-    default=True,
-    show_default="if supported",
-    help="Show images in terminals that support them, such as kitty and iTerm2.",
-)
-def command(
-    *,
-    url: str,
-    ids: str | None,
-    limit: int,
-    columns: str | None,
-    fingerprint: str | None,
-    missing_as_null: bool,
-    as_json: bool,
-    html: Path | None,
-    png: Path | None,
-    images: bool,
-) -> None:
+def command(*, url: str, options: Options, fingerprint: str | None, missing_as_null: bool) -> None:
     """Show samples of the dataset at URL, in storage order.
 
     Long texts are shortened, and images are described by format, width, height and size. `null`
@@ -87,29 +79,29 @@ def command(
     headrace cat s3://bucket/flights --ids 0,100-104
     headrace cat s3://bucket/photos --limit 100 --html photos.html --png photos.png
     """
-    options = SourceOptions(missing_as_null=missing_as_null)
-    with open_dataset(url, fingerprint=fingerprint, source_options=options) as dataset:
+    source = SourceOptions(missing_as_null=missing_as_null)
+    with open_dataset(url, fingerprint=fingerprint, source_options=source) as dataset:
         chosen = (
-            parse_ids(ids, count=dataset.sample_count)
-            if ids
-            else list(range(min(limit, dataset.sample_count)))
+            parse_ids(options.ids, count=dataset.sample_count)
+            if options.ids
+            else list(range(min(options.limit, dataset.sample_count)))
         )
-        names = columns.split(",") if columns else dataset.schema.names
+        names = options.columns.split(",") if options.columns else dataset.schema.names
         samples = [Sample(sample, _sample(dataset, sample, names)) for sample in chosen]
         schema, forms = dataset.schema, column_forms(dataset.schema)
-    if html is not None:
-        write_page(html, samples, schema=schema, forms=forms, title=f"{url}: samples")
-        click.echo(f"wrote {len(samples)} samples to {html}", err=True)
-    if png is not None:
-        write_grid(png, samples, schema=schema)
-        click.echo(f"wrote {len(samples)} samples to {png}", err=True)
-    if as_json:
+    if options.html is not None:
+        write_page(options.html, samples, schema=schema, forms=forms, title=f"{url}: samples")
+        click.echo(f"wrote {len(samples)} samples to {options.html}", err=True)
+    if options.png is not None:
+        write_grid(options.png, samples, schema=schema)
+        click.echo(f"wrote {len(samples)} samples to {options.png}", err=True)
+    if options.as_json:
         for sample in samples:
             found = {"sample_id": sample.sample_id, **sample.values}
             click.echo(json.dumps(found, default=_as_json))
-    elif html is None and png is None:
+    elif options.html is None and options.png is None:
         _show(names, samples, forms)
-        if images:
+        if options.images:
             _show_images(samples, schema)
 
 

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import base64
 import json
+from dataclasses import dataclass, field
 from itertools import islice
-from typing import TextIO, cast
+from typing import Any, TextIO, cast
 
 import click
 import numpy as np
 
 from headrace.cli.options.access import access_options
-from headrace.cli.options.objects import ObjectCommand
+from headrace.cli.options.objects import ObjectCommand, field_options
 from headrace.cli.options.shared import (
     batch_size_option,
     columns_option,
@@ -20,7 +21,7 @@ from headrace.cli.options.shared import (
     utf8_text,
     where_option,
 )
-from headrace.cli.options.types import NOT_NEGATIVE, TARGET
+from headrace.cli.options.types import TARGET
 from headrace.client import (
     Access,
     BatchEvent,
@@ -37,69 +38,63 @@ from headrace.errors import TokenMalformedError
 from headrace.order import EndMode, decode_token
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Options:
+    """What is read, from where on, and how it is printed.
+
+    Attributes:
+        mixture: JSON file that describes a mixture of datasets, instead of DATASET.
+        epoch: First epoch to read.
+        epochs: Number of epochs to read.
+        position: Number of samples to skip in the first epoch.
+        token: Resume after the batch with this token (base64).
+        batches: Stop after this many batches.
+        ids: Print the sample ids of each batch.
+        as_json: Print one JSON object per line.
+        connect_s: Seconds to wait for the server.
+    """
+
+    target: str
+    dataset: str
+    batch_size: int
+    rank: int
+    world_size: int
+    sharding: Sharding
+    seed: int
+    shuffle: bool
+    order: Order
+    end: str
+    where: str
+    columns: tuple[str, ...]
+    access: Access
+    mixture: TextIO | None = field(default=None, metadata={"metavar": "FILE"})
+    epoch: int = 0
+    epochs: int = 1
+    position: int = 0
+    token: str | None = None
+    batches: int | None = None
+    ids: bool = field(default=False, metadata={"option": "--ids"})
+    as_json: bool = field(default=False, metadata={"option": "--json"})
+    connect_s: float = 10.0
+
+
 @click.command(name="read", cls=ObjectCommand)
 @click.argument("target", metavar="TARGET", type=TARGET)
 @click.argument("dataset", metavar="[DATASET]", default="")
-@click.option(
-    "--mixture",
-    type=click.File(encoding="utf-8"),
-    metavar="FILE",
-    help="JSON file that describes a mixture of datasets, instead of DATASET.",
-)
 @batch_size_option
 @sharding_options()
 @order_options(leave=())
 @columns_option
 @where_option
-@click.option("--epoch", type=click.IntRange(min=0), default=0, help="First epoch to read.")
-@click.option(
-    "--epochs",
-    type=click.IntRange(min=1),
-    default=1,
-    help="Number of epochs to read.",
-)
-@click.option(
-    "--position",
-    type=click.IntRange(min=0),
-    default=0,
-    help="Number of samples to skip in the first epoch.",
-)
-@click.option("--token", help="Resume after the batch with this token (base64).")
-@click.option("--batches", type=click.IntRange(min=1), help="Stop after this many batches.")
-@click.option("--ids", is_flag=True, help="Print the sample ids of each batch.")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object per line.")
-@click.option(
-    "--connect-s",
-    type=NOT_NEGATIVE,
-    default=10.0,
-    help="Seconds to wait for the server.",
+@field_options(
+    "headrace.cli.read:Options",
+    types={
+        "mixture": click.File(encoding="utf-8"),
+        **dict.fromkeys(("epochs", "batches"), click.IntRange(min=1)),
+    },
 )
 @access_options
-def command(
-    *,
-    target: str,
-    dataset: str,
-    mixture: TextIO | None,
-    batch_size: int,
-    rank: int,
-    world_size: int,
-    sharding: Sharding,
-    seed: int,
-    shuffle: bool,
-    order: Order,
-    end: str,
-    where: str,
-    columns: tuple[str, ...],
-    epoch: int,
-    epochs: int,
-    position: int,
-    token: str | None,
-    batches: int | None,
-    ids: bool,
-    as_json: bool,
-    connect_s: float,
-    access: Access,
-) -> None:
+def command(**given: Any) -> None:
     """Stream batches of DATASET, and print one line per batch.
 
     A line contains the epoch, the step, the position, the number of samples of this rank, and the
@@ -113,41 +108,49 @@ def command(
     headrace read localhost:50051 flights --where "origin = 'JFK' and month <= 6"
     headrace read localhost:50051 --mixture mixture.json --ids
     """
-    size = sharding.global_batch_size or batch_size * max(1, world_size // sharding.replication)
-    place, spec = Place(epoch, position), order.spec(seed=seed, shuffle=shuffle, unit=size)
-    if token is not None:
-        content = decode_token(resumed := _token_bytes(token))
+    options = Options(**given)
+    reader = _reader(options)
+    format_line = _json_line if options.as_json else _text_line
+    found = (event for event in reader.events() if isinstance(event, BatchEvent))
+    for event in islice(found, options.batches):
+        click.echo(format_line(event))
+
+
+def _reader(options: Options) -> BatchReader:
+    sharding, order, mixture = options.sharding, options.order, options.mixture
+    parts = max(1, options.world_size // sharding.replication)
+    size = sharding.global_batch_size or options.batch_size * parts
+    place = Place(options.epoch, options.position)
+    spec = order.spec(seed=options.seed, shuffle=options.shuffle, unit=size)
+    if options.token is not None:
+        content = decode_token(resumed := _token_bytes(options.token))
         place, spec = Place(content.epoch, content.position, resumed), content.spec
         size = sharding.global_batch_size or content.global_batch_size
     text = None if mixture is None else utf8_text(mixture.read, option="--mixture")
-    reader = BatchReader(
-        [target],
+    return BatchReader(
+        [options.target],
         ReadOptions(
-            dataset=dataset,
+            dataset=options.dataset,
             order=spec,
             global_batch_size=size,
-            rank=rank,
-            world_size=world_size,
+            rank=options.rank,
+            world_size=options.world_size,
             replication=sharding.replication,
-            end=EndMode(end),
-            columns=columns,
+            end=EndMode(options.end),
+            columns=options.columns,
             stages=(
-                *where_stages(where),
+                *where_stages(options.where),
                 *(stage for stage in (*order.stages, *sharding.stages) if stage.is_asked),
                 *(() if text is None else (read_mixture(text),)),
             ),
-            with_ids=ids,
-            end_epoch=place.epoch + epochs,
+            with_ids=options.ids,
+            end_epoch=place.epoch + options.epochs,
         ),
         place=place,
-        deadlines=Deadlines(connect_s=connect_s),
+        deadlines=Deadlines(connect_s=options.connect_s),
         allocate=lambda length: np.empty(length, dtype=np.uint8),
-        access=access,
+        access=options.access,
     )
-    format_line = _json_line if as_json else _text_line
-    found = (event for event in reader.events() if isinstance(event, BatchEvent))
-    for event in islice(found, batches):
-        click.echo(format_line(event))
 
 
 def _text_line(event: BatchEvent) -> str:
