@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from headrace.cli.options.objects import ObjectCommand, object_options
 from headrace.cli.options.types import NumberType
 from headrace.cli.show.progress import count_progress
 
@@ -35,35 +36,37 @@ _LIMITS = {
 """The limit that each stage is compared with."""
 
 
-@click.command(name="bench")
-@click.option(
-    "--only",
-    type=click.Choice(_KINDS),
-    multiple=True,
-    show_default="all",
-    help="Kinds of samples to measure.",
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Options:
+    """What is measured, and for how long.
+
+    Attributes:
+        only: Kinds of samples to measure, instead of all.
+        mib: Size of each dataset in MiB.
+        seconds: Seconds per measurement; each kind takes 18.
+        url: Write the datasets below this URL, to measure its store, instead of in a temporary
+            folder.
+        as_json: Print one JSON object.
+    """
+
+    only: tuple[str, ...] = ()
+    mib: int = 64
+    seconds: float = 2.0
+    url: str | None = None
+    as_json: bool = dataclasses.field(default=False, metadata={"option": "--json"})
+
+
+@click.command(name="bench", cls=ObjectCommand)
+@object_options(
+    "headrace.cli.bench:Options",
+    "options",
+    types={
+        "only": click.Choice(_KINDS),
+        "mib": click.IntRange(min=1),
+        "seconds": NumberType(min=0.1),
+    },
 )
-@click.option(
-    "--mib",
-    type=click.IntRange(min=1),
-    default=64,
-    help="Size of each dataset in MiB.",
-)
-@click.option(
-    "--seconds",
-    type=NumberType(min=0.1),
-    default=2.0,
-    help="Seconds per measurement; each kind takes 18.",
-)
-@click.option(
-    "--url",
-    show_default="a temporary folder",
-    help="Write the datasets below this URL, to measure its store.",
-)
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
-def command(
-    *, only: Sequence[str], mib: int, seconds: float, url: str | None, as_json: bool
-) -> None:
+def command(*, options: Options) -> None:
     """Measure each stage from a store to a training loop.
 
     The command generates samples and serves them: rows of 40 float32 with a label, images of 64
@@ -74,6 +77,7 @@ def command(
     """
     from headrace.bench import WORKLOADS, measure_limits, measure_stages  # noqa: PLC0415
 
+    only = options.only
     wanted = [workload for workload in WORKLOADS if not only or workload.name in only]
     found: list[StageRates] = []
     with (
@@ -83,12 +87,16 @@ def command(
         limits = measure_limits()
         for number, workload in enumerate(wanted):
             show(number)
-            where = f"{(url or folder).rstrip('/')}/{workload.name}"
-            found.append(measure_stages(workload, where, raw_bytes=mib * _MIB, seconds=seconds))
+            where = f"{(options.url or folder).rstrip('/')}/{workload.name}"
+            found.append(
+                measure_stages(
+                    workload, where, raw_bytes=options.mib * _MIB, seconds=options.seconds
+                )
+            )
         limits = limits.or_better(measure_limits())  # the load of a machine changes
     images_per_s = _decoding_rate() if not only or "images" in only else None
     machine = _machine()
-    if as_json:
+    if options.as_json:
         rates = [_as_json(one) for one in found]
         limit = dataclasses.asdict(limits)
         report = {"machine": machine, "limits": limit, "workloads": rates}

@@ -7,6 +7,7 @@ import grpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from headrace.cli.options.access import access_options
+from headrace.cli.options.objects import ObjectCommand
 from headrace.cli.options.shared import timeout_option
 from headrace.cli.options.types import TARGET
 from headrace.client import Access
@@ -16,7 +17,7 @@ from headrace.client.servers.wrong_protocol import explained
 from headrace.errors import DatasetNotFoundError
 
 
-@click.command(name="health")
+@click.command(name="health", cls=ObjectCommand)
 @click.argument("target", metavar="TARGET", type=TARGET, envvar="HEADRACE_TARGET")
 @click.option(
     "--service",

@@ -9,6 +9,7 @@ import click
 import grpc
 
 from headrace.cli.options.access import access_options
+from headrace.cli.options.objects import ObjectCommand
 from headrace.cli.options.shared import timeout_option
 from headrace.cli.options.types import TARGET
 from headrace.cli.show.texts import counted, size
@@ -21,7 +22,7 @@ from headrace.v1 import shard_service_pb2_grpc as rpc
 from headrace.v1.shard_service_pb2 import Dataset
 
 
-@click.command(name="list")
+@click.command(name="list", cls=ObjectCommand)
 @click.argument("target", metavar="TARGET", type=TARGET, envvar="HEADRACE_TARGET")
 @timeout_option
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object per dataset.")

@@ -5,11 +5,12 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from contextlib import closing
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 
 import click
 
 from headrace.arguments import split_source
+from headrace.cli.options.objects import ObjectCommand, object_options
 from headrace.cli.options.shared import fingerprint_option, missing_as_null_option
 from headrace.cli.show.progress import count_progress, shard_progress
 from headrace.cli.show.texts import counted
@@ -29,31 +30,29 @@ from headrace.storage import (
 )
 
 
-@click.command(name="verify")
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Options:
+    """How the dataset is checked.
+
+    Attributes:
+        threads: Blocks to read at the same time.
+        as_json: Print one JSON object per fault, and a final one.
+        repair_manifest: Commit a new version of everything that can be read.
+        patterns: With --repair-manifest: names of the shards to keep, such as
+            '*-9f3c2a7b0011.arrow', in the order of the samples.
+    """
+
+    threads: int = 16
+    as_json: bool = field(default=False, metadata={"option": "--json"})
+    repair_manifest: bool = field(default=False, metadata={"option": "--repair-manifest"})
+    patterns: tuple[str, ...] = field(default=(), metadata={"option": "--shards"})
+
+
+@click.command(name="verify", cls=ObjectCommand)
 @click.argument("url", metavar="URL")
 @fingerprint_option
 @missing_as_null_option
-@click.option(
-    "--threads",
-    type=click.IntRange(min=1),
-    default=16,
-    help="Blocks to read at the same time.",
-)
-@click.option(
-    "--json", "as_json", is_flag=True, help="Print one JSON object per fault, and a final one."
-)
-@click.option(
-    "--repair-manifest",
-    is_flag=True,
-    help="Commit a new version of everything that can be read.",
-)
-@click.option(
-    "--shards",
-    "patterns",
-    multiple=True,
-    help="With --repair-manifest: names of the shards to keep, such as '*-9f3c2a7b0011.arrow'; can "
-    "be given several times, in the order of the samples.",
-)
+@object_options("headrace.cli.verify:Options", "options", types={"threads": click.IntRange(min=1)})
 @click.pass_context
 def command(
     ctx: click.Context,
@@ -61,10 +60,7 @@ def command(
     url: str,
     fingerprint: str | None,
     missing_as_null: bool,
-    threads: int,
-    as_json: bool,
-    repair_manifest: bool,
-    patterns: tuple[str, ...],
+    options: Options,
 ) -> None:
     """Check every block of the dataset at URL against its manifest.
 
@@ -80,18 +76,18 @@ def command(
     headrace verify s3://bucket/flights
     headrace verify s3://bucket/flights --repair-manifest
     """
-    if repair_manifest and fingerprint:
+    if options.repair_manifest and fingerprint:
         raise click.UsageError(
             "--repair-manifest repairs the current version; leave --fingerprint out."
         )
-    if patterns and not repair_manifest:
+    if options.patterns and not options.repair_manifest:
         raise click.UsageError("--shards needs --repair-manifest.")
-    if repair_manifest:
-        ctx.exit(_repair(url, patterns, as_json=as_json))
+    if options.repair_manifest:
+        ctx.exit(_repair(url, options.patterns, as_json=options.as_json))
 
-    options = SourceOptions(missing_as_null=missing_as_null)
-    with open_dataset(url, fingerprint=fingerprint, source_options=options) as dataset:
-        ctx.exit(_verify(url, dataset, threads=threads, as_json=as_json))
+    source = SourceOptions(missing_as_null=missing_as_null)
+    with open_dataset(url, fingerprint=fingerprint, source_options=source) as dataset:
+        ctx.exit(_verify(url, dataset, threads=options.threads, as_json=options.as_json))
 
 
 @dataclass(slots=True)

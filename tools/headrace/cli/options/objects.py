@@ -96,6 +96,7 @@ class _Fields:
             [f"--{name}/--no-{name}" if is_pair else own, field.name],
             is_flag=hint is bool,
             metavar=metavar,
+            envvar=field.metadata.get("envvar"),
             type=self._types.get(field.name, bool if hint is bool else _type(field.name, hint)),
             default=default if self._is_set and has_default else None,
             show_default=False,  # in its own words, above
@@ -113,7 +114,7 @@ def object_options(
     """Add an option for each field of a dataclass to an `ObjectCommand`, which gets the object.
 
     Fields without a default are no options. The metadata of a field may have its ``option``, which
-    for a `bool` is then a flag without a ``--no-``, and its ``metavar``.
+    for a `bool` is then a flag without a ``--no-``, its ``metavar`` and ``envvar``.
 
     Args:
         place: The class, as ``module:name``.
