@@ -396,11 +396,11 @@ CALLS = [
         title="prefetch_factor without workers",
     ),
     Mistake(
-        lambda stage: stage.dataset().log_stats("wandb"),  # type: ignore[arg-type] # the mistake
-        "'wandb', of type str",
-        "expected a function",
-        "wandb.log",
-        title="a name for a log",
+        lambda stage: stage.dataset().log_stats("wand"),  # type: ignore[arg-type] # the mistake
+        "'wand', of type str",
+        "'wandb'",
+        "a function",
+        title="a name of no log",
     ),
     Mistake(
         lambda stage: NumpyDataset(stage.places["ADDR"], "small", batch_size=0),

@@ -21,7 +21,8 @@ from headrace.client.api.live_stream import LiveStream
 from headrace.client.api.missing_methods import raise_missing
 from headrace.client.api.new_loops import NewLoops
 from headrace.client.api.stats import ClientStats
-from headrace.client.api.stats_log import Reporter, StatsLog
+from headrace.client.api.stats_log import Log, StatsLog
+from headrace.client.api.stats_reporter import Reporter
 from headrace.client.batch.batch import Batch
 from headrace.client.batch.classes import Classes
 from headrace.client.batch.handover import register_owner
@@ -364,17 +365,19 @@ class RemoteDataset(IterableDataset[Batch]):
             self._classes = Classes(self._ask(wanted))
         return self._classes
 
-    def log_stats(self, log: StatsLog | Callable[[dict[str, float]], Any]) -> Self:
-        """Call a function regularly with the numbers of `stats`; return the dataset.
+    def log_stats(self, log: StatsLog | Log) -> Self:
+        """Log the numbers of `stats` regularly; return the dataset.
 
         Args:
-            log: A function such as ``wandb.log``, which is called every 30 s, or a `StatsLog`. Not
-                for DataLoader workers.
+            log: ``"mlflow"``, ``"wandb"``, ``"tensorboard"``, ``"opentelemetry"``, or a function of
+                a dictionary, every 30 s; or a `StatsLog`. Not for DataLoader workers.
 
         Raises:
-            BadArgumentError: It is no function.
+            BadArgumentError: It is none of these.
+            ConfigurationError: What draws the run is not installed.
         """
-        self._reporter = Reporter(log if isinstance(log, StatsLog) else StatsLog(log))
+        options = log if isinstance(log, StatsLog) else StatsLog(log)
+        self._reporter = Reporter(options, rank=self._reading.rank)
         self._has_log = True
         return self
 
