@@ -290,8 +290,9 @@ class Readers:
             if not waiter.gone:
                 waiter.leave()
             self.streams.discard(waiter)
-            active = {stream.job for stream in self.streams}
-            self._jobs = {job: index for job, index in self._jobs.items() if index in active}
+            # Most often the first one that is looked at is of the same job.
+            if not any(stream.job == waiter.job for stream in self.streams):
+                self._jobs = {job: one for job, one in self._jobs.items() if one != waiter.job}
 
     def will_read(self, source: Slots, blocks: NDArray[np.int64], waiter: Waiter) -> bool:
         """Record that the batch planned last reads blocks; return whether all are cached."""
