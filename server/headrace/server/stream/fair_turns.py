@@ -10,8 +10,8 @@ Contract:
 2. A caller that was away cannot claim the time that it did not use.
 3. A turn is for work in memory. If a turn has to wait for a store after all (for a page of a block
    table that is read on demand), others lose little: when no turn has ended for ``stuck_s``, the
-   thread that has waited longest takes an extra turn, and an equal number of turns is given up
-   when the long ones end.
+   thread that is next gets an extra turn, and an equal number of turns is given up when the long
+   ones end.
 4. A thread that may have to leave while it waits uses `queued`, which takes no extra turns.
 5. While all streams belong to one caller, a message is sent as soon as it is made (`SendTurns`).
    Otherwise one message is sent at a time, and the next one belongs to the caller that was sent the
@@ -57,6 +57,9 @@ _QUICK_MESSAGES = 8
 
 _BUSY_S = 0.1
 """Batches of a stream that waits for the server are closer together (arbitrary)."""
+
+# With a tenth of that, 512 waiting threads would look 5,000 times a second.
+_LOOK_S = 1.0
 
 # Sending turns cannot get stuck, because each ends within `_HOLD_S`.
 _NEVER_S = 3600.0
@@ -119,18 +122,17 @@ class Turns:
             mine.waiting.append(place)
             return place
 
-    def borrow(self, mine: CallerTurns, place: threading.Lock) -> bool:
-        """Take an extra turn if turns are stuck and nobody is ahead; return whether it did."""
+    def lend(self) -> None:
+        """Give an extra turn to the thread that is next, if turns are stuck."""
+        # Without the lock at first: hundreds of threads may ask for nothing.
+        if time.monotonic() - self._moved_at < self.stuck_s:
+            return
         with self._lock:
             now = time.monotonic()
-            if now - self._moved_at < self.stuck_s:
-                return False
-            if not mine.waiting or mine.waiting[0] is not place or self._first() is not mine:
-                return False
-            self._remove(mine, place)
-            self._lent += 1
-            self._moved_at = now
-            return True
+            if now - self._moved_at >= self.stuck_s and self._waiting:
+                self._lent += 1
+                self._moved_at = now
+                self._give()
 
     def count(self, mine: CallerTurns, amount: float) -> None:
         """Count work that a caller did without a turn, in the unit of `end`."""
@@ -160,14 +162,17 @@ class Turns:
             if self._lent and stayed_s >= self.stuck_s:
                 self._lent -= 1
             elif self._waiting:
-                first = self._first()
-                self._clock_s = max(self._clock_s, first.used_s)
-                place = first.waiting[0]
-                self._remove(first, place)
-                place.release()
+                self._clock_s = max(self._clock_s, self._first().used_s)
+                self._give()
             else:
                 self._free += 1
                 self._clock_s = max(self._clock_s, mine.used_s - seconds)
+
+    def _give(self) -> None:
+        first = self._first()
+        place = first.waiting[0]
+        self._remove(first, place)
+        place.release()
 
     def _first(self) -> CallerTurns:
         if len(self._waiting) == 1:
@@ -204,9 +209,11 @@ class CallerTurns:
         place = self._turns.take(self)
         if place is None:
             return
-        while not place.acquire(timeout=self._turns.stuck_s):
-            if self._turns.borrow(self, place):
-                return
+        # All look whether turns are stuck, each more rarely the more they are.
+        stuck_s = self._turns.stuck_s
+        look_s = max(stuck_s, min(_LOOK_S, stuck_s * len(self.waiting)))
+        while not place.acquire(timeout=look_s):
+            self._turns.lend()
 
     def queued(self) -> Generator[None, None, None]:
         """Wait for a turn, and yield periodically; `end` must follow unless this is closed."""
