@@ -6,7 +6,8 @@ Contract:
 2. It finds its dataset and its contents before it takes memory, one call of its caller at a time
    (`Schedule.setup_turn`). While other callers have streams, and it has no stages or transport, its
    first batch is made in that turn too, unless it waits for the store. From then on it can be
-   ended: between two batches, or by force if its client does not read (`OpenStreams`).
+   ended: between two batches, or by force if its client does not read (`OpenStreams`). While a herd
+   of its caller's streams starts, it makes no second batch (`Schedule.let_others_start`).
 3. A call for a single batch holds a turn among its caller's (`Schedule.single_turn`), until it
    waits for the store. Any other makes its next batch while it sends one, if a processor is free.
 4. Its start and its end are in the log and in metrics, with the reason and all counts, however it
@@ -82,12 +83,11 @@ class _Opened:
     share: Share
     registered: OpenStream
     single_turn: ExitStack
-    start_turn: ExitStack | None
+    start: ExitStack
 
     def wait_for_store(self) -> None:
         """Give up all turns."""
-        if self.start_turn is not None:
-            self.start_turn.close()
+        self.start.close()
         self.single_turn.close()
 
     @property
@@ -133,18 +133,28 @@ class StreamCalls:
             wait_s: The most seconds to wait for a filter.
         """
         with ExitStack() as turn:
-            take = partial(self._schedule.setup_turn, caller.name)
+            return self._find(read, request, Asker(caller, wait_s), turn)
 
-            def narrow(member: Member, stages: Sequence[Any]) -> Member:
-                turn.close()
-                found = self._stages.narrowed(member, stages, Asker(caller, wait_s))
-                turn.enter_context(take())
-                return found
+    def _find(
+        self,
+        read: Callable[[_Asked], ReadRequest],
+        request: _Asked,
+        asker: Asker,
+        turn: ExitStack,
+    ) -> tuple[ReadRequest, Served]:
+        """Find what a request asks to read, in a turn that is held until ``turn`` is closed."""
+        take = partial(self._schedule.setup_turn, asker.caller.name)
 
+        def narrow(member: Member, stages: Sequence[Any]) -> Member:
+            turn.close()
+            found = self._stages.narrowed(member, stages, asker)
             turn.enter_context(take())
-            finding = Finding(self._parts.catalog.seen_by(caller), narrow, self._stages.options)
-            asked = read(request)
-            return asked, self._stages.find(asked, finding)
+            return found
+
+        turn.enter_context(take())
+        finding = Finding(self._parts.catalog.seen_by(asker.caller), narrow, self._stages.options)
+        asked = read(request)
+        return asked, self._stages.find(asked, finding)
 
     def messages(
         self,
@@ -170,16 +180,15 @@ class StreamCalls:
         if not call.on_end(self._streams.call_ended):
             self._streams.call_ended()
             return
-        asked, served = self.find(read, request, call.caller, _WAIT_S)
-        with ExitStack() as start_turn:
-            start_turn.enter_context(self._schedule.setup_turn(call.caller.name))
+        with ExitStack() as start:
+            asked, served = self._find(read, request, Asker(call.caller, _WAIT_S), start)
             contents = setup(asked, served, self._stages)
+            if contents.rank is not None:
+                self._schedule.note_start(call.caller.name)
             is_plain = attach is None and contents.pipeline is None and contents.rank is not None
-            held: ExitStack | None = start_turn
             if not (is_plain and self._streams.are_others_here(call.caller.name)):
-                start_turn.close()
-                held = None
-            yield from self._opened(call, contents, served, attach, held)
+                start.close()
+            yield from self._opened(call, contents, served, attach, start)
 
     def _opened(
         self,
@@ -187,7 +196,7 @@ class StreamCalls:
         contents: Contents,
         served: Served,
         attach: Attach | None,
-        start_turn: ExitStack | None,
+        start: ExitStack,
     ) -> Iterator[bytes]:
         with (
             self._streams.opened(call.cut, lambda: self._lost(call, served)) as registered,
@@ -195,7 +204,7 @@ class StreamCalls:
             ExitStack() as single_turn,
             ExitStack() as transport,
         ):
-            opened = _Opened(call, contents, served, share, registered, single_turn, start_turn)
+            opened = _Opened(call, contents, served, share, registered, single_turn, start)
             if contents.rank is None:
                 single_turn.enter_context(self._schedule.single_turn(call.caller))
             attached = None
@@ -244,8 +253,9 @@ class StreamCalls:
                 if attached:
                     yield from attached.carried(timed)
                 else:
-                    if opened.start_turn is not None:
-                        yield from _begun(timed, opened.start_turn)
+                    yield from _begun(timed, opened.start)
+                    if contents.rank is not None:
+                        self._schedule.let_others_start(call.caller.name, stream.is_ending)
                     yield from timed
                 reason = "OK" if call.is_active else "CANCELLED"
         except HeadraceError as error:
@@ -298,10 +308,10 @@ class StreamCalls:
         )
 
 
-def _begun(messages: Iterator[bytes], start_turn: ExitStack) -> Iterator[bytes]:
-    """Make the first messages, end the turn, and yield them: their client may never read them."""
+def _begun(messages: Iterator[bytes], start: ExitStack) -> Iterator[bytes]:
+    """Make the first messages, end the start, and yield them: their client may never read them."""
     begun = list(islice(messages, 2))
-    start_turn.close()
+    start.close()
     yield from begun
 
 
