@@ -17,7 +17,7 @@ from torch.utils.data import IterableDataset
 
 from headrace.arguments import whole
 from headrace.client.api.epoch_loops import EpochLoops
-from headrace.client.api.live_stream import LiveStream
+from headrace.client.api.live_stream import LiveStream, open_reader
 from headrace.client.api.missing_methods import raise_missing
 from headrace.client.api.new_loops import NewLoops
 from headrace.client.api.stats import ClientStats
@@ -31,7 +31,7 @@ from headrace.client.batch.transformed import TransformedEvent, called
 from headrace.client.device.cuda_copy import checked_device
 from headrace.client.device.device_ring import ring_to
 from headrace.client.feeds.feed import Event
-from headrace.client.feeds.transport import Feeds, Landing
+from headrace.client.feeds.transport import Landing
 from headrace.client.frameworks.accelerate import known_to_accelerate, refuse_prepared
 from headrace.client.frameworks.callers import FRAMEWORKS
 from headrace.client.loader.parent_watch import end_with_main_process
@@ -527,20 +527,7 @@ class RemoteDataset(IterableDataset[Batch]):
             options = replace(options, end_epoch=epoch + 1)
         if share is not None:
             options = replace(options, batch_stride=share.count, batch_offset=share.index)
-        hedge, deadlines = self._transport.hedge, self._transport.deadlines
-        if hedge is not None:
-            # Hedging watches each batch.
-            landing = replace(landing, takes_runs=False)
-        return BatchReader(
-            self._endpoints,
-            options,
-            place=place,
-            deadlines=deadlines,
-            allocate=landing.allocate,
-            open_feed=Feeds(self._transport, landing, silence_s=deadlines.silence_s),
-            hedge=hedge,
-            max_batch_bytes=self._transport.max_batch_bytes,
-        )
+        return open_reader(self._endpoints, options, place, self._transport, landing)
 
     def _options(self, place: Place) -> ReadOptions:
         return self._reading.options(place.token)

@@ -15,10 +15,12 @@ from numpy.typing import NDArray
 from headrace.client.api.stats import ClientStats
 from headrace.client.batch.transformed import Transformation, TransformingReader
 from headrace.client.feeds.feed import Event
-from headrace.client.feeds.transport import Landing, TransportState
+from headrace.client.feeds.transport import Feeds, Landing, TransportState
+from headrace.client.options.read_request import ReadOptions
 from headrace.client.options.transport import Transport
 from headrace.client.reader.prefetch import Prefetcher, Reader
-from headrace.client.reader.reader import BatchReader
+from headrace.client.reader.reader import BatchReader, Place
+from headrace.client.servers.endpoints import Endpoints
 from headrace.client.wire.assembler import BatchEvent
 from headrace.client.wire.buffers import BufferPool
 
@@ -164,6 +166,26 @@ class LiveStream:
             running.hedges.won,
             cache_shortage=transport.cache_shortage,
         )
+
+
+def open_reader(
+    endpoints: Endpoints, options: ReadOptions, place: Place, transport: Transport, landing: Landing
+) -> BatchReader:
+    """Return a reader of batches, which go where `LiveStream` wants them."""
+    deadlines = transport.deadlines
+    if transport.hedge is not None:
+        # Hedging watches each batch.
+        landing = replace(landing, takes_runs=False)
+    return BatchReader(
+        endpoints,
+        options,
+        place=place,
+        deadlines=deadlines,
+        allocate=landing.allocate,
+        open_feed=Feeds(transport, landing, silence_s=deadlines.silence_s),
+        hedge=transport.hedge,
+        max_batch_bytes=transport.max_batch_bytes,
+    )
 
 
 # Asking for the process id would cost a system call per batch.

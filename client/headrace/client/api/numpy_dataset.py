@@ -13,12 +13,12 @@ from numpy.typing import NDArray
 
 from headrace.arguments import whole
 from headrace.client.api.epoch_loops import EpochLoops
-from headrace.client.api.live_stream import LiveStream
+from headrace.client.api.live_stream import LiveStream, open_reader
 from headrace.client.api.missing_methods import raise_missing
 from headrace.client.api.new_loops import NewLoops
 from headrace.client.batch.classes import Classes
 from headrace.client.batch.transformed import TransformedEvent, transform_of
-from headrace.client.feeds.transport import Feeds, Landing, TransportState
+from headrace.client.feeds.transport import Landing, TransportState
 from headrace.client.options.access import Access
 from headrace.client.options.arguments import (
     epoch_limit,
@@ -278,17 +278,8 @@ class NumpyDataset:
         return event.columns if isinstance(event, BatchEvent) else {}
 
     def _make_reader(self, landing: Landing, wanted: Transport | None = None) -> BatchReader:
-        deadlines = self._transport.deadlines
-        return BatchReader(
-            self._endpoints,
-            self._options,
-            place=self._progress.place,
-            deadlines=deadlines,
-            allocate=landing.allocate,
-            open_feed=Feeds(wanted or self._transport, landing, silence_s=deadlines.silence_s),
-            hedge=self._transport.hedge,
-            max_batch_bytes=self._transport.max_batch_bytes,
-        )
+        place, transport = self._progress.place, wanted or self._transport
+        return open_reader(self._endpoints, self._options, place, transport, landing)
 
 
 def _columns_of(event: BatchEvent) -> dict[str, ColumnView]:

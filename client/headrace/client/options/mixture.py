@@ -22,7 +22,7 @@ from headrace.arguments import (
 )
 from headrace.client.options.arguments import where_of
 from headrace.client.options.selection import Selection
-from headrace.client.options.skips import SkipArgument, skip_choice, skip_stages
+from headrace.client.options.skips import Skip, SkipArgument, skip_choice
 from headrace.client.options.stage import OrderStage
 from headrace.client.options.where import where_stages
 from headrace.errors import BadArgumentError
@@ -318,10 +318,9 @@ def _member(entry: MixtureEntry) -> MixtureDataset:
 
 def _message(member: MixtureDataset, entry: MixtureEntry, *, allow_new: bool) -> pb.MixtureDataset:
     skips, token_skips = skip_choice(entry.skips), skip_choice(entry.token_skips)
-    stages = (
-        *where_stages(entry.where),
-        *skip_stages(skips, token_skips, allow_new=allow_new),
-    )
+    stages: list[OrderStage] = [*where_stages(entry.where)]
+    if skips is not None:
+        stages.append(Skip(skips, allow_new, token_skips))
     return pb.MixtureDataset(
         name=member.name,
         fingerprint=entry.fingerprint,

@@ -65,13 +65,6 @@ class Skip(OrderStage):
         )
 
 
-def skip_stages(
-    choice: SkipChoice | None, token_choice: SkipChoice | None, *, allow_new: bool
-) -> tuple[Skip, ...]:
-    """Return the stages that ask for a choice; none for None."""
-    return () if choice is None else (Skip(choice, allow_new, token_choice),)
-
-
 def skip_choice(skips: SkipArgument) -> SkipChoice | None:
     """Return the list that an argument means; None leaves it to the token.
 

@@ -10,7 +10,7 @@ from typing import Self
 from headrace.arguments import shown
 from headrace.client.options.arguments import where_of
 from headrace.client.options.selection import Selection
-from headrace.client.options.skips import SkipChoice, skip_choice, skip_stages
+from headrace.client.options.skips import Skip, SkipChoice, skip_choice
 from headrace.client.options.stage import OrderStage
 from headrace.client.options.where import Where, dataset_request, kept_in
 from headrace.errors import BadArgumentError, TokenMalformedError, TokenSpecChangedError
@@ -121,8 +121,10 @@ class OneDataset(Subject):
 
     @property
     def stages(self) -> tuple[OrderStage, ...]:
-        skips = skip_stages(self.skips, self.token_skips, allow_new=self.allow_new_skips)
-        return (*((self.where,) if self.where else ()), *skips)
+        where: tuple[OrderStage, ...] = (self.where,) if self.where else ()
+        if self.skips is None:
+            return where
+        return (*where, Skip(self.skips, self.allow_new_skips, self.token_skips))
 
     def requests(self) -> list[pb.GetDatasetRequest]:
         return [dataset_request(self.name, self.fingerprint, self._expression)]
