@@ -36,7 +36,7 @@ from headrace.server.cache.fetch.fetch_queue import Fetches
 from headrace.server.cache.fetch.fetch_threads import Fetchers, HeldObserver, ReadBudget
 from headrace.server.cache.joined_sources import JoinedSources
 from headrace.server.cache.memory.allocation import BlockSpace, closed_error
-from headrace.server.cache.memory.arena import Arena, Memory
+from headrace.server.cache.memory.arena import Arena
 from headrace.server.cache.memory.prefault import Prefault
 from headrace.server.cache.memory.shared_memory import SourceTables, WorkerTable
 from headrace.server.cache.memory.slot_table import SlotTable
@@ -114,6 +114,7 @@ class BlockCache:
             readers=self.readers,
             sources=self._sources,
         )
+        self.memory = self._space.memory
         # Running reads use a part of the cache, or one block for each thread.
         most_bytes = min(budget_bytes // _READS_SHARE, FIRST_LIMIT * MAX_RANGE_BYTES)
         run_bytes = max(
@@ -128,16 +129,11 @@ class BlockCache:
         self._demands = 0
         self._prefault = Prefault(
             self._lock,
-            self._space.memory,
+            self.memory,
             used_bytes=lambda: self._space.used_bytes,
             wanted_bytes=lambda: sum([each.memory_bytes for each in self._sources.values()]),
             is_awaited=lambda: self._demands > 0,
         )
-
-    @property
-    def memory(self) -> Memory:
-        """The arena; empty once the cache is closed."""
-        return self._space.memory
 
     @property
     def used_bytes(self) -> int:
@@ -393,7 +389,7 @@ class BlockCache:
         self._prefault.stop()
         for each in fetchers:
             each.join()
-        self._space.give_up()
+        self.memory = self._space.give_up()
         if self.disk is not None:
             self.disk.close()
 

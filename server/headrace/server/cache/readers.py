@@ -358,13 +358,11 @@ class StreamCache(Protocol):
 
     Attributes:
         readers: The streams that read it.
+        memory: The memory of its blocks.
     """
 
     readers: Readers
-
-    @property
-    def memory(self) -> Memory:
-        """The memory of its blocks."""
+    memory: Memory
 
     @property
     def together_bytes(self) -> int:

@@ -109,12 +109,14 @@ class BlockSpace:
         self.readers.freed.notify_all()
         self._line.notify_all()
 
-    def give_up(self) -> None:
-        """Let the memory go, once nothing writes into it; whoever reads it keeps it until then.
+    def give_up(self) -> Memory:
+        """Let the memory go, once nothing writes into it, and return what is left: none.
 
-        What is closed may stay in a circle of references for long, and would keep all of it.
+        Whoever reads it keeps it until then. What is closed may stay in a circle of references for
+        long, and would keep all of it.
         """
         self.memory = Memory(np.empty(0, np.uint8))
+        return self.memory
 
     def take(self, length: int) -> int:
         """Take ``length`` bytes, evicting blocks if needed; return where they start.
