@@ -12,15 +12,7 @@ import pytest
 from headrace.server.access.callers import Caller
 from headrace.server.settings.server_config import ServerConfig
 from headrace.server.stream.open_streams import OpenStreams
-from headrace.server.stream.schedule import (
-    _HERD_LOOK_S,
-    _HERD_S,
-    _HERD_STREAMS,
-    _HERD_WAIT_S,
-    _MOST_CALLERS,
-    Schedule,
-    _ByCaller,
-)
+from headrace.server.stream.schedule import _MOST_CALLERS, Schedule, _ByCaller
 from headrace.server.stream.stream_calls import _begun
 
 
@@ -67,58 +59,6 @@ def test_a_caller_rests_beside_others_if_it_sets_much_up_at_once(
         assert 0.3 < waited_s("busy", 0.0) < 10.0
 
 
-def _schedule() -> Schedule:
-    cache, streams = Any, OpenStreams(8)
-    return Schedule(ServerConfig(datasets={"a": "/a"}), cache=cache, streams=streams)  # type: ignore[arg-type] # of no use here
-
-
-def test_few_streams_wait_for_no_others() -> None:
-    """The second batch of a small job comes at once, whatever other callers do."""
-    schedule = _schedule()
-    for _ in range(_HERD_STREAMS - 1):
-        schedule.note_start("few")
-    for _ in range(_HERD_STREAMS):
-        schedule.note_start("many")
-
-    asked = time.monotonic()
-    schedule.let_others_start("few", lambda: False)
-
-    assert time.monotonic() - asked < _HERD_LOOK_S
-
-
-def test_a_stream_of_a_herd_waits_until_no_more_start() -> None:
-    """And no longer than that, or than its client is there."""
-    schedule = _schedule()
-    for _ in range(_HERD_STREAMS):
-        schedule.note_start("many")
-
-    asked = time.monotonic()
-    schedule.let_others_start("many", lambda: True)
-    assert time.monotonic() - asked < _HERD_LOOK_S
-    schedule.let_others_start("many", lambda: False)
-
-    assert _HERD_S - _HERD_LOOK_S < time.monotonic() - asked < _HERD_WAIT_S
-
-
-def test_streams_of_a_herd_without_end_go_on() -> None:
-    """A caller that opens streams without pause must not stop those that it has."""
-    schedule, looks = _schedule(), 0
-
-    def start_more() -> bool:
-        nonlocal looks
-        looks += 1
-        for _ in range(_HERD_STREAMS):
-            schedule.note_start("many")
-        return False
-
-    start_more()
-    asked = time.monotonic()
-    schedule.let_others_start("many", start_more)
-
-    assert looks > 1
-    assert time.monotonic() - asked < _HERD_WAIT_S + 5
-
-
 def test_a_start_is_over_when_the_first_batch_is_made() -> None:
     """Before it is sent: a client that reads nothing must not keep out its caller's others."""
     seen: list[object] = []
@@ -129,8 +69,28 @@ def test_a_start_is_over_when_the_first_batch_is_made() -> None:
         yield b"first"
         yield b"second"
 
-    with ExitStack() as start:
-        start.callback(seen.append, "over")
-        seen.extend(_begun(messages(), start))
+    with ExitStack() as start_turn:
+        start_turn.callback(seen.append, "over")
+        seen.extend(_begun(messages(), start_turn))
 
     assert ["made", "over", b"start", b"first"] == seen
+
+
+def test_a_caller_that_opens_many_streams_rests_beside_others() -> None:
+    """What a stream costs in other threads counts too; nobody rests alone, or for a few."""
+    streams = OpenStreams(8)
+    schedule = Schedule(ServerConfig(datasets={"a": "/a"}), cache=Any, streams=streams)  # type: ignore[arg-type] # of no use here
+
+    def opened_s(caller: str, count: int) -> float:
+        """Open streams one after the other; return how long that took."""
+        began = time.monotonic()
+        for _ in range(count):
+            with schedule.setup_turn(caller):
+                schedule.charge_stream(caller)
+        return time.monotonic() - began
+
+    with streams.admit(Caller("alone")):
+        assert opened_s("alone", 20) < 0.1
+    with streams.admit(Caller("other")):
+        assert opened_s("few", 3) < 0.1
+        assert 0.15 < opened_s("many", 20) < 10.0

@@ -178,10 +178,6 @@ class BatchStream:
         """End the stream with an error, between two batches."""
         self._end(_CancelledError() if self._is_cancelled else error)
 
-    def is_ending(self) -> bool:
-        """Return whether it was cancelled or interrupted."""
-        return self._ending is not None
-
     def messages(self) -> Generator[bytes, None, None]:
         """Yield the encoded messages of the stream."""
         try:

@@ -4,8 +4,7 @@ Contract:
 
 1. Callers take turns at making batches, at stages, at sending, and at questions that may take
    seconds. Each caller's requests are parsed, and what they read is found and set up, one at a
-   time; while other callers have streams, for a part of the time, unless it is little work. While
-   many of a caller's streams start, they make no second batch, for `_HERD_WAIT_S` at most.
+   time; while other callers have streams, for a part of the time, unless it is little work.
 2. While other callers have streams, a question waits for `_REST` times as long as the one before
    took. The search for the samples that a filter keeps is a question, a part at a time.
 3. While several callers have streams, a few of each caller's single batches are made and sent at a
@@ -23,7 +22,6 @@ import os
 import random
 import threading
 import time
-from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
@@ -66,6 +64,9 @@ _LOOK_S = 0.1
 # With rests once as long, requests for mixtures of 10,000 datasets left another caller 0.42 of its
 # rate on two processors (tests/attacks/a37); without turns and rests 0.02.
 _SETUP_REST = 2
+# What a stream costs besides: in gRPC's threads, for its batches, and for its end. A herd took 0.9
+# of a processor for 140 short streams a second and 115 refusals (tests/attacks/a07).
+_STREAM_S = 0.005
 # The rests that a caller may save up. A caller that opens a stream now and then does not rest.
 _SAVED_S = 0.05
 
@@ -76,28 +77,16 @@ _MOST_CALLERS = 4096
 _STUCK_SETUP_S = 1.0
 
 
-# So many streams of a caller that start in so short a time are a herd, such as the ranks of a large
-# job. Second batches took half of the server's time while 256 streams started together
-# (tests/benchmarks/bench_openings.py).
-_HERD_STREAMS, _HERD_S = 32, 1.0
-# How long a stream waits for that, and how often it looks. On two processors, 1,024 streams take
-# about as long.
-_HERD_WAIT_S, _HERD_LOOK_S = 4.0, 0.2
-
-
 @dataclass(slots=True)
 class _Setups:
-    """The turns of one caller's calls before their first batch, and when the next may begin.
-
-    Attributes:
-        turns: The turns.
-        rests_until: When the next may begin, by `time.monotonic`.
-        started: When the latest streams started.
-    """
+    """The turns of one caller's calls before their first batch, and when the next may begin."""
 
     turns: Turns = field(default_factory=lambda: Turns(1, stuck_s=_STUCK_SETUP_S))
     rests_until: float = 0.0
-    started: deque[float] = field(default_factory=lambda: deque(maxlen=_HERD_STREAMS))
+
+    def charge(self, seconds: float, since: float) -> None:
+        """Let the caller rest for processor time that it has used since then."""
+        self.rests_until = max(self.rests_until, since) + (1 + _SETUP_REST) * seconds
 
 
 _Kept = TypeVar("_Kept")
@@ -171,27 +160,11 @@ class Schedule:
             finally:
                 # Another thread ends it where the store is waited for.
                 is_here = thread == threading.get_ident()
-                worked_s = time.thread_time() - began if is_here else 0.0
-                used_s = (1 + _SETUP_REST) * worked_s
-                setups.rests_until = max(setups.rests_until, since) + used_s
+                setups.charge(time.thread_time() - began if is_here else 0.0, since)
 
-    def note_start(self, caller: str) -> None:
-        """Note that a stream of a caller starts."""
-        self._setups.of(caller).started.append(time.monotonic())
-
-    def let_others_start(self, caller: str, is_over: Callable[[], bool]) -> None:
-        """Wait while a herd of a caller's streams starts, but not long.
-
-        Args:
-            caller: The caller.
-            is_over: Returns whether the stream that waits need not, because it is to end.
-        """
-        started, until = self._setups.of(caller).started, time.monotonic() + _HERD_WAIT_S
-        while len(started) == _HERD_STREAMS and not is_over():
-            now = time.monotonic()
-            if now - started[0] > _HERD_S or now >= until:
-                return
-            time.sleep(_HERD_LOOK_S)
+    def charge_stream(self, caller: str) -> None:
+        """Count what a stream of a caller will take besides the turn that it has."""
+        self._setups.of(caller).charge(_STREAM_S, time.monotonic())
 
     @contextmanager
     def question_turn(self, caller: str) -> Iterator[None]:

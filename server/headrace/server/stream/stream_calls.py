@@ -6,8 +6,7 @@ Contract:
 2. It finds its dataset and its contents before it takes memory, one call of its caller at a time
    (`Schedule.setup_turn`). While other callers have streams, and it has no stages or transport, its
    first batch is made in that turn too, unless it waits for the store. From then on it can be
-   ended: between two batches, or by force if its client does not read (`OpenStreams`). While a herd
-   of its caller's streams starts, it makes no second batch (`Schedule.let_others_start`).
+   ended: between two batches, or by force if its client does not read (`OpenStreams`).
 3. A call for a single batch holds a turn among its caller's (`Schedule.single_turn`), until it
    waits for the store. Any other makes its next batch while it sends one, if a processor is free.
 4. Its start and its end are in the log and in metrics, with the reason and all counts, however it
@@ -184,7 +183,7 @@ class StreamCalls:
             asked, served = self._find(read, request, Asker(call.caller, _WAIT_S), start)
             contents = setup(asked, served, self._stages)
             if contents.rank is not None:
-                self._schedule.note_start(call.caller.name)
+                self._schedule.charge_stream(call.caller.name)
             is_plain = attach is None and contents.pipeline is None and contents.rank is not None
             if not (is_plain and self._streams.are_others_here(call.caller.name)):
                 start.close()
@@ -254,8 +253,6 @@ class StreamCalls:
                     yield from attached.carried(timed)
                 else:
                     yield from _begun(timed, opened.start)
-                    if contents.rank is not None:
-                        self._schedule.let_others_start(call.caller.name, stream.is_ending)
                     yield from timed
                 reason = "OK" if call.is_active else "CANCELLED"
         except HeadraceError as error:
