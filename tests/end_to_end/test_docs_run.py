@@ -110,6 +110,8 @@ NOT_RUN = {
     ("docs/integrations/databricks.md", "torchrun --nproc-per-node 2 train.py"): _PROGRAM,
     ("docs/integrations/lightning.md", "import lightning"): _PROGRAM,
     ("docs/integrations/lightning.md", "python train.py"): _PROGRAM,
+    ("docs/integrations/ray.md", "import tempfile"): _PROGRAM,
+    ("docs/integrations/ray.md", "python train.py"): _PROGRAM,
     ("docs/integrations/torchtitan.md", "import torch"): _PROGRAM,
     ("docs/integrations/torchtitan.md", "torchrun --nproc-per-node 2 train.py"): _PROGRAM,
     ("docs/integrations/transformers.md", "import torch"): _PROGRAM,

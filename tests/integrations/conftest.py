@@ -12,6 +12,7 @@ from integrations.line import line_server
 from support.environments import on_top
 
 OWN = {
+    "ray": ["ray[train]==2.60.0"],
     "databricks": ["databricks-sdk-air[data]==0.1.1", "mlflow-skinny==3.17.2"],
     "torchtitan": ["torchtitan==0.2.2", "triton"],
 }
