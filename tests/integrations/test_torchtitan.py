@@ -62,10 +62,11 @@ def _loader(address: str, rank: int = 0, degree: int = 1, **given: Any) -> Remot
     return build(dp_rank=rank, dp_world_size=degree, tokenizer=None, job_config=_config(degree))
 
 
-def _checkpoints(loader: Any, folder: Path) -> Any:
+def _checkpoints(loader: Any, folder: Path, mode: str = "disabled") -> Any:
     model = torch.nn.Linear(8, 1)
     optimizers = OptimizersContainer([model], torch.optim.AdamW, {"lr": 0.01})
     config = _config(1)
+    config.checkpoint.async_mode = mode
     schedulers = build_lr_schedulers(optimizers, config.lr_scheduler, 100)
     return CheckpointManager(
         loader, [model], optimizers, schedulers, {}, config.checkpoint, None, str(folder)
@@ -91,17 +92,19 @@ def _order(address: str, steps: int) -> list[list[int]]:
         return [batch["id"].tolist() for batch in islice(batches, steps)]  # type: ignore[union-attr] # a tensor
 
 
-def test_checkpoints_go_on_with_another_degree(address: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("mode", ["disabled", "async"])
+def test_checkpoints_go_on_with_another_degree(mode: str, address: str, tmp_path: Path) -> None:
     """4, 2 and 3 ranks, which change in the middle of epochs 1 and 3 and cut differently."""
     seen: list[list[int]] = []
     for degree, stop in ((4, 13), (2, 34), (3, 4 * STEPS)):
         loaders = [_loader(address, rank, degree) for rank in range(degree)]
-        managers = [_checkpoints(loader, tmp_path) for loader in loaders]
+        managers = [_checkpoints(loader, tmp_path, mode) for loader in loaders]
         assert [bool(seen)] * degree == [each.load() for each in managers]
         ranks = [_steps(loader, degree) for loader in loaders]
         while len(seen) < stop:
             seen.append([each for rank in ranks for each in next(rank)])
         managers[0].save(len(seen))
+        managers[0]._async_wait()
         assert len({loader.state_dict()["place"] for loader in loaders}) == 1
         for loader in loaders:
             loader.close()
