@@ -100,7 +100,33 @@ class LoneSamples(ABC):
         start.dataset.CopyFrom(self.to_proto())
 
 
-class ServedDataset(LoneSamples):
+class Samples:
+    """Samples as they are stored, behind no stage of the order.
+
+    Attributes:
+        samples_an_item: Always 1.
+        has_pieces: Always False.
+        most_looked_up: See `Served`.
+    """
+
+    samples_an_item: Final = 1
+    has_pieces: Final = False
+    most_looked_up: Final = MOST_LOOKED_UP
+
+    def stage(self, kind: type[_Stage]) -> _Stage | None:
+        """Return None: it stands behind no stage."""
+        del kind
+        return None
+
+    def dealing(self, order: OrderSpec, ranks: Ranks, finder: Finder) -> None:
+        """Return None: samples are dealt in order."""
+
+    def writer(self, columns: Sequence[WireColumn]) -> Callable[[BlockLayout], BatchWriter]:
+        """Return what writes batches with these columns, of blocks of a layout."""
+        return sample_writer(columns)
+
+
+class ServedDataset(Samples, LoneSamples):
     """One dataset under its name.
 
     Attributes:
@@ -115,17 +141,10 @@ class ServedDataset(LoneSamples):
         narrowed: What stages keep of it, for the streams that share it.
         skip_lists: The lists of samples to leave out that are stored for it, by digest.
         versions: Its other versions; None if they cannot be opened.
-        samples_an_item: Always 1.
-        has_pieces: Always False.
-        most_looked_up: See `Served`.
         config: The settings with which it was opened, if known.
         tables: The lengths of its samples.
         retirement: Whether it is still served, under this name and in any version.
     """
-
-    samples_an_item: Final = 1
-    has_pieces: Final = False
-    most_looked_up: Final = MOST_LOOKED_UP
 
     def __init__(
         self,
@@ -170,11 +189,6 @@ class ServedDataset(LoneSamples):
         """Return the class names of its label columns, as far as they fit into a response."""
         return class_messages(self.dataset.schema)
 
-    def stage(self, kind: type[_Stage]) -> _Stage | None:
-        """Return None: it stands behind no stage."""
-        del kind
-        return None
-
     def lengths(self, *, field: str) -> StoredLengths:
         """Return the lengths of its samples.
 
@@ -182,9 +196,6 @@ class ServedDataset(LoneSamples):
             BadArgumentError: No lengths are stored.
         """
         return self.tables.lengths(field=field)
-
-    def dealing(self, order: OrderSpec, ranks: Ranks, finder: Finder) -> None:
-        """Return None: samples are dealt in order."""
 
     def _new_finder(self, spec: OrderSpec, skips: Skips | None) -> Finder:
         return step_finder(Order(spec, self.table, skips=skips, walk=walk), self.dataset)
@@ -219,10 +230,6 @@ class ServedDataset(LoneSamples):
     def retirements(self) -> tuple[Retirement, ...]:
         """Return the retirements of everything that a stream of it reads."""
         return (self.retirement,)
-
-    def writer(self, columns: Sequence[WireColumn]) -> Callable[[BlockLayout], BatchWriter]:
-        """Return what writes batches with these columns, of blocks of a layout."""
-        return sample_writer(columns)
 
     def parts(self, sample_ids: NDArray[np.int64]) -> Iterator[Part]:
         """Yield the samples of a batch as a single part."""

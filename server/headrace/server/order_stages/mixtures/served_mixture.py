@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
 from types import MappingProxyType
-from typing import Final, NoReturn, TypeVar
+from typing import Final, NoReturn
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,18 +23,16 @@ from headrace.order import (
     mixture_order_of,
     stages_of,
 )
-from headrace.server.batch.batch_writer import BatchWriter
-from headrace.server.batch.compiled_writer import sample_writer
 from headrace.server.cache.block_cache import BlockCache
 from headrace.server.cache.joined_sources import split_by
 from headrace.server.cache.readers import WholeBlocks
 from headrace.server.datasets.class_messages import class_counts
 from headrace.server.datasets.member import Member
 from headrace.server.datasets.narrowed_dataset import NarrowedDataset
-from headrace.server.datasets.served import MOST_LOOKED_UP, Part
+from headrace.server.datasets.served import Part
+from headrace.server.datasets.served_dataset import Samples
 from headrace.server.datasets.versions import Retirement
-from headrace.server.layout.block_layout import BlockLayout, block_layout
-from headrace.server.layout.wire_columns import WireColumn
+from headrace.server.layout.block_layout import block_layout
 from headrace.server.order_stages.mixtures.common_columns import (
     SAMPLE_PAIRS,
     DatasetColumns,
@@ -45,14 +43,11 @@ from headrace.server.order_stages.mixtures.mixture_blocks import JoinedBlocks
 from headrace.server.plan.find_samples import Finder
 from headrace.server.plan.job_windows import JobWindows
 from headrace.server.plan.plain_finder import PlainFinder, table_bytes
-from headrace.server.plan.ranks import Ranks
 from headrace.server.plan.skip_lists import Lists, digest_of, list_message
 from headrace.server.plan.stream_request import Readable
 from headrace.v1 import shard_service_pb2 as pb
 from headrace.v1.skips_pb2 import Skip
 from headrace.v1.stages import packed
-
-_Stage = TypeVar("_Stage")
 
 
 def id_pairs(first_ids: NDArray[np.int64], ids: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -105,7 +100,7 @@ def no_lengths(field: str) -> BadArgumentError:
     )
 
 
-class ServedMixture:
+class ServedMixture(Samples):
     """Several datasets served as one.
 
     Args:
@@ -118,9 +113,6 @@ class ServedMixture:
     """
 
     name = "mixture"
-    samples_an_item: Final = 1
-    has_pieces: Final = False
-    most_looked_up: Final = MOST_LOOKED_UP
     skip_lists: Final[Lists] = MappingProxyType({})
 
     def __init__(
@@ -181,11 +173,6 @@ class ServedMixture:
         if self._order is not None:
             self._order.check_global_batch_size(global_batch_size)
 
-    def stage(self, kind: type[_Stage]) -> _Stage | None:
-        """Return None: it stands behind no stage."""
-        del kind
-        return None
-
     def finder(self, spec: OrderSpec, skips: Skips | None = None) -> Finder:
         """Return the finder for the order, which has this spec."""
         assert self._order is not None
@@ -231,17 +218,10 @@ class ServedMixture:
         """
         raise no_lengths(field)
 
-    def dealing(self, order: OrderSpec, ranks: Ranks, finder: Finder) -> None:
-        """Return None: samples are dealt in order."""
-
     def blocks(self, cache: BlockCache) -> WholeBlocks:
         """Return the blocks of all datasets for a stream."""
         parts = [base.blocks(cache) for base in self._bases]
         return JoinedBlocks(parts, self.dataset.first_blocks, self._layout)
-
-    def writer(self, columns: Sequence[WireColumn]) -> Callable[[BlockLayout], BatchWriter]:
-        """Return what writes batches with these columns, of blocks of a layout."""
-        return sample_writer(columns)
 
     def describe(self, start: pb.StreamStart) -> None:
         """Name the datasets; their columns are those of the stream."""
