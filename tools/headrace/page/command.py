@@ -3,53 +3,52 @@
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import click
 
 from headrace.arguments import split_source
+from headrace.cli.options.objects import ObjectCommand, object_options
 from headrace.errors import ConfigurationError
 from headrace.server import DatasetConfig, start_logging
 from headrace.server.access.callers import Access
 
+_FILE = click.Path(dir_okay=False)
 
-@click.command(name="view")
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Options:
+    """Where the page is, and who may see it.
+
+    Attributes:
+        listen: HOST:PORT to listen on; port 0 picks a free one.
+        page_hosts: Host names of the page besides localhost, separated by commas.
+        tokens: JSON file of tokens, as for headrace serve; visitors log in with one of them.
+        tls_cert: PEM file of a certificate.
+        tls_key: PEM file of its private key.
+        tokenizers: tokenizer.json that turns token ids back into text.
+    """
+
+    listen: str = "127.0.0.1:8080"
+    page_hosts: str = ""
+    tokens: str | None = None
+    tls_cert: str | None = None
+    tls_key: str | None = None
+    tokenizers: tuple[str, ...] = field(default=(), metadata={"metavar": "NAME=FILE"})
+
+
+@click.command(name="view", cls=ObjectCommand)
 @click.argument("urls", metavar="URL...", nargs=-1, required=True)
-@click.option(
-    "--listen",
-    default="127.0.0.1:8080",
-    help="HOST:PORT to listen on; port 0 picks a free one.",
+@object_options(
+    "headrace.page.command:Options",
+    "options",
+    types={
+        "tokens": click.Path(dir_okay=False, exists=True),
+        **dict.fromkeys(("tls_cert", "tls_key"), _FILE),
+    },
 )
-@click.option(
-    "--page-hosts",
-    default="",
-    show_default="none",
-    help="Host names of the page besides localhost, separated by commas.",
-)
-@click.option(
-    "--tokens",
-    type=click.Path(dir_okay=False, exists=True),
-    help="JSON file of tokens, as for `headrace serve`; visitors log in with one of them.",
-)
-@click.option("--tls-cert", type=click.Path(dir_okay=False), help="PEM file of a certificate.")
-@click.option("--tls-key", type=click.Path(dir_okay=False), help="PEM file of its private key.")
-@click.option(
-    "--tokenizer",
-    "tokenizers",
-    multiple=True,
-    metavar="NAME=FILE",
-    help="tokenizer.json that turns token ids back into text; can be given several times.",
-)
-def command(
-    *,
-    urls: tuple[str, ...],
-    listen: str,
-    page_hosts: str,
-    tokens: str | None,
-    tls_cert: str | None,
-    tls_key: str | None,
-    tokenizers: tuple[str, ...],
-) -> None:
+def command(*, urls: tuple[str, ...], options: Options) -> None:
     """Show the datasets at URLs as a web page, until Ctrl-C.
 
     The page shows samples, columns, versions, orders and runs, without a server. When it is ready,
@@ -67,20 +66,20 @@ def command(
 
     try:
         settings = PageSettings(
-            listen=listen,
-            hosts=tuple(filter(None, map(str.strip, page_hosts.split(",")))),
-            tokens=tokens or "",
-            tls_cert=tls_cert or "",
-            tls_key=tls_key or "",
+            listen=options.listen,
+            hosts=tuple(filter(None, map(str.strip, options.page_hosts.split(",")))),
+            tokens=options.tokens or "",
+            tls_cert=options.tls_cert or "",
+            tls_key=options.tls_key or "",
         )
     except ConfigurationError as error:
         raise click.UsageError(error.message) from error
     configs = _named(urls)
     for config in configs.values():
         open_one(config).close()  # a wrong URL ends the command, not the first look
-    texts = load_tokenizers(tokenizers)
+    texts = load_tokenizers(options.tokenizers)
     start_logging("warning", "console")
-    access = Access(Path(tokens) if tokens else None)
+    access = Access(Path(options.tokens) if options.tokens else None)
     serve_page(
         settings,
         configs=lambda: configs,
