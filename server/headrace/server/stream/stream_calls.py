@@ -82,11 +82,12 @@ class _Opened:
     share: Share
     registered: OpenStream
     single_turn: ExitStack
-    start: ExitStack
+    start: ExitStack | None
 
     def wait_for_store(self) -> None:
         """Give up all turns."""
-        self.start.close()
+        if self.start is not None:
+            self.start.close()
         self.single_turn.close()
 
     @property
@@ -185,9 +186,11 @@ class StreamCalls:
             if contents.rank is not None:
                 self._schedule.charge_stream(call.caller.name)
             is_plain = attach is None and contents.pipeline is None and contents.rank is not None
+            held: ExitStack | None = start
             if not (is_plain and self._streams.are_others_here(call.caller.name)):
                 start.close()
-            yield from self._opened(call, contents, served, attach, start)
+                held = None
+            yield from self._opened(call, contents, served, attach, held)
 
     def _opened(
         self,
@@ -195,7 +198,7 @@ class StreamCalls:
         contents: Contents,
         served: Served,
         attach: Attach | None,
-        start: ExitStack,
+        start: ExitStack | None,
     ) -> Iterator[bytes]:
         with (
             self._streams.opened(call.cut, lambda: self._lost(call, served)) as registered,
@@ -252,7 +255,8 @@ class StreamCalls:
                 if attached:
                     yield from attached.carried(timed)
                 else:
-                    yield from _begun(timed, opened.start)
+                    if opened.start is not None:
+                        yield from _begun(timed, opened.start)
                     yield from timed
                 reason = "OK" if call.is_active else "CANCELLED"
         except HeadraceError as error:
