@@ -120,13 +120,13 @@ def test_messages_are_made_before_they_are_asked_for() -> None:
     stream = _Stream(_endless)
     messages = MessagesAhead(stream, budget_bytes=250).messages()
 
-    for _ in range(2):
+    for _ in range(3):
         next(messages)
 
-    # Two were taken; 300 bytes wait; one more is made and finds no room.
-    assert stream.wait_made(6)
+    # Three were taken; 300 bytes wait; one more is made and finds no room.
+    assert stream.wait_made(7)
     messages.close()
-    assert stream.made == 6
+    assert stream.made == 7
 
 
 def test_a_whole_batch_is_made_before_it_is_asked_for() -> None:
@@ -135,25 +135,25 @@ def test_a_whole_batch_is_made_before_it_is_asked_for() -> None:
     stream.batch_bytes = 800
     messages = MessagesAhead(stream, budget_bytes=250).messages()
 
-    for _ in range(9):
+    for _ in range(10):
         next(messages)
 
-    # A first batch and a message were taken; 800 bytes wait; one more is made and finds no room.
-    assert stream.wait_made(18)
+    # A first batch and two messages were taken; 800 bytes wait; one more finds no room.
+    assert stream.wait_made(19)
     messages.close()
-    assert stream.made == 18
+    assert stream.made == 19
 
 
 def test_a_first_batch_goes_out_alone() -> None:
-    """While the messages of a first batch are sent nothing else is made, and no thread starts."""
+    """While it and the next message are sent nothing else is made, and no thread starts."""
     stream = _Stream(_endless)
     stream.batch_bytes = 800
     messages = MessagesAhead(stream, budget_bytes=250).messages()
 
-    for _ in range(8):
+    for _ in range(9):
         next(messages)
 
-    assert stream.made == 8
+    assert stream.made == 9
     assert not _ahead_threads()
     messages.close()
 
@@ -195,7 +195,7 @@ def test_a_stream_that_has_changed_hands_can_be_closed() -> None:
     worth_it.set()
     stream = _Stream(_endless)
     messages = MessagesAhead(stream, budget_bytes=250, is_worth_it=worth_it.is_set).messages()
-    for _ in range(2):
+    for _ in range(3):
         next(messages)
     worth_it.clear()
     for _ in range(10):
@@ -211,7 +211,7 @@ def test_closing_leaves_nothing_behind() -> None:
     """A generator closed in the middle cancels its stream and joins its thread."""
     stream = _Stream(_endless)
     messages = MessagesAhead(stream, budget_bytes=250).messages()
-    for _ in range(2):
+    for _ in range(3):
         next(messages)
 
     messages.close()
@@ -226,9 +226,9 @@ def test_cancel_ends_a_thread_that_waits_for_room() -> None:
     stream = _Stream(_endless)
     ahead = MessagesAhead(stream, budget_bytes=250)
     messages = ahead.messages()
-    for _ in range(2):
+    for _ in range(3):
         next(messages)
-    assert stream.wait_made(6)
+    assert stream.wait_made(7)
 
     ahead.cancel()
 

@@ -12,7 +12,8 @@ Contract:
    batches that are made together are made while those before them are sent, however large they
    are.
 4. The first batch is made by the sending thread, and while it is sent, no other is made: its client
-   waits for this one, so it gets the processors.
+   waits for this one, so it gets the processors. One message more is made so, since a client that
+   wants a single batch is gone by then.
 5. While a second thread is not worth its cost, or cannot be started, the sending thread makes the
    messages itself. The work changes threads only between two messages.
 6. `cancel`, from any thread, ends the stream and every wait. Closing the generator has the same
@@ -98,7 +99,7 @@ class MessagesAhead:
     def messages(self) -> Generator[bytes, None, None]:
         """Yield the stream's messages; the contract is above."""
         with closing(self._stream.messages()) as messages:
-            yield from self._first_batch(messages)
+            yield from self._begun(messages)
             while not self._is_over:
                 if self._is_worth_it():
                     yield from self._made_by_thread(messages)
@@ -110,13 +111,14 @@ class MessagesAhead:
         self._taken.put(None)
         self._stream.cancel()
 
-    def _first_batch(self, messages: Generator[bytes, None, None]) -> Generator[bytes, None, None]:
-        sent = 0
+    def _begun(self, messages: Generator[bytes, None, None]) -> Generator[bytes, None, None]:
+        sent, is_first_out = 0, False
         for message in messages:
             sent += len(message)
             yield message
-            if 0 < self._stream.batch_bytes <= sent:
+            if is_first_out:
                 return
+            is_first_out = 0 < self._stream.batch_bytes <= sent
         self._is_over = True
 
     def _made_here(self, messages: Generator[bytes, None, None]) -> Generator[bytes, None, None]:
