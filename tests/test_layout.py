@@ -136,3 +136,24 @@ def test_no_function_takes_many_parameters() -> None:
 
     assert [] == [each.name for each in many if not each.may_take_many]
     assert _ENTRY_POINTS <= {each.name for each in many}
+
+
+def test_nothing_draws_from_the_random_numbers_of_a_loop() -> None:
+    """A loop that gives Python or NumPy a seed keeps its draws, and its ranks their own jitter."""
+    own = {"Random", "SystemRandom", "default_rng", "Generator", "SeedSequence", "PCG64"}
+    texts = {
+        path.relative_to(ROOT): path.read_text()
+        for root in SOURCE_ROOTS
+        for path in sorted((ROOT / root / "headrace").rglob("*.py"))
+    }
+    drawn = [
+        f"{path}:{node.lineno}: {ast.unparse(node)}"
+        for path, text in texts.items()
+        for node in ast.walk(ast.parse(text))
+        if isinstance(node, ast.Attribute)
+        # A variable may have the name of a module that is not imported.
+        and ast.unparse(node.value) in {"np.random", "random" if "import random\n" in text else ""}
+        and node.attr not in own
+    ]
+
+    assert not drawn

@@ -16,11 +16,11 @@ If the code differs, the code is wrong.
 from __future__ import annotations
 
 import logging
-import random
 import threading
 import time
 from collections.abc import Callable, Iterator
 from functools import partial
+from random import SystemRandom
 
 import grpc
 
@@ -214,5 +214,6 @@ class _Search:
         self.close()
         self._asked += 1
         self._known = 0
-        # Jittered, so that the ranks of a job do not all come back at once.
-        self._next = time.monotonic() + self._probe_s * random.uniform(0.5, 1.5)
+        # Jittered, so that the ranks of a job do not all come back at once, also where all of them
+        # gave Python's own generator the same seed.
+        self._next = time.monotonic() + self._probe_s * SystemRandom().uniform(0.5, 1.5)

@@ -19,9 +19,9 @@ If the code differs, the code is wrong.
 from __future__ import annotations
 
 import logging
-import random
 from collections import Counter
 from datetime import UTC, datetime, timedelta
+from random import SystemRandom
 
 from headrace.client.options.settings import Backoff, Deadlines
 from headrace.client.servers.status import may_retry, retry_after_s
@@ -174,7 +174,7 @@ class Patience:
             return told_s if self.attempt == 1 else max(told_s, self._backoff.first_s / 2)
         if self.attempt == 1 and isinstance(error, RebalanceError | DrainingError):
             return 0.0
-        return self._backoff.wait_s(self.attempt - 1, random.random())
+        return self._backoff.wait_s(self.attempt - 1, SystemRandom().random())
 
     def _log_first(self, error: HeadraceError) -> None:
         # At a low level while a server may just be starting, or if the failure is planned.

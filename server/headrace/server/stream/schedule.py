@@ -19,13 +19,13 @@ If the code differs, the code is wrong.
 from __future__ import annotations
 
 import os
-import random
 import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from functools import lru_cache
+from random import SystemRandom
 from typing import Generic, TypeVar
 
 from headrace.server.access.callers import Caller
@@ -221,7 +221,7 @@ class Schedule:
     def limits(self, served: Served) -> StreamLimits:
         """Return the limits of one stream."""
         config = self._config
-        jitter = random.uniform(1 - _LIFETIME_JITTER, 1 + _LIFETIME_JITTER)
+        jitter = SystemRandom().uniform(1 - _LIFETIME_JITTER, 1 + _LIFETIME_JITTER)
         return StreamLimits(
             heartbeat_s=config.heartbeat_s,
             store_timeout_s=config.store_timeout_s,

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import logging
-import random
 import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from random import SystemRandom
 from typing import TypeVar
 
 from headrace.errors import StoreUnavailableError
 from headrace.storage.store.options import RetryPolicy
+
+# Not the generator that the process's own code may give a seed, equal on all ranks of a job.
+_RANDOM = SystemRandom()
 
 _T = TypeVar("_T")
 _LOG = logging.getLogger(__name__)
@@ -40,7 +43,7 @@ def call_with_retries(
     *,
     sleep: Callable[[float], None] = time.sleep,
     clock: Callable[[], float] = time.monotonic,
-    uniform: Callable[[], float] = random.random,
+    uniform: Callable[[], float] = _RANDOM.random,
 ) -> _T:
     """Call ``attempt`` until it succeeds, fails permanently, or the policy is exhausted.
 
