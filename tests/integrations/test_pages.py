@@ -11,6 +11,7 @@ import pytest
 
 from integrations.conftest import OWN
 from integrations.printed import PAGES, Page
+from support.environments import run_tests
 
 NAMES = sorted(path.stem for path in PAGES.glob("*.md") if path.stem != "index")
 
@@ -47,18 +48,7 @@ def test_frameworks_that_are_not_installed_here_pass_their_tests(
     name: str, python_with: Callable[[str], str], tmp_path: Path
 ) -> None:
     """None of which is skipped, in an environment of their own."""
-    file = Path(__file__).with_name(f"test_{name}.py")
-    done = subprocess.run(
-        [python_with(name), "-m", "pytest", "-q", file, "--basetemp", tmp_path / "t"],
-        capture_output=True,
-        text=True,
-        timeout=900,
-        check=False,
-        cwd=Path(__file__).parents[2],
-    )
-
-    assert done.returncode == 0, done.stdout[-4000:]
-    assert "skipped" not in done.stdout
+    run_tests(python_with(name), Path(__file__).with_name(f"test_{name}.py"), tmp_path / "t")
 
 
 @pytest.mark.long

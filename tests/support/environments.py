@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 _FOLDER = Path(__file__).parents[2] / ".build"
-_INSTALL_S = 900.0
+_INSTALL_S, _TESTS_S = 900.0, 600.0
 _TORCHVISION = {
     "__init__.py": "",
     "datasets.py": "class VisionDataset:\n    pass\n",
@@ -77,6 +77,28 @@ def on_top(folder: Path, packages: Sequence[str]) -> str:
     torchrun.write_text(f'#!/bin/sh\nexec {python} -m torch.distributed.run "$@"\n')
     torchrun.chmod(0o755)
     return str(python)
+
+
+def run_tests(python: str, file: str | Path, temp: Path, *options: str) -> None:
+    """Run the tests of a file in another environment: all pass, and none is skipped.
+
+    Args:
+        python: Its interpreter, as `on_top` returns it.
+        file: The file of tests.
+        temp: A folder for what the tests write.
+        *options: Of pytest.
+    """
+    done = subprocess.run(
+        [python, "-m", "pytest", "-q", file, *options, "--basetemp", temp],
+        capture_output=True,
+        text=True,
+        timeout=_TESTS_S,
+        check=False,
+        cwd=_FOLDER.parent,
+    )
+
+    assert done.returncode == 0, done.stdout[-4000:]
+    assert "skipped" not in done.stdout
 
 
 def stub_torchvision(folder: Path) -> None:

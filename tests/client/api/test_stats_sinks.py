@@ -24,7 +24,8 @@ from headrace.client.api.stats_sinks import sink_named
 from headrace.client.api.worst_rank import Worst, WorstRank
 from headrace.errors import ConfigurationError
 from headrace.v1 import shard_service_pb2 as pb
-from support.environments import on_top
+from support.environments import on_top, run_tests
+from support.waiting import until
 
 RANKS = 3
 JOB = """
@@ -148,6 +149,23 @@ def test_tensorboard_gets_scalars(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     assert {(1, 0.5), (2, 0.5)} <= found
 
 
+def test_a_loop_may_change_its_folder_under_tensorboard(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The writer's thread opens its file again for each write."""
+    pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
+    monkeypatch.chdir(tmp_path)
+    log = sink_named("tensorboard")
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    (written,) = (tmp_path / "runs").rglob("events.*")
+    before = written.stat().st_size
+
+    log({"headrace/waited_share": 0.5}, 1)
+
+    assert until(lambda: written.stat().st_size > before)
+
+
 def test_wandb_gets_numbers_without_a_step(tmp_path: Path) -> None:
     """They go with the next call of the user's."""
     wandb: Any = pytest.importorskip("wandb")
@@ -164,17 +182,8 @@ def test_wandb_gets_numbers_without_a_step(tmp_path: Path) -> None:
 def test_tools_that_are_not_installed_here_get_their_numbers(tmp_path: Path) -> None:
     """In an environment of their own, where no test is skipped."""
     python = on_top(tmp_path / "env", ["mlflow-skinny", "tensorboard", "wandb"])
-    done = subprocess.run(
-        [python, "-m", "pytest", "-q", __file__, "-m", "not long", "--basetemp", tmp_path / "t"],
-        capture_output=True,
-        text=True,
-        timeout=600,
-        check=False,
-        cwd=Path(__file__).parents[3],
-    )
 
-    assert done.returncode == 0, done.stdout[-4000:]
-    assert "skipped" not in done.stdout
+    run_tests(python, __file__, tmp_path / "t", "-m", "not long")
 
 
 def test_a_tool_that_is_missing_is_named(monkeypatch: pytest.MonkeyPatch) -> None:

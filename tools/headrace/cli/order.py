@@ -127,7 +127,7 @@ def command(**given: Any) -> None:
         global_batch_size=options.global_batch_size,
         end=EndMode(options.end),
     )
-    lines = _batch_lines if options.wanted is None else _found_lines
+    lines = _batch_lines if options.wanted is None else _position_lines
     for line in lines(opened, plan, options):
         click.echo(line)
 
@@ -147,7 +147,7 @@ def _batch_lines(order: AnyOrder, plan: EpochPlan, options: Options) -> Iterator
         yield format_line(options.epoch + later, at, batch, ids)
 
 
-def _found_lines(order: AnyOrder, plan: EpochPlan, options: Options) -> Iterator[str]:
+def _position_lines(order: AnyOrder, plan: EpochPlan, options: Options) -> Iterator[str]:
     """Yield a line for each position of the samples, and for each sample without a position."""
     names, epoch = (options.wanted or "").split(","), options.epoch
     world_size, replication = options.world_size, options.sharding.replication

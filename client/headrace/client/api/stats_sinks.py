@@ -5,8 +5,11 @@ Each is imported when its name is given, and gets numbers by name, and the step 
 
 from __future__ import annotations
 
+import socket
 from collections.abc import Callable, Mapping
+from datetime import datetime
 from importlib import import_module
+from pathlib import Path
 from typing import Any
 
 from headrace.errors import ConfigurationError
@@ -48,7 +51,10 @@ def _wandb() -> Sink:
 
 
 def _tensorboard() -> Sink:
-    writer = _tool("tensorboard", "torch.utils.tensorboard", "tensorboard").SummaryWriter()
+    board = _tool("tensorboard", "torch.utils.tensorboard", "tensorboard")
+    # Named as TensorBoard does, but below where the process is now: each write opens the file anew.
+    name = f"{datetime.now().astimezone():%b%d_%H-%M-%S}_{socket.gethostname()}"
+    writer = board.SummaryWriter(str(Path("runs", name).absolute()))
 
     def log(found: dict[str, float], step: int) -> None:
         for name, value in found.items():
