@@ -6,7 +6,7 @@ import itertools
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -36,7 +36,6 @@ from support.asking import asking, order_stages
 from support.datasets import write_dataset
 from support.running import channel_of
 from support.served import TIMEOUT_S, epoch_request, failure_of, read, stub_of
-from support.waiting import until
 
 SAMPLES = 3000
 
@@ -176,19 +175,6 @@ def _mixed(mixture: mixtures_pb.Mixture, **fields: Any) -> pb.ReadBatchesRequest
     return request
 
 
-class _Turnstile(threading.Semaphore):
-    """A gate that lets as many reads through as it is told."""
-
-    def __init__(self) -> None:
-        super().__init__(0)
-
-    def wait(self, timeout: float) -> bool:
-        return self.acquire(timeout=timeout)
-
-    def set(self) -> None:
-        self.release(SAMPLES)
-
-
 class _Slow:
     """A dataset whose blocks come when they may, or fail; large, so each is read alone."""
 
@@ -196,7 +182,9 @@ class _Slow:
 
     def __init__(self, dataset: Any) -> None:
         self._dataset = dataset
-        self.gate: threading.Event | _Turnstile = threading.Event()
+        self.gate = threading.Event()
+        # For the first blocks, where they may come before the rest.
+        self.first, self.first_blocks = threading.Event(), 0
         self.begun = threading.Event()
         self.error: HeadraceError | None = None
         self.reads = 0
@@ -207,7 +195,8 @@ class _Slow:
     def read_block(self, block: int) -> pa.RecordBatch:
         self.reads += 1
         self.begun.set()
-        assert self.gate.wait(TIMEOUT_S)
+        gate = self.first if block < self.first_blocks else self.gate
+        assert gate.wait(TIMEOUT_S)
         if self.error is not None:
             raise self.error
         batch: pa.RecordBatch = self._dataset.read_block(block)
@@ -222,6 +211,7 @@ def _slow(url: str, filters: Filters) -> Iterator[tuple[_Slow, ServedDataset]]:
         try:
             yield slow, ServedDataset("d", slow, cache=cache, max_batch_bytes=1 << 20)
         finally:
+            slow.first.set()
             slow.gate.set()
             filters.close()
             cache.close()
@@ -343,18 +333,14 @@ def test_a_small_filter_does_not_wait_for_a_large_one(url: str, tmp_path: Path) 
     write_dataset(few, pa.table({"x": [1, 2, 3]}), shard_samples=[3])
     with _slow(few, filters) as (quick, small), _slow(url, filters) as (slow, large):
         quick.gate.set()
-        slow.gate = turnstile = _Turnstile()
+        slow.first_blocks = 4
         assert isinstance(_refusal(filters, large, Caller("greedy")), FilterPendingError)
         assert slow.begun.wait(TIMEOUT_S)
         assert isinstance(_refusal(filters, small, Caller("modest"), "x = 2"), FilterPendingError)
-        turnstile.release(4)
+        slow.first.set()
 
-        def found() -> bool:
-            with suppress(FilterPendingError):
-                return bool(filters.apply(small, "x = 2", Caller("modest"), wait_s=0))
-            return False
-
-        assert until(found)
+        assert filters.apply(small, "x = 2", Caller("modest"), wait_s=TIMEOUT_S)
+        assert isinstance(_refusal(filters, large, Caller("greedy")), FilterPendingError)
 
 
 def test_damage_reaches_all_who_wait_and_is_tried_again_later(url: str) -> None:
