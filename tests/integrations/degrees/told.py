@@ -1,0 +1,78 @@
+"""What the job of a framework is told, and what all of them share."""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Any
+
+import torch
+
+from headrace.client import Sharding
+from integrations.line import GLOBAL_BATCH, STEPS
+
+EPOCHS, EVERY = 4, 3
+"""How long a job trains, and after how many steps it saves."""
+
+LAST = EPOCHS * STEPS
+SHARDING = Sharding(global_batch_size=GLOBAL_BATCH)
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """What all ranks do.
+
+    Attributes:
+        framework: One of those in `integrations.degrees.job`.
+        loader: A function of its module: ``headrace``, or one of the framework's own.
+        address: Of the server.
+        folder: For checkpoints, and for what ranks print and see.
+    """
+
+    framework: str
+    loader: str
+    address: str
+    folder: Path
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """What one rank is told.
+
+    Attributes:
+        address: Of the server.
+        folder: For checkpoints.
+        kill: The step to die in.
+        ranks: How many there are.
+        log: Gets a line for each batch.
+    """
+
+    address: str
+    folder: Path
+    kill: int
+    ranks: int
+    log: IO[str]
+
+    @property
+    def batch_size(self) -> int:
+        """Samples of one rank."""
+        return GLOBAL_BATCH // self.ranks
+
+    def note(self, epoch: int, step: int, ids: Any, loss: float) -> None:
+        """Write a batch down, or die."""
+        if step == self.kill:
+            os.kill(os.getpid(), 9)
+        self.log.write(json.dumps([epoch, step, ids.tolist(), loss]) + "\n")
+
+    def newest(self, pattern: str) -> tuple[Path | None, int]:
+        """Return the newest checkpoint and its step."""
+        found = {int(path.stem.split("-")[-1]): path for path in self.folder.glob(pattern)}
+        step = max(found, default=0)
+        return found.get(step), step
+
+
+def loss_of(model: Any, batch: Any) -> torch.Tensor:
+    """Return how far a line is from its samples."""
+    return torch.nn.functional.mse_loss(model(batch["x"])[:, 0], batch["y"])
