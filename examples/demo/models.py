@@ -15,7 +15,7 @@ import torch
 from PIL import Image
 from torch import Tensor, nn
 
-from headrace.client import Batch, BytesColumn, DecodeImage
+from headrace.client import Batch, DecodeImage
 from photos.train import EVALUATE, TRAIN, make_model
 
 
@@ -45,7 +45,7 @@ class Task:
 
     def labels(self, batch: Batch) -> Tensor:
         """Return the batch's labels, ``(samples,) int64``."""
-        return _tensor(batch, self.label).long()
+        return batch[self.label].long()
 
 
 class DigitsModel(nn.Module):
@@ -91,28 +91,21 @@ class FlightsModel(nn.Module):
 
 def decode_images(batch: Batch) -> tuple[Tensor]:
     """Decode the PNG files of a batch to ``(samples, 1, 8, 8) float32`` in [0, 1]."""
-    files = batch["image"]
-    assert isinstance(files, BytesColumn)
-    pixels = [np.asarray(Image.open(io.BytesIO(file))) for file in files if file is not None]
+    files = [file for file in batch.blobs["image"] if file is not None]
+    pixels = [np.asarray(Image.open(io.BytesIO(file))) for file in files]
     images = np.stack(pixels) if pixels else np.empty((0, 8, 8), np.uint8)
     return (torch.from_numpy(images).unsqueeze(1).float() / 255,)
 
 
 def decoded_images(batch: Batch) -> tuple[Tensor]:
     """Return ``(samples, 3, 64, 64) float32``: the server has decoded and augmented them."""
-    return (_tensor(batch, "image"),)
+    return (batch["image"],)
 
 
 def flight_features(batch: Batch) -> tuple[Tensor, ...]:
     """Return the numbers ``(samples, 8) float32`` and the three codes ``(samples,) int64``."""
-    codes = (_tensor(batch, name).long() for name in ("carrier", "origin", "destination"))
-    return (_tensor(batch, "numbers"), *codes)
-
-
-def _tensor(batch: Batch, name: str) -> Tensor:
-    values = batch[name]
-    assert isinstance(values, Tensor), f"column {name!r} is {type(values).__name__}"
-    return values
+    codes = (batch[name].long() for name in ("carrier", "origin", "destination"))
+    return (batch["numbers"], *codes)
 
 
 TASKS: Mapping[str, Task] = {

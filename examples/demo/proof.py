@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass
 
-from torch import Tensor
-
 from demo.digest import BatchKey, Comparison, SampleIds, compare
 from demo.jobs import Job
 from demo.models import TASKS
@@ -86,9 +84,7 @@ def majority_share(job: Job, target: str) -> float:
     labels: Counter[int] = Counter()
     try:
         for batch in dataset:
-            values = batch[label]
-            assert isinstance(values, Tensor)
-            labels.update(values.tolist())
+            labels.update(batch[label].tolist())
     finally:
         dataset.close()
     return max(labels.values()) / labels.total()

@@ -81,7 +81,7 @@ def _arguments() -> argparse.Namespace:
 
 def train_step(model: Gpt, optimizer: torch.optim.Optimizer, batch: Batch) -> float:
     """Take a step with a global batch, of which each rank has some rows; return its mean loss."""
-    columns = [_tensor(batch, name).long() for name in _COLUMNS]
+    columns = [batch[name].long() for name in _COLUMNS]
     parameters = list(model.parameters())
     # The loss, the tokens that it is the sum over, and all gradients.
     sums = torch.zeros(2 + sum(each.numel() for each in parameters), dtype=torch.int64)
@@ -112,18 +112,12 @@ def exact(numbers: Tensor) -> Tensor:
     return (numbers.double() * _SCALE).round().long()
 
 
-def _tensor(batch: Batch, name: str) -> Tensor:
-    found = batch[name]
-    assert isinstance(found, Tensor)
-    return found
-
-
 def note(folder: Path, batch: Batch, loss: float) -> None:
     """Write down the loss of a step, and a digest of each row that this rank saw."""
     folder.mkdir(parents=True, exist_ok=True)
     digests = [
         hashlib.blake2b(row.numpy().tobytes(), digest_size=8).hexdigest()
-        for row in torch.stack([_tensor(batch, name).int() for name in _COLUMNS], 1)
+        for row in torch.stack([batch[name].int() for name in _COLUMNS], 1)
     ]
     place = f"{dist.get_world_size()}-{dist.get_rank()}"
     with (folder / place).open("a", encoding="ascii") as file:

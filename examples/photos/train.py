@@ -128,8 +128,6 @@ def main() -> None:
     while dataset.batches_left:
         for batch in dataset:
             images, labels = batch["image"], batch["label"]
-            assert isinstance(images, torch.Tensor)
-            assert isinstance(labels, torch.Tensor)
             loss: Any = nn.functional.cross_entropy(model(images), labels)
             optimizer.zero_grad()
             loss.backward()

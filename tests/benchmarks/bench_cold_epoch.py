@@ -130,7 +130,7 @@ def read_epoch(
         for batch in dataset:
             # A copy, since the column keeps all of its batch in memory.
             own = cast("Tensor", batch.sample_ids).numpy().copy()
-            if (cast("Tensor", batch["number"]).numpy() != own % shard_samples).any():
+            if (batch["number"].numpy() != own % shard_samples).any():
                 sys.exit("a sample came with the bytes of another")
             sample_ids.append(own)
         seconds = time.perf_counter() - began

@@ -21,7 +21,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from headrace.cli.stored.row_counter import row_counter
-from headrace.client import Batch, Deal, RaggedColumn, RemoteDataset, Sharding
+from headrace.client import Batch, Deal, RemoteDataset, Sharding
 from headrace.storage import RowOptions, index_packing
 from support.datasets import write_dataset
 from support.running import server_of
@@ -110,13 +110,11 @@ def _costs(
 
 def _lengths(batch: Batch, column: str) -> list[NDArray[np.int64]]:
     """Return the lengths of the documents of each row."""
-    found = batch[column]
-    assert isinstance(found, RaggedColumn)
-    offsets = np.asarray(found.offsets)
+    offsets = np.asarray(batch.ragged[column].offsets)
     if column == "tokens":
         return [np.diff(offsets)]
     # What fills a row up is a piece too, and attention computes on it.
-    values = np.asarray(found.values)
+    values = np.asarray(batch.ragged[column].values)
     return [np.diff(values[a:b]) for a, b in itertools.pairwise(offsets)]
 
 

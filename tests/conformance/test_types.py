@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 import torch
 
-from headrace.client import Batch, RaggedColumn, RemoteDataset, Transport
+from headrace.client import Batch, RemoteDataset, Transport
 from headrace.errors import UnsupportedColumnError
 from headrace.server import ServerConfig, start_server
 from support.datasets import write_dataset
@@ -62,9 +62,7 @@ def _tensor(batch: Batch, name: str) -> list[object]:
 
 
 def _rows(batch: Batch, name: str) -> list[object]:
-    values = batch[name]
-    assert isinstance(values, RaggedColumn)
-    return [None if row is None else row.tolist() for row in values]
+    return [None if row is None else row.tolist() for row in batch.ragged[name]]
 
 
 def test_dates_and_times_are_integers_of_their_unit(batch: Batch) -> None:

@@ -127,7 +127,7 @@ def dataset(address: str) -> Iterator[RemoteDataset]:
 def _epoch(address: str, epoch: int) -> list[list[int]]:
     with RemoteDataset(address, "d", batch_size=4, seed=3) as whole:
         whole.seek(epoch)
-        return [batch["x"].tolist() for batch in whole]  # type: ignore[union-attr] # a tensor
+        return [batch["x"].tolist() for batch in whole]
 
 
 def _warnings(caplog: pytest.LogCaptureFixture) -> list[str]:

@@ -40,7 +40,7 @@ def test_a_batch_is_rebuilt_from_its_columns() -> None:
 
     assert list(batch) == list(rebuilt)
     assert all(batch[name] is rebuilt[name] for name in batch)
-    assert "Batch(columns=['x'])" == repr(rebuilt)
+    assert "Batch(x: (4,) int64)" == repr(rebuilt)
 
 
 def test_a_rebuilt_batch_can_be_copied_moved_and_sent() -> None:

@@ -142,7 +142,7 @@ def test_workers_too(address: str, accelerate: GradientState) -> None:
     with ExitStack() as stack:
         (dataset,) = _ranks(stack, address, 1)
         with BatchLoader(dataset, num_workers=1) as loader:
-            parts = [_gather_for_metrics(accelerate, [batch["id"]]) for batch in loader]  # type: ignore[list-item] # a tensor
+            parts = [_gather_for_metrics(accelerate, [batch["id"]]) for batch in loader]
 
     assert list(range(SAMPLES)) == sorted(torch.cat(parts).tolist())
 

@@ -326,14 +326,14 @@ CALLS = [
         title="a column that a batch lacks",
     ),
     Mistake(
-        lambda stage: stage.batch["blob"].float(),  # type: ignore[union-attr] # the mistake
+        lambda stage: stage.batch["blob"].float(),
         "no attribute 'float'",
         "not a tensor",
         "DecodeImage(",
         title="bytes as a tensor",
     ),
     Mistake(
-        lambda stage: stage.batch["name"].to("cpu"),  # type: ignore[union-attr] # the mistake
+        lambda stage: stage.batch["name"].to("cpu"),
         "no attribute 'to'",
         "not a tensor",
         "transform=",

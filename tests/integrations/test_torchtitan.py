@@ -89,7 +89,7 @@ def _steps(loader: RemoteLoader, degree: int) -> Iterator[list[int]]:
 def _order(address: str, steps: int) -> list[list[int]]:
     with RemoteDataset(address, "train", seed=3, batch_size=GLOBAL_BATCH) as dataset:
         batches = (batch for _ in range(steps) for batch in dataset)
-        return [batch["id"].tolist() for batch in islice(batches, steps)]  # type: ignore[union-attr] # a tensor
+        return [batch["id"].tolist() for batch in islice(batches, steps)]
 
 
 @pytest.mark.parametrize("mode", ["disabled", "async"])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 from collections.abc import Callable
-from typing import Any, cast
+from typing import Any
 
 import grpc
 import numpy as np
@@ -13,7 +13,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from headrace.cli.stored.row_counter import row_counter
-from headrace.client import Batch, RaggedColumn
+from headrace.client import Batch
 from headrace.storage import PackingPointer, RowOptions, index_packing
 from headrace.storage.packing.pointer import digest_of
 from headrace.v1 import shard_service_pb2 as pb
@@ -125,8 +125,7 @@ def payloads(seen: Transcript) -> list[list[Any]]:
 
 def shown_samples(batch: Batch) -> list[list[int]]:
     """Return the documents of each row of a batch."""
-    column = cast("RaggedColumn", batch["tokens.samples"])
-    return [row.tolist() for row in column if row is not None]
+    return [row.tolist() for row in batch.ragged["tokens.samples"] if row is not None]
 
 
 def failure_before_batches(channel: grpc.Channel, request: pb.ReadBatchesRequest) -> grpc.RpcError:

@@ -27,7 +27,6 @@ from headrace.client import (
     Fallback,
     NumpyDataset,
     Order,
-    RaggedColumn,
     RemoteDataset,
     Sharding,
     Transport,
@@ -112,9 +111,7 @@ def test_padded_batches_are_mostly_real(server: Server) -> None:
     for parts in list(steps)[:-1]:
         shapes = set()
         for batch in parts:
-            column = batch["tokens"]
-            assert isinstance(column, RaggedColumn)
-            tokens = column.to_padded(multiple_of=16)
+            tokens = batch.ragged["tokens"].to_padded(multiple_of=16)
             assert torch.equal(tokens[:, 0], torch.tensor(_LENGTHS[_ids(batch)] % 100).int())
             real += int(_LENGTHS[_ids(batch)].sum())
             padded += tokens.numel()

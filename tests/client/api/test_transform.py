@@ -291,7 +291,7 @@ def test_arrays_pass_a_function_too(address: str, epochs: list[list[list[int]]])
     with pytest.raises(BadArgumentError, match=r"views\(\)"):
         dataset.views()
     with pytest.raises(BadArgumentError, match="tf_dataset"):
-        tf_dataset(dataset)
+        tf_dataset(dataset)  # type: ignore[arg-type] # the mistake
 
 
 @pytest.mark.parametrize("kind", [RemoteDataset, NumpyDataset])

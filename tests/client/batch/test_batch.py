@@ -10,7 +10,7 @@ import pytest
 import torch
 from numpy.typing import NDArray
 
-from headrace.client import Batch, BytesColumn, RaggedColumn, StringColumn
+from headrace.client import Batch, BytesColumn, RaggedColumn
 from headrace.client.wire.assembler import BatchEvent, StreamAssembler
 from headrace.client.wire.buffers import aligned
 from headrace.errors import BadArgumentError, ConfigurationError
@@ -79,9 +79,7 @@ def test_sample_ids_are_none_unless_asked_for() -> None:
 def test_strings_are_decoded_when_touched_and_null_is_none() -> None:
     """A lazy sequence of str, with the validity beside it."""
     batch = _strings()
-    strings, valid = batch["n"], batch["n.valid"]
-    assert isinstance(strings, StringColumn)
-    assert isinstance(valid, torch.Tensor)
+    strings, valid = batch.texts["n"], batch["n.valid"]
 
     assert ["ab", None, "€"] == list(strings)
     assert ["€", [None, "€"], 3] == [strings[-1], strings[1:], len(strings)]
@@ -90,8 +88,7 @@ def test_strings_are_decoded_when_touched_and_null_is_none() -> None:
 
 def test_an_index_past_the_batch_is_an_index_error() -> None:
     """A lazy sequence ends where its batch ends."""
-    strings = _strings()["n"]
-    assert isinstance(strings, StringColumn)
+    strings = _strings().texts["n"]
 
     for index in (3, -4):
         with pytest.raises(IndexError, match="of a batch of 3"):
@@ -102,9 +99,7 @@ def test_bytes_and_ragged_rows_come_as_they_were() -> None:
     """Bytes are bytes, ragged rows are tensors that share the batch's memory."""
     floats = np.array([1.5, 2.5, 3.5], dtype=np.float32)
     batch = _batch([BLOB, RAGGED], [_offsets(1, 1, 3), b"xyz", _offsets(0, 2, 3), floats.tobytes()])
-    blobs, rows = batch["b"], batch["r"]
-    assert isinstance(blobs, BytesColumn)
-    assert isinstance(rows, RaggedColumn)
+    blobs, rows = batch.blobs["b"], batch.ragged["r"]
 
     assert [b"x", b"", b"yz"] == list(blobs)
     assert [[], [1.5, 2.5], [3.5]] == [row.tolist() for row in rows if row is not None]
@@ -152,26 +147,20 @@ def test_a_batch_moves_as_a_whole() -> None:
     moved = batch.to("meta", non_blocking=True)
 
     assert ["x", "n", "n.valid", "r"] == list(moved)
-    x, row, ids = moved["x"], moved["r"], moved.sample_ids
-    assert isinstance(x, torch.Tensor)
-    assert isinstance(row, RaggedColumn)
+    x, row, ids = moved["x"], moved.ragged["r"], moved.sample_ids
     assert ids is not None
     devices = {tensor.device.type for tensor in (x, row.values, row.offsets, ids, moved.is_pad)}
     assert {"meta"} == devices
     assert ["ab", None, "€"] == list(moved["n"])
     assert (batch.token, batch.step) == (moved.token, moved.step)
     kept, again = batch["x"], batch.to("cpu")["x"]
-    assert isinstance(kept, torch.Tensor)
-    assert isinstance(again, torch.Tensor)
     assert (IDS.tolist(), "cpu") == (kept.tolist(), batch.is_pad.device.type)
     assert kept.data_ptr() == again.data_ptr()
 
 
 def _ragged() -> RaggedColumn:
     values = np.array([1.5, 2.5, 3.5], dtype=np.float32).tobytes()
-    column = _batch([RAGGED], [_offsets(2, 2, 3), values])["r"]
-    assert isinstance(column, RaggedColumn)
-    return column
+    return _batch([RAGGED], [_offsets(2, 2, 3), values]).ragged["r"]
 
 
 def test_ragged_rows_become_nested_without_a_copy() -> None:

@@ -335,7 +335,7 @@ def test_a_batch_travels_with_what_was_set_in_it(address: str) -> None:
     assert list(batch) == list(copy)
     assert _one(batch) == _one(copy)
     assert list(batch["name"]) == list(copy["name"])
-    assert torch.equal(batch["twice"], copy["twice"])  # type: ignore[arg-type] # a tensor
+    assert torch.equal(batch["twice"], copy["twice"])
 
 
 def test_a_device_inside_a_worker_is_refused(address: str) -> None:

@@ -21,7 +21,6 @@ from headrace.client import (
     Batch,
     BatchLoader,
     PrivateServer,
-    RaggedColumn,
     RemoteDataset,
     Transport,
 )
@@ -221,9 +220,7 @@ def test_lists_may_hold_nulls_where_the_job_says_so(tmp_path: Path) -> None:
         None, str(tmp_path), batch_size=1, epochs=1, transport=Transport(private=private)
     )
 
-    valid = batch["tags.items_valid"]
-    assert isinstance(valid, RaggedColumn)
-    assert [True, False] == valid.values.tolist()
+    assert [True, False] == batch.ragged["tags.items_valid"].values.tolist()
 
 
 def test_jobs_and_stores_are_told_apart(runtime: Path) -> None:

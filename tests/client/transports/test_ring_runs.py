@@ -212,8 +212,7 @@ def test_texts_of_equal_lengths_in_sum_are_cut_each_at_its_own_places(texts: _Ri
 
     assert wanted == [list(batch["x"]) for batch in batches]
     assert [[len(text) for text in strings] for strings in wanted] == [
-        batch["x"].offsets.diff().tolist()  # type: ignore[union-attr] # a column of strings
-        for batch in batches
+        batch.texts["x"].offsets.diff().tolist() for batch in batches
     ]
 
 

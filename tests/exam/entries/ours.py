@@ -12,13 +12,12 @@ from pathlib import Path
 from typing import Any, Literal
 
 import pyarrow as pa
-import torch
 
 from exam.entry import Batch, Shards
 from exam.job import KIND, ROW_TOKENS, Job, document
 from exam.pictures import HEIGHT, WIDTH
 from headrace.cli.main import main as command
-from headrace.client import BatchLoader, BytesColumn, DecodeImage, RemoteDataset
+from headrace.client import BatchLoader, DecodeImage, RemoteDataset
 from headrace.storage import ShardWriter, commit_dataset, open_store
 
 _Loader = BatchLoader | RemoteDataset
@@ -111,13 +110,11 @@ class _Stream:
     def epoch(self, number: int) -> Iterator[Batch]:
         del number
         for batch in self._loader:
-            ids, values = batch["id"], batch["x"]
-            assert isinstance(ids, torch.Tensor)
-            if isinstance(values, BytesColumn):
-                yield ids.tolist(), [each or b"" for each in values]
+            if "x" in batch.blobs:
+                values: list[Any] = [each or b"" for each in batch.blobs["x"]]
             else:
-                assert isinstance(values, torch.Tensor)  # the pixels of images
-                yield ids.tolist(), [*values]
+                values = [*batch["x"]]  # the pixels of images
+            yield batch["id"].tolist(), values
 
     def state(self) -> Any:
         return self._loader.state_dict()
@@ -128,5 +125,4 @@ class _Rows(_Stream):
         del number
         for batch in self._loader:
             tokens = batch["tokens"]
-            assert isinstance(tokens, torch.Tensor)
             yield tokens[tokens != 0].tolist(), []

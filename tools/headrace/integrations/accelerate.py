@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from headrace.client import BatchLoader
+from headrace.client.batch.results import Result
 from headrace.errors import BadArgumentError
 from headrace.integrations.sources import Source, evaluation_set, remote, training_set
 
@@ -24,12 +25,14 @@ except ImportError as _error:  # pragma: no cover - tests have it
 __all__ = ["evaluated", "remote", "trained"]
 
 
-class _Loader(BatchLoader):
+class _Loader(BatchLoader[Result]):
     # Accelerate saves and loads the state of a loader that has this.
     use_stateful_dataloader = True
 
 
-def trained(accelerator: Accelerator, source: Source, *, workers: int = 0) -> BatchLoader:
+def trained(
+    accelerator: Accelerator, source: Source[Result], *, workers: int = 0
+) -> BatchLoader[Result]:
     """Make a loader to train on, and let ``save_state`` and ``load_state`` keep its place.
 
     Each ``for`` yields the rest of the current epoch; ``load_state`` goes on with the next sample,
@@ -49,7 +52,7 @@ def trained(accelerator: Accelerator, source: Source, *, workers: int = 0) -> Ba
     return _prepared(accelerator, _Loader(dataset, num_workers=workers))
 
 
-def evaluated(accelerator: Accelerator, source: Source) -> BatchLoader:
+def evaluated(accelerator: Accelerator, source: Source[Result]) -> BatchLoader[Result]:
     """Make a loader to evaluate on: ``gather_for_metrics`` gets every sample once in each loop."""
     return BatchLoader(evaluation_set(source, **_ranks(accelerator)))
 
@@ -65,8 +68,8 @@ def _expect_place(models: Any, folder: str) -> None:
         )
 
 
-def _prepared(accelerator: Any, loader: BatchLoader) -> BatchLoader:
-    prepared: BatchLoader = accelerator.prepare(loader)
+def _prepared(accelerator: Any, loader: BatchLoader[Result]) -> BatchLoader[Result]:
+    prepared: BatchLoader[Result] = accelerator.prepare(loader)
     return prepared
 
 

@@ -57,7 +57,7 @@ class RemoteLoader(DataLoader):
         self.dataset.load_state_dict(state_dict)
 
 
-def trained(source: Source) -> RemoteLoader:
+def trained(source: Source[Any]) -> RemoteLoader:
     """Make a loader to train on, for this rank of torch.distributed or of the launcher.
 
     Args:
@@ -69,7 +69,7 @@ def trained(source: Source) -> RemoteLoader:
     return RemoteLoader(training_set(source, **_ranks()))
 
 
-def evaluated(source: Source) -> RemoteLoader:
+def evaluated(source: Source[Any]) -> RemoteLoader:
     """Make a loader to evaluate on: each loop has every sample once, but for `Batch.is_pad`."""
     return RemoteLoader(evaluation_set(source, **_ranks()))
 

@@ -25,7 +25,7 @@ except ImportError as _error:  # pragma: no cover - tests have it
 
 __all__ = ["RemoteData", "remote"]
 
-_Loader = RemoteDataset | BatchLoader
+_Loader = RemoteDataset[Any] | BatchLoader[Any]
 
 
 class RemoteData(LightningDataModule):
@@ -42,10 +42,10 @@ class RemoteData(LightningDataModule):
 
     def __init__(
         self,
-        train: Source,
-        val: Source | None = None,
-        test: Source | None = None,
-        predict: Source | None = None,
+        train: Source[Any],
+        val: Source[Any] | None = None,
+        test: Source[Any] | None = None,
+        predict: Source[Any] | None = None,
         *,
         workers: int = 0,
     ) -> None:

@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from headrace.client import BatchLoader
+from headrace.client.batch.results import Result
 from headrace.client.frameworks.callers import callers
 from headrace.errors import BadArgumentError
 from headrace.integrations.sources import Source, evaluation_set, remote, training_set
@@ -28,10 +29,10 @@ _PLACE = "headrace"
 _PREPARED = "torch.train_loop_utils"
 
 
-class RemoteLoader(BatchLoader):
+class RemoteLoader(BatchLoader[Result]):
     """Reads a worker's batches; each ``for`` yields the rest of the current epoch."""
 
-    def __iter__(self) -> Iterator[Any]:  # type: ignore[override] # torch says its private class
+    def __iter__(self) -> Iterator[Result]:  # type: ignore[override] # torch says its private class
         """Yield batches: `Batch`, or what ``transform=`` makes of them.
 
         Raises:
@@ -47,7 +48,7 @@ class RemoteLoader(BatchLoader):
         return super().__iter__()
 
 
-def trained(source: Source, *, workers: int = 0) -> RemoteLoader:
+def trained(source: Source[Result], *, workers: int = 0) -> RemoteLoader[Result]:
     """Make a loader to train on, which goes on from the checkpoint that Ray gives its workers.
 
     Each ``for`` yields the rest of the current epoch. To be called in a worker of Ray Train.
@@ -67,13 +68,13 @@ def trained(source: Source, *, workers: int = 0) -> RemoteLoader:
     return loader
 
 
-def evaluated(source: Source) -> RemoteLoader:
+def evaluated(source: Source[Result]) -> RemoteLoader[Result]:
     """Make a loader to evaluate on: each loop has every sample once, but for `Batch.is_pad`."""
     return RemoteLoader(evaluation_set(source, **_ranks()))
 
 
 def report(
-    loader: BatchLoader, metrics: dict[str, Any], checkpoint: Any = None, **options: Any
+    loader: BatchLoader[Any], metrics: dict[str, Any], checkpoint: Any = None, **options: Any
 ) -> None:
     """Call ``ray.train.report``; the checkpoint says where the data was.
 

@@ -8,17 +8,20 @@ from typing import Any, ParamSpec
 
 from headrace.arguments import shown
 from headrace.client import RemoteDataset
+from headrace.client.batch.results import Result
 from headrace.errors import BadArgumentError
 from headrace.order import EndMode
 
-Source = Callable[..., RemoteDataset]
+Source = Callable[..., RemoteDataset[Result]]
 """Makes a dataset of what it is called with: ``rank`` and ``world_size`` at least."""
 
 _Options = ParamSpec("_Options")
 
 
-def _later(make: Callable[_Options, RemoteDataset]) -> Callable[_Options, Source]:
-    def source(*options: _Options.args, **named: _Options.kwargs) -> Source:
+def _later(
+    make: Callable[_Options, RemoteDataset[Result]],
+) -> Callable[_Options, Source[Result]]:
+    def source(*options: _Options.args, **named: _Options.kwargs) -> Source[Result]:
         return partial(make, *options, **named)
 
     return source
@@ -31,7 +34,9 @@ _EVALUATION: Mapping[str, Any] = {"shuffle": False, "end": "pad", "epochs": "sam
 """Every rank gets batches of one size, and each loop all samples, once but for marked repeats."""
 
 
-def training_set(source: Source, *, rank: int, world_size: int, **options: Any) -> RemoteDataset:
+def training_set(
+    source: Source[Result], *, rank: int, world_size: int, **options: Any
+) -> RemoteDataset[Result]:
     """Make what one rank trains on.
 
     Raises:
@@ -41,8 +46,8 @@ def training_set(source: Source, *, rank: int, world_size: int, **options: Any) 
 
 
 def evaluation_set(
-    source: Source, *, rank: int, world_size: int, batch_size: int | None = None
-) -> RemoteDataset:
+    source: Source[Result], *, rank: int, world_size: int, batch_size: int | None = None
+) -> RemoteDataset[Result]:
     """Make what one rank evaluates on: unshuffled, padded, and the same in every loop.
 
     Args:
@@ -58,7 +63,7 @@ def evaluation_set(
     return _made(source, rank=rank, world_size=world_size, **size, **_EVALUATION)
 
 
-def check_evaluation(dataset: RemoteDataset) -> None:
+def check_evaluation(dataset: RemoteDataset[Any]) -> None:
     """Refuse a dataset whose loops do not each have every sample.
 
     Raises:
@@ -73,14 +78,14 @@ def check_evaluation(dataset: RemoteDataset) -> None:
         )
 
 
-def begin_epoch(dataset: RemoteDataset) -> None:
+def begin_epoch(dataset: RemoteDataset[Any]) -> None:
     """Move to the next epoch if the loops so far left one early; a framework begins an epoch."""
     progress = dataset._progress  # noqa: SLF001 - the state says so too, but asks a server at first
     if progress.is_left:
         dataset.seek(progress.place.epoch + 1)
 
 
-def _made(source: Source, **told: Any) -> RemoteDataset:
+def _made(source: Source[Result], **told: Any) -> RemoteDataset[Result]:
     if not callable(source):
         raise BadArgumentError(
             f"a source is {shown(source)}, of type {type(source).__name__}; expected a function "

@@ -96,7 +96,7 @@ class RemoteTrainer(Trainer):
         ranks: int = self.args.world_size
         return len(dataloader) * int(size) * ranks
 
-    def _evaluated(self, dataset: RemoteDataset) -> BatchLoader:
+    def _evaluated(self, dataset: RemoteDataset[Any]) -> BatchLoader[Any]:
         check_evaluation(dataset)
         return BatchLoader(dataset)
 
@@ -108,7 +108,7 @@ def _evaluation(found: Any, batch_size: int, ranks: dict[str, int]) -> Any:
 class HeadracePlace(TrainerCallback, ExportableState):
     """Carries a dataset's state in ``trainer_state.json``, under the name of this class."""
 
-    def __init__(self, dataset: RemoteDataset | None = None) -> None:
+    def __init__(self, dataset: RemoteDataset[Any] | None = None) -> None:
         """Remember whose."""
         self._dataset = dataset
         self.loader: _EpochLoader | None = None

@@ -15,7 +15,7 @@ from headrace.arguments import flag, instance, one_of, whole, whole_or_none
 from headrace.client.api.dataset import RemoteDataset
 from headrace.client.api.epoch_loops import overtaken
 from headrace.client.batch.batch import Batch
-from headrace.client.batch.results import WorkerResult
+from headrace.client.batch.results import Result, WorkerResult
 from headrace.client.loader.worker_plan import MOST_WORKERS
 from headrace.client.loader.worker_share import expect_opened
 from headrace.client.servers.runtime_folder import MOST_SOCKET_BYTES
@@ -23,7 +23,7 @@ from headrace.client.state.state import State
 from headrace.errors import BadArgumentError, ConfigurationError
 
 
-class BatchLoader(DataLoader[Batch]):
+class BatchLoader(DataLoader[Result]):
     """Read a RemoteDataset in worker processes, in the same order as without workers.
 
     Each ``for`` yields the rest of the current epoch, as the dataset itself does. The state
@@ -41,7 +41,7 @@ class BatchLoader(DataLoader[Batch]):
 
     def __init__(
         self,
-        dataset: RemoteDataset,
+        dataset: RemoteDataset[Result],
         *,
         num_workers: int = 0,
         prefetch_factor: int | None = None,
@@ -112,7 +112,7 @@ class BatchLoader(DataLoader[Batch]):
         # Makes Accelerate leave this loader alone; `refuse_prepared` says why.
         self._is_accelerate_prepared = True
 
-    def __iter__(self) -> Iterator[Batch]:  # type: ignore[override] # torch says its private class
+    def __iter__(self) -> Iterator[Result]:  # type: ignore[override] # torch says its private class
         """Yield the batches that the current epoch has left.
 
         Raises:
@@ -125,13 +125,13 @@ class BatchLoader(DataLoader[Batch]):
             # The dataset does the same itself.
             yield from self._taken()
 
-    def _taken(self) -> Iterator[Batch]:
+    def _taken(self) -> Iterator[Result]:
         loop = self._loop = object()
         for batch in cast("Iterator[object]", super().__iter__()):
             if isinstance(batch, Batch):
                 # Access marks the batch as taken, even if the loop never looks at it.
                 len(batch)
-            yield cast("Batch", batch.opened() if isinstance(batch, WorkerResult) else batch)
+            yield cast("Result", batch.opened() if isinstance(batch, WorkerResult) else batch)
             if self._loop is not loop:
                 raise overtaken()
 

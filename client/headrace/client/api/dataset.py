@@ -15,7 +15,7 @@ import torch
 import torch.distributed as dist
 from torch.utils.data import IterableDataset
 
-from headrace.arguments import whole
+from headrace.arguments import shown, whole
 from headrace.client.api.epoch_loops import EpochLoops
 from headrace.client.api.live_stream import LiveStream, open_reader
 from headrace.client.api.missing_methods import raise_missing
@@ -26,7 +26,8 @@ from headrace.client.api.stats_reporter import Reporter
 from headrace.client.batch.batch import Batch
 from headrace.client.batch.classes import Classes
 from headrace.client.batch.handover import register_owner
-from headrace.client.batch.results import WorkerResult, on_batches_of
+from headrace.client.batch.kinds import stored
+from headrace.client.batch.results import Result, WorkerResult, on_batches_of
 from headrace.client.batch.transformed import TransformedEvent, called
 from headrace.client.device.cuda_copy import checked_device
 from headrace.client.device.device_ring import ring_to
@@ -69,7 +70,7 @@ from headrace.v1 import shard_service_pb2 as pb
 _Result = TypeVar("_Result")
 
 
-class RemoteDataset(IterableDataset[Batch]):
+class RemoteDataset(IterableDataset[Result]):
     """Iterate over the batches of one rank, prefetched from a headrace server.
 
     ``for batch in dataset`` yields the rest of the current epoch. The next ``for`` continues after
@@ -108,7 +109,7 @@ class RemoteDataset(IterableDataset[Batch]):
         end: Literal["drop_last", "uneven", "pad"] = "drop_last",
         columns: Sequence[str] = (),
         stages: Sequence[Stage] = (),
-        transform: Callable[[Batch], Any] | None = None,
+        transform: Callable[[Batch], Result] | None = None,
         device: str | torch.device | None = None,
         rank: int | None = None,
         world_size: int | None = None,
@@ -198,7 +199,7 @@ class RemoteDataset(IterableDataset[Batch]):
         if self._reading.has_size:
             self._options(self._progress.place)
 
-    def __iter__(self) -> Iterator[Batch]:
+    def __iter__(self) -> Iterator[Result]:
         """Yield the batches that the current epoch has left.
 
         Raises:
@@ -212,9 +213,9 @@ class RemoteDataset(IterableDataset[Batch]):
         # Workers agree on the place now, before any of them hands a batch over.
         if share is None:
             return self._rest_of_epoch()
-        return cast("Iterator[Batch]", self._share_of_epoch(share))
+        return cast("Iterator[Result]", self._share_of_epoch(share))
 
-    def _rest_of_epoch(self) -> Iterator[Batch]:
+    def _rest_of_epoch(self) -> Iterator[Result]:
         if self._restart:
             self.seek(self._progress.first_epoch)
         self.leave_epoch()
@@ -487,6 +488,17 @@ class RemoteDataset(IterableDataset[Batch]):
         """Drop the connection and the prefetched batches; the next ``for`` still continues."""
         self._live.close()
 
+    def __repr__(self) -> str:
+        reading, place = self._reading, self._progress.place
+        size = reading.batch_size or f"{reading.global_batch_size} over all ranks"
+        columns = ", ".join(map(stored, self._live.columns))
+        after = "" if self.transform is None else f"; transform={shown(self.transform)}"
+        return (
+            f"RemoteDataset({reading.subject.title!r}, batch_size={size}, rank {reading.rank} of "
+            f"{reading.world_size}, epoch={place.epoch}, position={place.position}; "
+            f"{columns or 'columns are known after the first batch'}{after})"
+        )
+
     def __enter__(self) -> Self:
         return self
 
@@ -560,7 +572,7 @@ class RemoteDataset(IterableDataset[Batch]):
         return fetch_from_any(self._endpoints, wanted, deadlines=self._transport.deadlines)
 
 
-def _registered(key: str, owner: RemoteDataset) -> WorkerSide:
+def _registered(key: str, owner: RemoteDataset[Any]) -> WorkerSide:
     register_owner(key, owner)
     return WorkerSide(key)
 

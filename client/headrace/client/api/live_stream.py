@@ -23,6 +23,7 @@ from headrace.client.reader.reader import BatchReader, Place
 from headrace.client.servers.endpoints import Endpoints
 from headrace.client.wire.assembler import BatchEvent
 from headrace.client.wire.buffers import BufferPool
+from headrace.v1 import shard_service_pb2 as pb
 
 
 class Mover(Protocol):
@@ -148,6 +149,11 @@ class LiveStream:
     def note_damaged(self, count: int) -> None:
         """Count damaged samples that were replaced by others."""
         self._past += ClientStats(damaged_count=count)
+
+    @property
+    def columns(self) -> tuple[pb.Column, ...]:
+        """What batches of the last stream have; empty before the first batch."""
+        return self._transport.columns
 
     def stats(self) -> ClientStats:
         """Return the sum over all streams of this process."""

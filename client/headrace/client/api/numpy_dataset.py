@@ -6,7 +6,7 @@ from collections.abc import Callable, Generator, Iterator, Sequence
 from copy import deepcopy
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, Literal, Self, TypeVar, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -42,11 +42,19 @@ from headrace.v1 import shard_service_pb2 as pb
 
 Arrays = dict[str, NDArray[Any]]
 _T = TypeVar("_T")
+if TYPE_CHECKING:
+    # Defaults of type variables are new in Python 3.13.
+    import typing_extensions
+
+    ArraysResult = typing_extensions.TypeVar("ArraysResult", default=Arrays)
+else:
+    ArraysResult = TypeVar("ArraysResult")
+"""What a loop gets: what ``transform=`` returns, and `Arrays` without it."""
 
 _COUNT_LIMIT = 1 << 31
 
 
-class NumpyDataset:
+class NumpyDataset(Generic[ArraysResult]):
     """Iterate over the batches of one rank as dictionaries of NumPy arrays.
 
     ``for arrays in dataset`` yields the rest of the current epoch; the next ``for`` continues after
@@ -76,7 +84,7 @@ class NumpyDataset:
         end: Literal["drop_last", "uneven", "pad"] = "drop_last",
         columns: Sequence[str] = (),
         stages: Sequence[Stage] = (),
-        transform: Callable[[Arrays], Any] | None = None,
+        transform: Callable[[Arrays], ArraysResult] | None = None,
         rank: int = 0,
         world_size: int = 1,
         access: Access | None = None,
@@ -213,13 +221,15 @@ class NumpyDataset:
             known = self._classes = Classes(answers)
         return known
 
-    def __iter__(self) -> Iterator[Arrays]:
+    def __iter__(self) -> Iterator[ArraysResult]:
         """Yield the batches that the current epoch has left.
 
         Raises:
             HeadraceError: No further batch can be read; the next ``for`` tries again from there.
         """
-        return self._rest_of_epoch(_arrays_of if self._transform is None else _result_of)
+        if self._transform is None:
+            return cast("Iterator[ArraysResult]", self._rest_of_epoch(_arrays_of))
+        return self._rest_of_epoch(_result_of)
 
     def views(self) -> Generator[dict[str, ColumnView], None, None]:
         """Yield batches as views of their memory, with strings and bytes undecoded.

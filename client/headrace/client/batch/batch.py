@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, ItemsView, Iterator, Mapping, MutableMapping, ValuesView
 from copy import copy
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, NoReturn, Self
+from typing import TYPE_CHECKING, Any, NoReturn, Self, cast
 
 import torch
 from numpy.typing import NDArray
@@ -14,6 +14,7 @@ from torch.utils.data._utils.collate import default_collate_fn_map
 from headrace.client.batch.adapters import Value, jax_arrays, numpy_arrays
 from headrace.client.batch.columns import BytesColumn, RaggedColumn, StringColumn
 from headrace.client.batch.handover import Origin, note_look
+from headrace.client.batch.kinds import ColumnsOfKind, described
 from headrace.client.device.device_ring import MovedEvent
 from headrace.client.wire.assembler import BatchEvent, PartsEvent
 from headrace.client.wire.column_spans import (
@@ -48,14 +49,15 @@ def damaged_ids_of(
     return tuple(header.damaged_sample_ids)
 
 
-class Batch(MutableMapping[str, Value]):
+class Batch(MutableMapping[str, Any]):
     """The samples of one rank at one step: a mapping from column name to its values.
 
     Columns of numbers are tensors ``(samples, *shape)`` in the dtype they were stored in; strings,
-    bytes and ragged columns are lazy sequences. A column that may hold nulls has a second entry
-    ``name.valid``, ``(samples,) bool``. The memory is writable, belongs to the batch and its
-    tensors, and no later batch changes it. With ``device=``, all tensors are on the device; strings
-    and bytes stay on the CPU.
+    bytes and ragged columns are lazy sequences. ``batch["x"]`` is a column of any kind, which type
+    checkers take for a tensor; `texts`, `blobs` and `ragged` have the other kinds with their types.
+    A column that may hold nulls has a second entry ``name.valid``, ``(samples,) bool``. The memory
+    is writable, belongs to the batch and its tensors, and no later batch changes it. With
+    ``device=``, all tensors are on the device; strings and bytes stay on the CPU.
 
     Attributes:
         epoch: The epoch, from 0.
@@ -340,10 +342,26 @@ class Batch(MutableMapping[str, Value]):
         """
         return jax_arrays(self)
 
-    def __getitem__(self, column: str) -> Value:
+    @property
+    def texts(self) -> ColumnsOfKind[StringColumn]:
+        """The columns of strings: ``batch.texts["name"]`` is ``batch["name"]``, with its type."""
+        return ColumnsOfKind(self._look(), StringColumn)
+
+    @property
+    def blobs(self) -> ColumnsOfKind[BytesColumn]:
+        """The columns of bytes."""
+        return ColumnsOfKind(self._look(), BytesColumn)
+
+    @property
+    def ragged(self) -> ColumnsOfKind[RaggedColumn]:
+        """The columns of arrays of differing length."""
+        return ColumnsOfKind(self._look(), RaggedColumn)
+
+    def __getitem__(self, column: str) -> torch.Tensor:
         values = self._values or self._look()
         try:
-            return values[column]
+            # Most columns are tensors, and a loop should not have to say so.
+            return cast("torch.Tensor", values[column])
         except KeyError:
             known = ", ".join(map(str, values))
             raise KeyError(f"there is no column {column!r}; the batch has {known}") from None
@@ -369,11 +387,12 @@ class Batch(MutableMapping[str, Value]):
         return len(self._values or self._look())
 
     def __repr__(self) -> str:
+        columns = ", ".join(f"{name}: {described(value)}" for name, value in self.items())
         if self._is_rebuilt:
-            return f"Batch(columns={list(self)})"
+            return f"Batch({columns})"
         return (
             f"Batch(epoch={self.epoch}, step={self.step}, position={self.position}, "
-            f"samples={self.sample_count}, columns={list(self)})"
+            f"samples={self.sample_count}, {columns})"
         )
 
 

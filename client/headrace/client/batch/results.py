@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from torch.utils.data._utils.pin_memory import pin_memory
 
@@ -12,6 +12,17 @@ from headrace.client.batch.batch import Batch
 from headrace.client.batch.handover import Origin, note_look
 from headrace.client.batch.transformed import transform_of
 from headrace.client.wire.assembler import BatchEvent
+
+if TYPE_CHECKING:
+    # Defaults of type variables are new in Python 3.13.
+    from typing_extensions import TypeVar
+
+    Result = TypeVar("Result", default=Batch)
+else:
+    from typing import TypeVar
+
+    Result = TypeVar("Result")
+"""What a loop gets: what ``transform=`` returns, and a `Batch` without it."""
 
 
 @dataclass(frozen=True, slots=True)

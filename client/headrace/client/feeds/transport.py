@@ -23,6 +23,7 @@ from headrace.client.servers.endpoints import Endpoint
 from headrace.client.wire.assembler import Allocate, Keep
 from headrace.client.wire.frames import memory_of
 from headrace.errors import NoTransportError
+from headrace.payload import SAMPLE_ID_COLUMN
 from headrace.v1 import shard_service_pb2 as pb
 
 _log = logging.getLogger(__name__)
@@ -41,6 +42,7 @@ class TransportState:
         shared_bytes: Size of the memory that a server writes batches to; 0 without such memory.
         batch_count: Batches that came in another way than gRPC's messages, over all streams.
         cache_shortage: How the server's cache was too small when the stream began; None if not.
+        columns: What its batches have; empty before the first stream.
     """
 
     name: str = ""
@@ -48,9 +50,11 @@ class TransportState:
     shared_bytes: int = 0
     batch_count: int = 0
     cache_shortage: CacheShortage | None = None
+    columns: tuple[pb.Column, ...] = ()
 
     def begin(self, start: pb.StreamStart) -> None:
         """Take the first message of a stream, and log a shortage that is new."""
+        self.columns = tuple(each for each in start.columns if each.name != SAMPLE_ID_COLUMN)
         before, self.cache_shortage = self.cache_shortage, None
         if start.HasField("cache_shortage"):
             told = start.cache_shortage

@@ -16,8 +16,15 @@ from headrace.storage import StoreOptions
 
 if TYPE_CHECKING:
     import tensorflow as tf
+    from numpy.typing import NDArray
+    from typing_extensions import TypeVar
 
-    from headrace.client import NumpyDataset, Order, RemoteDataset, Sharding, Transport
+    from headrace.client import Batch, NumpyDataset, Order, RemoteDataset, Sharding, Transport
+
+    # What a loop gets: what ``transform=`` returns, or a batch.
+    Arrays = dict[str, NDArray[Any]]
+    Result = TypeVar("Result", default=Batch)
+    ArraysResult = TypeVar("ArraysResult", default=Arrays)
 
 
 class Reading(TypedDict, total=False):
@@ -29,7 +36,6 @@ class Reading(TypedDict, total=False):
     end: Literal["drop_last", "uneven", "pad"]
     columns: Sequence[str]
     stages: Sequence[Any]
-    transform: Callable[[Any], Any] | None
     rank: int
     world_size: int
     order: Order | None
@@ -69,8 +75,9 @@ class Conversion:
         device: str | None = None,
         where: str | None = None,
         dtypes: Mapping[str, str] | None = None,
+        transform: Callable[[Batch], Result] | None = None,
         **reading: Unpack[Reading],
-    ) -> RemoteDataset:
+    ) -> RemoteDataset[Result]:
         """Return its batches as torch tensors, from a private server on this machine.
 
         ``with conversion.dataset(...) as dataset`` closes it at the end.
@@ -85,6 +92,7 @@ class Conversion:
             where: See `headrace.client.Selection`.
             dtypes: Types of columns of numbers in batches, such as ``{"features": "float32"}``: a
                 `headrace.client.Cast` for each, after ``stages``.
+            transform: See `RemoteDataset`.
             reading: See `RemoteDataset`.
         """
         from headrace.client import RemoteDataset, Selection  # noqa: PLC0415 - see above
@@ -92,7 +100,13 @@ class Conversion:
         reading["stages"] = _with_casts(reading.get("stages", ()), dtypes)
         source = Selection(self.url, where=where)
         return RemoteDataset(
-            None, source, epochs=epochs, device=device, transport=self._transport(), **reading
+            None,
+            source,
+            epochs=epochs,
+            device=device,
+            transform=transform,
+            transport=self._transport(),
+            **reading,
         )
 
     def numpy_dataset(
@@ -101,21 +115,30 @@ class Conversion:
         epochs: int | None = None,
         where: str | None = None,
         dtypes: Mapping[str, str] | None = None,
+        transform: Callable[[Arrays], ArraysResult] | None = None,
         **reading: Unpack[Reading],
-    ) -> NumpyDataset:
+    ) -> NumpyDataset[ArraysResult]:
         """Return the same batches as NumPy arrays, without torch.
 
         Args:
             epochs: See `headrace.client.NumpyDataset`.
             where: See `headrace.client.Selection`.
             dtypes: See `dataset`.
+            transform: See `headrace.client.NumpyDataset`.
             reading: See `headrace.client.NumpyDataset`.
         """
         from headrace.client import NumpyDataset, Selection  # noqa: PLC0415 - see above
 
         reading["stages"] = _with_casts(reading.get("stages", ()), dtypes)
         source = Selection(self.url, where=where)
-        return NumpyDataset(None, source, epochs=epochs, transport=self._transport(), **reading)
+        return NumpyDataset(
+            None,
+            source,
+            epochs=epochs,
+            transform=transform,
+            transport=self._transport(),
+            **reading,
+        )
 
     def tf_dataset(
         self,
