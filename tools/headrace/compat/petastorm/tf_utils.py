@@ -7,6 +7,9 @@ from collections.abc import Iterator
 from itertools import chain
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+from numpy.typing import NDArray
+
 from headrace.compat.petastorm.reader import READ_ROWS, Reader
 from headrace.errors import ConfigurationError
 
@@ -37,6 +40,8 @@ def tf_dataset(
 
     Raises:
         ConfigurationError: TensorFlow is not installed.
+        ValueError: A column has arrays of differing length. A null among truth values is one too,
+            which a loop gets as an error of TensorFlow's.
         HeadraceError: The first batch cannot be read.
     """
     try:
@@ -53,15 +58,37 @@ def tf_dataset(
     def values() -> Iterator[Any]:
         found = started.pop() if started else reader.batches(batch_size, shuffle=shuffle)
         for arrays in found:
-            yield tuple(arrays.values())
+            yield tuple(_without_nulls(name, value) for name, value in arrays.items())
 
-    signature = tuple(
-        tf.TensorSpec((None,), tf.string)
-        if value.dtype == object
-        else tf.TensorSpec((None, *value.shape[1:]), value.dtype)
-        for value in first.values()
-    )
+    signature = tuple(_spec(tf, name, value) for name, value in first.items())
     view = namedtuple("inferred_schema_view", first)  # type: ignore[misc] # noqa: PYI024
     dataset = tf.data.Dataset.from_generator(values, output_signature=signature)
     named = dataset.map(view)
     return named.prefetch(tf.data.AUTOTUNE if prefetch is None else prefetch)
+
+
+def _spec(tf: Any, name: str, value: NDArray[Any]) -> Any:
+    if value.dtype != object:
+        return tf.TensorSpec((None, *value.shape[1:]), value.dtype)
+    item = next((item for item in value if item is not None), "")
+    if isinstance(item, np.ndarray):
+        raise ValueError(  # noqa: TRY004 - as for all that a compat interface refuses
+            f"column {name!r} has arrays of differing length, and Petastorm's datasets for "
+            "TensorFlow have none; leave it out with schema_fields=, or let transform_spec= make "
+            "them of one length"
+        )
+    return tf.TensorSpec((None,), tf.bool if isinstance(item, bool) else tf.string)
+
+
+def _without_nulls(name: str, value: NDArray[Any]) -> NDArray[Any]:
+    """Return an array that TensorFlow can take: texts and bytes that are null become empty."""
+    if value.dtype != object:
+        return value
+    if any(isinstance(item, bool) for item in value):
+        if None in value.tolist():
+            raise ValueError(
+                f"column {name!r} has a null among its truth values, which TensorFlow cannot say; "
+                "leave it out with schema_fields=, or let transform_spec= fill it"
+            )
+        return value.astype(np.bool_)
+    return np.array(["" if item is None else item for item in value], object)
