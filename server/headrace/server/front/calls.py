@@ -174,7 +174,15 @@ class Call:
         if self._request_count:
             self.answer(None)
         elif self.is_active:
-            self.fail(RequestMalformedError("the call has no request; send one"))
+            error = RequestMalformedError("the call has no request; send one")
+
+            def count() -> None:
+                if not self._wire.is_cancelled:
+                    self._shared.failures.call_failed(error.reason)
+
+            # gRPC may tell of the end of requests before it tells that the client has reset it.
+            self.on_end(count)
+            self.refuse(self._told(error))
 
     def receive_another(self) -> None:
         """Wait for one more request."""

@@ -81,6 +81,7 @@ class WireCall:
 
     Attributes:
         metadata: The metadata of the call.
+        is_cancelled: Whether the client is gone, or has cancelled or reset the call.
     """
 
     def __init__(self, event: Any) -> None:
@@ -95,7 +96,7 @@ class WireCall:
         self._pending = 0
         self._is_sending = False
         # Whether anything was sent, whether the status was, and whether the client is gone.
-        self._has_sent = self._has_status = self._is_cancelled = False
+        self._has_sent = self._has_status = self.is_cancelled = False
         self._callbacks: list[Callable[[], None]] | None = []
         # Released when a message is sent for which a thread waits.
         self._out: threading.Lock | None = None
@@ -132,7 +133,7 @@ class WireCall:
     @property
     def is_active(self) -> bool:
         """Whether the client still waits for an answer."""
-        return not (self._is_cancelled or self._has_status)
+        return not (self.is_cancelled or self._has_status)
 
     def send(self, message: bytes) -> bool:
         """Send a message and wait until it is sent; return whether more may follow."""
@@ -235,7 +236,7 @@ class WireCall:
     def _on_close(self, event: Any) -> None:
         if event.batch_operations[0].cancelled():
             with self._lock:
-                self._is_cancelled = True
+                self.is_cancelled = True
         self._finished()
 
     def _on_request(self, event: Any) -> None:
