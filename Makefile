@@ -54,8 +54,8 @@ test-all: .venv/.dev .venv-proto/.done ## Run all tests, the long ones too
 chaos: .venv/.dev ## Kill servers and trainers over a store that throttles, again and again, and prove the samples
 	PYTHONPATH=tests:examples $(BIN)/python -m chaos.storm --storms 5 --epochs 20
 
-SANITIZED := tests/server/kernels/test_loops.py tests/server/batch tests/server/stages \
-  tests/server/cache tests/server/plan tests/server/stream/test_batch_maker.py
+SANITIZED := tests/server/kernels/test_loops.py tests/server/kernels/test_lz4.py tests/server/batch \
+  tests/server/stages tests/server/cache tests/server/plan tests/server/stream/test_batch_maker.py
 sanitize: .venv/.dev ## Run what the compiled loops do under GCC's address and undefined behaviour sanitizers
 	CFLAGS="-fsanitize=address,undefined -fno-sanitize=alignment -g" $(BIN)/python -m headrace.server.kernels
 	found=0; \

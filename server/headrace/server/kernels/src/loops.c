@@ -173,6 +173,16 @@ static PyObject *py_check_blocks(GIVEN) {
     return end_with(&taken, content);
 }
 
+static PyObject *py_expand(GIVEN) {
+    TAKE("expand", "bB");
+    bool is_whole;
+    Py_BEGIN_ALLOW_THREADS;
+    is_whole = expand_frame(bytes_of(ARRAY(0)), ARRAY(0)->size, bytes_to(ARRAY(1)),
+                            ARRAY(1)->size);
+    Py_END_ALLOW_THREADS;
+    return end_with(&taken, PyBool_FromLong(is_whole));
+}
+
 static PyObject *py_write_blocks(GIVEN) {
     TAKE("write_blocks", "bbmmmnnBllM");
     bool is_right;
@@ -437,6 +447,7 @@ static PyMethodDef METHODS[] = {
     METHOD(count_pieces),
     METHOD(distinct),
     METHOD(end_hash),
+    METHOD(expand),
     METHOD(find_bases),
     METHOD(find_dealt),
     METHOD(find_ragged),

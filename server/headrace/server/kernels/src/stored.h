@@ -91,8 +91,6 @@ static inline int64_t half_long_at(const uint8_t *from) {
                      (uint32_t)from[3] << 24);
 }
 
-static inline int64_t short_at(const uint8_t *from) { return from[0] | from[1] << 8; }
-
 /* Return the place that an unsigned offset points to, or -1. */
 static int64_t led_to(const piece *in, int64_t at) {
     if (!is_inside(in, at, 4))
@@ -212,11 +210,6 @@ static int64_t expanded_bytes(const piece *message, const batch *of, int64_t buf
     return size;
 }
 
-static void put_long(uint8_t *to, int64_t value) {
-    for (int i = 0; i < 8; i++)
-        to[i] = (uint8_t)((uint64_t)value >> 8 * i);
-}
-
 /* Write a message as it would be without compression; the caller checks the result. */
 static bool expand(const piece *message, const batch *of, int64_t buffers, uint8_t *to,
                    int64_t to_size) {
@@ -237,11 +230,11 @@ static bool expand(const piece *message, const batch *of, int64_t buffers, uint8
             else if (!expand_frame(from.data + PREFIX, from.size - PREFIX, to + head + end, size))
                 return false;
         }
-        put_long(pairs + PAIR * i, end);
-        put_long(pairs + PAIR * i + 8, size);
+        put_word(pairs + PAIR * i, (uint64_t)end);
+        put_word(pairs + PAIR * i + 8, (uint64_t)size);
         end += (size + 7) / 8 * 8;
     }
-    put_long(to + of->body_bytes_at, end);
+    put_word(to + of->body_bytes_at, (uint64_t)end);
     to[of->codec_at] = to[of->codec_at + 1] = 0;
     return true;
 }
