@@ -1,82 +1,95 @@
-"""Draw the loss curves of the trainings, with the faults marked."""
+"""Draw the trainings, with their faults marked."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
 
+from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
 
 from demo.events import StepDone
 from demo.training import Attempt, Record
 
-_COLOURS = ("tab:blue", "tab:green")
+# Okabe and Ito's, which the colour-blind can tell apart.
+_COLOURS = ("#0072B2", "#009E73")
+_ACCURACY, _FAULT = "#E69F00", "#D55E00"
 
 
 def draw(records: Sequence[Record], path: Path) -> None:
     """Write a PNG picture with one panel a training."""
-    figure = Figure(figsize=(13, 4 * len(records)), layout="constrained")
+    figure = Figure(figsize=(11, 3.3 * len(records)), layout="constrained")
     panels = figure.subplots(len(records), squeeze=False)[:, 0]
     for panel, record in zip(panels, records, strict=True):
-        _draw_record(panel, record)
+        handles = _draw_record(panel, record)
+    figure.legend(handles=handles, loc="outside upper center", ncols=4, frameon=False)
     figure.savefig(path, dpi=110)
 
 
-def _draw_record(panel: Axes, record: Record) -> None:
-    for attempt, colour in zip(record.attempts, _COLOURS, strict=True):
+def _draw_record(panel: Axes, record: Record) -> list[Artist]:
+    """Draw a training; return what the legend names, which is the same for all."""
+    before, after = (
         _draw_loss(panel, attempt, colour=colour)
-    _mark_faults(panel, record)
-    panel.set_title(f"{record.job.task}: {record.job.goal}")
+        for attempt, colour in zip(record.attempts, _COLOURS, strict=True)
+    )
+    before.set_label("training loss, about ten steps")
+    after.set_label("the same, resumed by other ranks")
+    faults = _mark_faults(panel, record)
+    panel.set_title(
+        f"{record.job.task}: {record.attempts[0].ranks}, then {record.attempts[1].ranks}",
+        loc="left",
+    )
     panel.set_xlabel(f"step (global batch of {record.job.global_batch_size} samples)")
     panel.set_ylabel("training loss")
     panel.set_ylim(bottom=0)
-    accuracy = panel.twinx()
+    return [before, after, *_draw_accuracy(panel.twinx(), record), *faults]
+
+
+def _draw_accuracy(panel: Axes, record: Record) -> list[Artist]:
     last_steps = {step.epoch: step.step for attempt in record.attempts for step in attempt.steps}
     tests = [test for attempt in record.attempts for test in attempt.tests]
-    accuracy.plot(
+    (line,) = panel.plot(
         [last_steps[test.epoch] for test in tests],
         [100 * test.test_accuracy for test in tests],
         "o--",
-        color="tab:orange",
+        clip_on=False,
+        color=_ACCURACY,
         label="test accuracy after each epoch",
     )
-    floor = 100 * record.job.accuracy_floor
-    accuracy.axhline(
-        floor,
-        color="tab:orange",
-        alpha=0.4,
+    floor = panel.axhline(
+        100 * record.job.accuracy_floor,
+        color=_ACCURACY,
+        alpha=0.5,
         linewidth=1,
-        label=f"floor: accuracy that the demo asks for, {floor:.0f} %",
+        label="accuracy that the demo asks for",
     )
-    accuracy.set_ylabel("test accuracy in %")
-    lines = [*panel.get_legend_handles_labels()[0], *accuracy.get_legend_handles_labels()[0]]
-    panel.legend(handles=lines, loc="upper left", bbox_to_anchor=(1.1, 1))
+    panel.set_ylabel("test accuracy, %")
+    panel.set_ylim(0, 100)
+    return [line, floor]
 
 
-def _draw_loss(panel: Axes, attempt: Attempt, *, colour: str) -> None:
+def _draw_loss(panel: Axes, attempt: Attempt, *, colour: str) -> Line2D:
     steps = [step.step for step in attempt.steps]
-    whose = f"{attempt.ranks}, from step {attempt.first_step}"
-    losses = [step.loss for step in attempt.steps]
-    panel.plot(steps, losses, color=colour, alpha=0.25, label=f"loss of each step, {whose}")
-    smooth = _smooth(attempt.steps)
-    panel.plot(steps, smooth, color=colour, label=f"mean of about ten steps, {whose}")
+    panel.plot(steps, [step.loss for step in attempt.steps], color=colour, alpha=0.25)
+    (line,) = panel.plot(steps, _smooth(attempt.steps), color=colour)
+    return line
 
 
-def _mark_faults(panel: Axes, record: Record) -> None:
+def _mark_faults(panel: Axes, record: Record) -> list[Artist]:
     killed, successor = record.attempts
     assert record.server_killed_after is not None
-    panel.axvline(
-        record.server_killed_after.step, color="tab:red", linestyle=":", label="server killed"
-    )
-    panel.axvline(killed.steps[-1].step, color="tab:red", label="trainer killed")
-    panel.axvspan(
-        successor.first_step,
-        killed.steps[-1].step,
-        color="tab:red",
-        alpha=0.12,
-        label="steps done once more",
-    )
+    last = killed.steps[-1].step
+    return [
+        panel.axvline(
+            record.server_killed_after.step, color=_FAULT, linestyle=":", label="server killed"
+        ),
+        panel.axvline(last, color=_FAULT, label="trainers killed"),
+        panel.axvspan(
+            successor.first_step, last, color=_FAULT, alpha=0.2, label="steps done once more"
+        ),
+    ]
 
 
 def _smooth(steps: Sequence[StepDone]) -> list[float]:

@@ -1,10 +1,11 @@
-"""Say at the end what happened: two tables for people, one JSON file for programs."""
+"""Say at the end what happened: tables and a page for people, one JSON file for programs."""
 
 from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Sequence
+from base64 import b64encode
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 
@@ -13,12 +14,47 @@ from rich.table import Table
 
 from demo.proof import Verdict
 
+_PAGE = """<!doctype html>
+<html lang="en">
+<meta charset="utf-8">
+<meta name="viewport" content="width=device-width">
+<title>headrace demo</title>
+<style>
+body {{ font: 1rem/1.5 system-ui, sans-serif; padding: 0 1rem;
+  max-width: 72rem; margin: 2rem auto; }}
+img {{ max-width: 100%; }}
+pre {{ overflow-x: auto; padding: 1rem; border: 1px solid #ccc; font-size: 13px; }}
+</style>
+<h1>What happened in the demo</h1>
+{figures}
+<h2>Step by step</h2>
+{shown}
+</html>
+"""
+
 
 def print_tables(console: Console, verdicts: Sequence[Verdict]) -> None:
     """Print the faults, and what was learned and seen all the same."""
     console.print(_faults(verdicts))
     console.print(_results(verdicts))
     _print_digests(console, verdicts)
+
+
+def write_page(console: Console, pictures: Mapping[str, Path], path: Path) -> None:
+    """Write a page that needs no other file: pictures, and what the console has shown.
+
+    Args:
+        console: It records.
+        pictures: PNG files by their titles.
+        path: Of the page.
+    """
+    figures = "".join(
+        f'<h2>{title}</h2><img alt="{title}" src="data:image/png;base64,'
+        f'{b64encode(picture.read_bytes()).decode()}">'
+        for title, picture in pictures.items()
+    )
+    shown = console.export_html(inline_styles=True, clear=False, code_format="<pre>{code}</pre>")
+    path.write_text(_PAGE.format(figures=figures, shown=shown), encoding="utf-8")
 
 
 def write_summary(verdicts: Sequence[Verdict], path: Path, *, seconds: float) -> None:

@@ -15,13 +15,14 @@ from types import FrameType
 import click
 from rich.console import Console
 
+from demo.contact_sheet import draw_contact_sheet
 from demo.data_sets import DataSetError, fetch_digits, fetch_flights, fetch_photos
 from demo.jobs import JOBS, Job
 from demo.object_store import Weed, WeedFailedError, start_weed
 from demo.plot import draw
 from demo.processes import Processes, ProcessFailedError
 from demo.proof import Verdict, judge
-from demo.report import print_next_steps, print_tables, write_summary
+from demo.report import print_next_steps, print_tables, write_page, write_summary
 from demo.serving import Server, headrace_program
 from demo.training import Record, Training
 from headrace.converter.spark_java import provide_java
@@ -35,14 +36,14 @@ _INTERRUPTED = 130  # as a shell says it of Ctrl-C
 class Story:
     """Tells the steps; everything it makes lies in one folder.
 
-    ``output`` is for people: the picture and the summary. ``output/.build`` holds downloads, which
-    the next run uses again, and the logs, checkpoints and notes of the last run.
+    ``output`` is for people: the report, its pictures and the summary. ``output/.build`` holds
+    downloads, which the next run uses again, and the logs, checkpoints and notes of the last run.
     """
 
     def __init__(self, output: Path) -> None:
         self.output = output
         self.build = output / ".build"
-        self.console = Console()
+        self.console = Console(record=True)
         self._number = 0
 
     def tell(self) -> bool:
@@ -122,15 +123,17 @@ class Story:
 
     def _prove(self, records: Sequence[Record], server: Server) -> list[Verdict]:
         with self._step("Read all streams once more without any disturbance, and compare"):
-            return [judge(record, server.address) for record in records]
+            verdicts = [judge(record, server.address) for record in records]
+            draw_contact_sheet(server.address, self.output / "photos.png")
+            return verdicts
 
     def _conclude(self, verdicts: Sequence[Verdict], *, seconds: float) -> bool:
         with self._step("What happened"):
             print_tables(self.console, verdicts)
-            picture, summary = self.output / "loss.png", self.output / "summary.json"
-            draw([verdict.record for verdict in verdicts], picture)
-            write_summary(verdicts, summary, seconds=seconds)
-            self._say(f"loss curves: {picture}    summary: {summary}")
+            draw([verdict.record for verdict in verdicts], self.output / "loss.png")
+            write_summary(verdicts, self.output / "summary.json", seconds=seconds)
+            self._say(f"what happened, with pictures: {self.output / 'report.html'}")
+            self._say(f"for programs: {self.output / 'summary.json'}")
         passed = all(verdict.passed for verdict in verdicts)
         self.console.print(
             f"\n[bold green]The demo passed[/] in {seconds:.0f} s."
@@ -138,6 +141,11 @@ class Story:
             else "\n[bold red]The demo failed:[/] see the marks in the tables.",
             highlight=False,
         )
+        pictures = {
+            "Losses and accuracies": self.output / "loss.png",
+            "What the server made of six photographs, epoch by epoch": self.output / "photos.png",
+        }
+        write_page(self.console, pictures, self.output / "report.html")
         return passed
 
     @contextmanager
@@ -186,7 +194,7 @@ def _interrupt_once(_number: int, _frame: FrameType | None) -> None:
     type=click.Path(path_type=Path, file_okay=False),
     default=Path("demo-output"),
     show_default=True,
-    help="Folder for the picture, the summary and, in .build, everything else.",
+    help="Folder for the report, the summary and, in .build, everything else.",
 )
 def main(output: Path) -> None:
     """Train three models through headrace while the server and the trainers are killed."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from base64 import b64encode
 from pathlib import Path
 
 import pytest
@@ -37,7 +38,12 @@ def test_the_demo_keeps_its_promises(tmp_path: Path) -> None:
         assert training["reconnect_count"] > 0
         assert training["steps_redone"] > 0
         assert training["test_accuracy"] >= training["accuracy_floor"] > training["majority"]
-    assert (tmp_path / "loss.png").read_bytes().startswith(b"\x89PNG")
+    page = (tmp_path / "report.html").read_text()
+    for name in ("loss.png", "photos.png"):
+        picture = (tmp_path / name).read_bytes()
+        assert picture.startswith(b"\x89PNG")
+        assert b64encode(picture).decode() in page
+    assert "The demo passed" in page
     assert {"store", "spark", "tmp"}.isdisjoint(
         path.name for path in (tmp_path / ".build").iterdir()
     )
