@@ -12,6 +12,35 @@ import yaml
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
 
+_SPECIFICATIONS = {"augmentation.md", "format.md", "order.md", "protocol.md", "ring.md"}
+_WORDS_A_PAGE = 900
+_WORDS_IN_ALL = 45_000
+_STILL_LONG = {
+    "cache.md",
+    "convert.md",
+    "converter.md",
+    "datasets.md",
+    "llm.md",
+    "loadtest.md",
+    "operations.md",
+    "page.md",
+    "performance.md",
+    "security.md",
+    "sources.md",
+}
+"""Pages that are to be divided. A page that has become short leaves, and none joins."""
+_NO_PROSE = re.compile(
+    r"""
+    ^<!--\ (?P<part>\w+):\ written\ by\ .*?^<!--\ end\ of\ (?P=part)\ -->$  # by a script
+    | <!-- .*? -->
+    | ^```\w*$ .*? ^```$
+    | (?<=\n\n) (?:\ {4}[^\n]*\n+)+  # a block by its indent
+    | ^(?:\||:::) [^\n]*$  # a row of a table, a name of the API reference
+    | (?<=\]) \([^)]*\)  # where a link leads
+    """,
+    re.DOTALL | re.MULTILINE | re.VERBOSE,
+)
+
 
 @pytest.mark.parametrize("package", ["client", "converter", "storage", "server", "order", "errors"])
 def test_the_api_reference_names_every_public_name_once(package: str) -> None:
@@ -39,6 +68,43 @@ def test_every_decision_is_in_the_table_of_decisions() -> None:
     table = (DOCS / "decisions" / "index.md").read_text()
 
     assert decisions == set(re.findall(r"\]\((?!\.\.)([\w-]+\.md)\)", table))
+
+
+def test_a_page_is_short() -> None:
+    """A page answers one question in at most 900 words; what a specification takes, it takes."""
+    words = _words()
+
+    assert _STILL_LONG == {page for page, count in words.items() if count > _WORDS_A_PAGE}
+
+
+def test_all_pages_can_be_read() -> None:
+    """An afternoon is enough for all of them, with the decisions."""
+    assert sum(_words().values()) <= _WORDS_IN_ALL
+
+
+def test_words_are_those_of_prose() -> None:
+    """Neither tables nor code count, nor where links lead, nor what scripts write."""
+    text = (
+        "# A title\n\nTwo [words of a link](page.md#there), `code` and 1 number.\n\n"
+        "```python\nnot = counted\n```\n\n| not | counted |\n|---|---|\n\n"
+        "    not counted\n\n    nor this\n\n- an item\n\n"
+        "<!-- figures: written by a script -->\n\nnot counted\n\n<!-- end of figures -->\n\nEnd.\n"
+    )
+
+    assert 14 == _count(text)
+
+
+def _words() -> dict[str, int]:
+    paths = {str(path.relative_to(DOCS)): path for path in DOCS.rglob("*.md")}
+    return {
+        name: _count(path.read_text())
+        for name, path in paths.items()
+        if name not in _SPECIFICATIONS
+    }
+
+
+def _count(text: str) -> int:
+    return sum(bool(re.search(r"\w", word)) for word in _NO_PROSE.sub("", text).split())
 
 
 def _leaves(nav: object) -> set[str]:

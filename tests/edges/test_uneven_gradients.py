@@ -1,4 +1,4 @@
-"""The loop of docs/client.md gives every rank the gradient of the whole global batch."""
+"""The loop of docs/validation.md gives every rank the gradient of the whole global batch."""
 
 from __future__ import annotations
 

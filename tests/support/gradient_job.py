@@ -1,4 +1,4 @@
-"""A rank that runs the loop of docs/client.md, for tests of the gradients that come of it.
+"""A rank that runs the loop of docs/validation.md, for tests of the gradients that come of it.
 
 Apart from the test, so that a rank loads no more than it needs.
 """
@@ -23,7 +23,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from headrace.client import Batch, RemoteDataset, Sharding
 
-DOCS = Path(__file__).parents[2] / "docs" / "client.md"
+DOCS = Path(__file__).parents[2] / "docs" / "validation.md"
 GLOBAL_BATCH = 8
 WIDTH = 3
 

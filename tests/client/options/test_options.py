@@ -1,4 +1,4 @@
-"""docs/client.md and the docstring name every option there is, and nothing else."""
+"""docs/options.md and the docstring name every option there is, and nothing else."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ import pytest
 
 from headrace.client import NumpyDataset, Order, RemoteDataset, Sharding, Transport
 
-PAGE = Path(__file__).parents[3] / "docs" / "client.md"
+PAGE = Path(__file__).parents[3] / "docs" / "options.md"
 OPTIONS = dict(list(inspect.signature(RemoteDataset.__init__).parameters.items())[1:])
 
 _MIB_A_GIB = 1 << 10
 
 
-def _rows(heading: str = "## Every option\n") -> list[list[str]]:
+def _rows(heading: str = "# Every option\n") -> list[list[str]]:
     _, _, rest = PAGE.read_text().partition(heading)
     table = [line for line in re.split(r"\n##+ ", rest)[0].splitlines() if line.startswith("| `")]
     return [[cell.strip() for cell in line.strip("|").split("|")] for line in table]
@@ -46,7 +46,7 @@ def test_the_page_has_every_field_of_an_object(kind: type[Order | Sharding | Tra
     made = kind()
     wanted = [(f"`{each.name}`", _default(each, getattr(made, each.name))) for each in fields(kind)]
 
-    _, *rows = _rows(f"### {kind.__name__}\n")
+    _, *rows = _rows(f"## {kind.__name__}\n")
     assert wanted == [(name, default) for name, _, default, _ in rows]
     assert [] == [name for name, values, _, source in rows if not (values and source)]
 

@@ -1,6 +1,6 @@
 """headrace: ``headrace serve`` beside the trainers, a RemoteDataset in each, or a BatchLoader.
 
-Resuming: docs/client.md, "Checkpoints"; appending: docs/datasets.md; mixtures: docs/client.md.
+Resuming: docs/client.md, "Checkpoints"; appending: docs/datasets.md; mixtures: docs/mixtures.md.
 """
 
 from __future__ import annotations

@@ -16,7 +16,7 @@ class Selection:
     Attributes:
         name: The dataset's name on the server; its URL for a private server.
         where: An expression that says which samples to read, such as
-            ``"label < 10 and lang = 'en'"``: an epoch has only these (docs/client.md). None for
+            ``"label < 10 and lang = 'en'"``: an epoch has only these (docs/selection.md). None for
             all, or for the expression of a loaded state.
         skips: Samples to leave out: at most 65,536 ids, or the digest of a list on the server.
             Other samples take their positions. None for the token's list.
