@@ -78,6 +78,8 @@ exam: .venv/.dev ## Ask headrace and other loaders what they do when things go w
 	  EXAM_KIND=$$kind PYTHONPATH=tests:examples $(BIN)/python -m exam.waits --minutes 4 --json docs/exam/waits.json; done
 	PYTHONPATH=tests:examples $(BIN)/python -m exam.page docs/exam/answers.json docs/exam.md
 	PYTHONPATH=tests:examples $(BIN)/python -m exam.waits_page docs/exam/waits.json docs/exam.md
+	PYTHONPATH=tests:examples $(BIN)/python -m integrations.degrees --json docs/integrations/degrees.json
+	PYTHONPATH=tests:examples $(BIN)/python -m integrations.degrees.page docs/integrations/degrees.json docs/integrations/index.md
 
 check: .venv/.dev ## Judge style, types, schema and layers
 	$(BIN)/ruff check $(CODE)

@@ -28,9 +28,9 @@ def line(count: int) -> pa.Table:
 
 
 @contextmanager
-def line_server(folder: Path) -> Iterator[Server]:
-    """Serve ``train`` and ``val``."""
-    for name, count in (("train", SAMPLES), ("val", HELD_OUT)):
+def line_server(folder: Path, samples: int = SAMPLES) -> Iterator[Server]:
+    """Serve ``train``, of so many samples, and ``val``."""
+    for name, count in (("train", samples), ("val", HELD_OUT)):
         write_dataset(str(folder / name), line(count), shard_samples=[count])
     with server_of({name: str(folder / name) for name in ("train", "val")}) as server:
         yield server

@@ -12,10 +12,12 @@ from typing import Any
 import pytest
 
 from headrace.client import RemoteDataset
+from integrations.conftest import OWN
+from integrations.degrees.asked import ask
 from integrations.degrees.job import JOBS
 from integrations.degrees.runs import Part, Seen, history
 from integrations.degrees.told import EPOCHS, EVERY, LAST, Task
-from integrations.line import GLOBAL_BATCH
+from integrations.line import GLOBAL_BATCH, STEPS, line_server
 
 pytestmark = [pytest.mark.long, pytest.mark.timeout(1500)]
 
@@ -23,7 +25,7 @@ FIRST, SECOND = 13, 34
 """Where 4 ranks are killed, in epoch 1, and 2 ranks, in epoch 3."""
 
 
-@pytest.mark.parametrize("framework", JOBS)
+@pytest.mark.parametrize("framework", [name for name in JOBS if name not in OWN])
 def test_nothing_is_lost_repeated_or_moved(framework: str, address: str, tmp_path: Path) -> None:
     """Global batches are those of one rank that is never killed; losses are the same bit for bit.
 
@@ -49,6 +51,19 @@ def test_nothing_is_lost_repeated_or_moved(framework: str, address: str, tmp_pat
         (killed[3].steps, calm[2].steps),
     ):
         assert other == one, between
+
+
+@pytest.mark.parametrize("loader", ["headrace", "skipping"])
+def test_the_exam_tells_loaders_apart(loader: str, tmp_path: Path) -> None:
+    """Accelerate's guide skips batches of another order than that of the epoch."""
+    with line_server(tmp_path / "line", GLOBAL_BATCH * STEPS) as server:
+        found = ask(Task("accelerate", loader, server.address, tmp_path / "jobs"))
+
+    assert [loader == "headrace"] * 3 == [
+        found.same.is_exact,
+        found.equal_losses,
+        found.degrees.is_exact,
+    ]
 
 
 def _history(framework: str, address: str, folder: Path, parts: list[Part]) -> list[Seen]:

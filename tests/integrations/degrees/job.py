@@ -18,7 +18,9 @@ from integrations.degrees.told import Task, Told
 
 JOBS = {
     "accelerate": "accelerates",
+    "databricks": "airs",
     "lightning": "lightnings",
+    "torchtitan": "titans",
     "transformers": "trainers",
 }
 """The module of each framework, which has a function for each loader."""

@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
+import os
 from typing import Any
 
 import lightning
 import torch
 from lightning.pytorch.callbacks import ModelCheckpoint
+from torch.utils.data import DataLoader
+from torchdata.stateful_dataloader import (  # type: ignore[import-untyped] # no py.typed
+    StatefulDataLoader,
+)
+from torchdata.stateful_dataloader.sampler import (  # type: ignore[import-untyped] # the same
+    StatefulDistributedSampler,
+)
 
 from headrace.integrations.lightning import RemoteData, remote
-from integrations.degrees.told import EPOCHS, EVERY, SHARDING, Told, loss_of
+from integrations.degrees.told import EPOCHS, EVERY, SHARDING, Told, leave, loss_of, rows
 
 
 class Line(lightning.LightningModule):
@@ -35,10 +43,30 @@ class Line(lightning.LightningModule):
 def headrace(told: Told) -> None:
     """Read from a server."""
     source = remote(told.address, "train", seed=3, sharding=SHARDING)
-    _fit(told, RemoteData(source))
+    _fit(told, datamodule=RemoteData(source))
 
 
-def _fit(told: Told, data: RemoteData) -> None:
+def plain(told: Told) -> None:
+    """Read by DataLoader."""
+    lightning.seed_everything(1)
+    _fit(told, DataLoader(rows(), told.batch_size, shuffle=True))
+
+
+def shuffled(told: Told) -> None:
+    """Read by torchdata's loader, whose state is in Lightning's checkpoints."""
+    lightning.seed_everything(1)
+    _fit(told, StatefulDataLoader(rows(), told.batch_size, shuffle=True))
+
+
+def stateful(told: Told) -> None:
+    """Do so with torchdata's sampler."""
+    lightning.seed_everything(1)
+    samples = rows()
+    sampler = StatefulDistributedSampler(samples, told.ranks, int(os.environ["RANK"]))
+    _fit(told, StatefulDataLoader(samples, told.batch_size, sampler=sampler))
+
+
+def _fit(told: Told, *loader: Any, **given: Any) -> None:
     saving = ModelCheckpoint(
         told.folder,
         filename="saved-{step}",
@@ -56,4 +84,5 @@ def _fit(told: Told, data: RemoteData) -> None:
         enable_progress_bar=False,
         enable_model_summary=False,
     )
-    trainer.fit(Line(told), datamodule=data, ckpt_path=told.newest("saved-*")[0])
+    trainer.fit(Line(told), *loader, ckpt_path=told.newest("saved-*")[0], **given)
+    leave()

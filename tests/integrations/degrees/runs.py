@@ -12,13 +12,14 @@ from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
 
+from exam.judge import Run, Step
 from exam.ranks import free_port
-from integrations.degrees.job import main
+from integrations.degrees.job import JOBS, main
 from integrations.degrees.told import LAST, Task
 
 _KILLED = -9
 _ERROR = re.compile(r"^[\w.]+(?:Error|Exception).*", re.MULTILINE)
-_LIMIT_S, _OTHERS_S = 240.0, 60.0
+_LIMIT_S, _OTHERS_S = 600.0, 60.0
 """Arbitrary: of a run, and of the other ranks when one has ended."""
 
 Part = tuple[int, int]
@@ -46,6 +47,11 @@ class Seen:
         """The global batches."""
         return {step: [each for _, ids, _ in ranks for each in ids] for step, ranks in self}
 
+    @property
+    def losses(self) -> dict[int, list[float]]:
+        """Of each rank."""
+        return {step: [loss for _, _, loss in ranks] for step, ranks in self}
+
     def __iter__(self) -> Any:
         return iter(sorted(self.steps.items()))
 
@@ -61,6 +67,18 @@ def history(task: Task, parts: Sequence[Part]) -> list[Seen]:
     return found
 
 
+def trained_on(parts: Sequence[Seen]) -> Run:
+    """Return the steps that count: those before the checkpoint that the next part went on from."""
+    starts = [min(part.steps, default=LAST) for part in parts]
+    ends = [*starts[1:], LAST + 1]
+    return [
+        Step(ranks[0][0], step, tuple(each for _, ids, _ in ranks for each in ids))
+        for part, end in zip(parts, ends, strict=True)
+        for step, ranks in part
+        if step < end
+    ]
+
+
 def _run(task: Task, ranks: int, kill: int) -> Seen:
     for log in (*task.folder.glob("*.jsonl"), *task.folder.glob("*.txt")):
         log.unlink()
@@ -69,7 +87,7 @@ def _run(task: Task, ranks: int, kill: int) -> Seen:
     told |= {"ACCELERATE_USE_CPU": "1", "OMP_NUM_THREADS": "1", "TORCHELASTIC_RUN_ID": "none"}
     # Forked from a process that has imported the frameworks, which takes longer than the job.
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["integrations.degrees.imports"])
+    context.set_forkserver_preload([f"integrations.degrees.{name}" for name in JOBS.values()])
     started = [
         context.Process(target=main, args=(task, kill, {**told, "RANK": rank, "LOCAL_RANK": rank}))
         for rank in map(str, range(ranks))

@@ -11,7 +11,7 @@ from typing import IO, Any
 import torch
 
 from headrace.client import Sharding
-from integrations.line import GLOBAL_BATCH, STEPS
+from integrations.line import GLOBAL_BATCH, STEPS, line
 
 EPOCHS, EVERY = 4, 3
 """How long a job trains, and after how many steps it saves."""
@@ -71,6 +71,26 @@ class Told:
         found = {int(path.stem.split("-")[-1]): path for path in self.folder.glob(pattern)}
         step = max(found, default=0)
         return found.get(step), step
+
+
+def leave() -> None:
+    """End this rank while its model lives.
+
+    Torch 2.13 waits for ever, now and then, where a model of DistributedDataParallel is collected
+    after the process group: it has the interpreter's lock, which a thread of gloo wants.
+    """
+    torch.distributed.barrier()
+    os._exit(0)
+
+
+def rows() -> Any:
+    """Return the samples of whole global batches, for a framework's own loader.
+
+    A list, which loaders take and their types do not.
+    """
+    table = line(GLOBAL_BATCH * STEPS)
+    columns = {name: torch.tensor(table[name].to_pylist()) for name in table.column_names}
+    return [{name: column[row] for name, column in columns.items()} for row in range(len(table))]
 
 
 def loss_of(model: Any, batch: Any) -> torch.Tensor:

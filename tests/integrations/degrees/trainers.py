@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from transformers import TrainingArguments
+from transformers import Trainer, TrainingArguments
 from transformers.trainer_utils import get_last_checkpoint
 
 from headrace.integrations.transformers import RemoteTrainer, remote
-from integrations.degrees.told import EPOCHS, EVERY, SHARDING, Told, loss_of
+from integrations.degrees.told import EPOCHS, EVERY, SHARDING, Told, leave, loss_of, rows
 
 
 class Line(torch.nn.Module):
@@ -32,10 +32,15 @@ class Line(torch.nn.Module):
 
 def headrace(told: Told) -> None:
     """Read from a server."""
-    _train(told, remote(told.address, "train", seed=3, sharding=SHARDING))
+    _train(told, RemoteTrainer, remote(told.address, "train", seed=3, sharding=SHARDING))
 
 
-def _train(told: Told, dataset: Any) -> None:
+def plain(told: Told) -> None:
+    """Read by Trainer's own loader."""
+    _train(told, Trainer, rows())
+
+
+def _train(told: Told, kind: Any, dataset: Any) -> None:
     settings = TrainingArguments(
         output_dir=str(told.folder),
         report_to=[],
@@ -48,5 +53,6 @@ def _train(told: Told, dataset: Any) -> None:
         logging_strategy="no",
     )
     model = Line(told)
-    model.trainer = RemoteTrainer(model, settings, train_dataset=dataset)
+    model.trainer = kind(model, settings, train_dataset=dataset)
     model.trainer.train(resume_from_checkpoint=get_last_checkpoint(str(told.folder)))
+    leave()
