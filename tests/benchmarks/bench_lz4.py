@@ -1,6 +1,6 @@
 """Measure what compressed messages save, and what they cost.
 
-``PYTHONPATH=tests python tests/benchmarks/bench_lz4.py`` serves four kinds of samples out of a warm
+``PYTHONPATH=tests python tests/benchmarks/bench_lz4.py`` serves five kinds of samples out of a warm
 cache to one client on the same machine, and prints for each kind the part of the bytes that is
 left, samples in MiB a second by ``Transport("grpc")`` and by ``Transport("lz4")``, the processor
 seconds of client and server together a GiB of samples, and the bandwidth below which compression
@@ -40,34 +40,41 @@ _TEXTS = Path(__file__).parents[2] / "docs"
 class _Kind:
     name: str
     batch_size: int
-    make: Callable[[np.random.Generator], pa.Array[Any]]
+    make: Callable[[np.random.Generator], dict[str, pa.Array[Any]]]
 
 
-def _tokens(random: np.random.Generator) -> pa.Array[Any]:
+def _tokens(random: np.random.Generator) -> dict[str, pa.Array[Any]]:
     # Ids of a vocabulary, as frequent as words are.
     ids = np.minimum(random.zipf(1.2, (4000, 2048)), 49_999).astype(np.uint16)
-    return pa.FixedSizeListArray.from_arrays(pa.array(ids.ravel()), 2048)
+    return {"ids": pa.FixedSizeListArray.from_arrays(pa.array(ids.ravel()), 2048)}
 
 
-def _masks(random: np.random.Generator) -> pa.Array[Any]:
+def _masks(random: np.random.Generator) -> dict[str, pa.Array[Any]]:
     # Ten shapes on a ground of zeros.
     masks = np.zeros((1000, 128, 128), np.uint8)
     for mask in masks:
         for label in range(1, 11):
             top, left = random.integers(0, 112, 2)
             mask[top : top + 16, left : left + 16] = label
-    return pa.FixedSizeListArray.from_arrays(pa.array(masks.ravel()), 128 * 128)
+    return {"mask": pa.FixedSizeListArray.from_arrays(pa.array(masks.ravel()), 128 * 128)}
 
 
-def _texts(random: np.random.Generator) -> pa.Array[Any]:
+def _texts(random: np.random.Generator) -> dict[str, pa.Array[Any]]:
     whole = "\n".join(page.read_text(encoding="utf-8") for page in sorted(_TEXTS.glob("*.md")))
     starts = random.integers(0, len(whole) - 1500, 10_000)
-    return pa.array([whole[start : start + 1500] for start in starts.tolist()])
+    return {"text": pa.array([whole[start : start + 1500] for start in starts.tolist()])}
 
 
-def _floats(random: np.random.Generator) -> pa.Array[Any]:
+def _floats(random: np.random.Generator) -> dict[str, pa.Array[Any]]:
     values = random.standard_normal((50_000, 80)).astype(np.float32)
-    return pa.FixedSizeListArray.from_arrays(pa.array(values.ravel()), 80)
+    return {"row": pa.FixedSizeListArray.from_arrays(pa.array(values.ravel()), 80)}
+
+
+def _both(random: np.random.Generator) -> dict[str, pa.Array[Any]]:
+    # As large as JPEG files, and as hard to shrink, beside their masks.
+    masks = _masks(random)["mask"]
+    sizes = random.integers(10_000, 200_000, len(masks)).tolist()
+    return {"image": pa.array([random.bytes(size) for size in sizes]), "mask": masks}
 
 
 _KINDS = (
@@ -75,6 +82,7 @@ _KINDS = (
     _Kind("masks", 32, _masks),
     _Kind("texts", 256, _texts),
     _Kind("floats", 4096, _floats),
+    _Kind("both", 64, _both),
 )
 
 
@@ -97,7 +105,7 @@ def main() -> None:
     print("kind     left   grpc MiB/s  s/GiB   lz4 MiB/s  s/GiB   pays below")
     with tempfile.TemporaryDirectory() as folder:
         for kind in _KINDS:
-            table = pa.table({"x": kind.make(np.random.default_rng(7))})
+            table = pa.table(kind.make(np.random.default_rng(7)))
             url = str(Path(folder, kind.name))
             write_dataset(url, table, shard_samples=[table.num_rows], block_bytes=_MIB)
             metrics = f"127.0.0.1:{free_port()}"

@@ -192,6 +192,29 @@ def test_what_does_not_shrink_is_tried_ever_less_often() -> None:
     assert 35 < sum(len(each) < 64 for each in sent)
 
 
+def test_a_column_that_does_not_shrink_leaves_the_others_alone() -> None:
+    """Its messages are hardly tried any more; those at the same place in later batches shrink."""
+    noise, zeros = np.random.default_rng(1).bytes(4096), bytes(4096)
+    first = pb.ReadBatchesResponse(batch=pb.BatchHeader(payload_bytes=1)).SerializeToString()
+    other = pb.ReadBatchesResponse(chunk=pb.Chunk(payload_offset=1)).SerializeToString()
+    batch = [first + noise, *[other + noise] * 8, other + zeros]
+    tries: list[bytes] = []
+    outlet = compression.Lz4Outlet(1 << 20, group_bytes=0, on_message=lambda *_: None)
+    with pytest.MonkeyPatch.context() as patch:
+
+        def counted(message: bytes) -> bytes:
+            tries.append(message)
+            block: bytes = lz4.block.compress(message)
+            return block
+
+        patch.setattr(compression, "compress", counted)
+        sent = list(outlet.carried(iter(batch * 100)))
+
+    assert 100 == sum(len(each) < 64 for each in sent)
+    assert 9 * 100 == sum(each in {first + noise, other + noise} for each in sent)
+    assert len(tries) < 100 + 9 * 10
+
+
 def _block(content: bytes, size: int | None = None) -> bytes:
     raw = lz4.block.compress(content, store_size=False)
     return payload_message(struct.pack("<I", len(content) if size is None else size) + raw)

@@ -3,9 +3,10 @@
 Contract:
 
 1. A message is sent compressed if that leaves at most `_WORTH` of it, and as it is otherwise.
-2. After a message that did not shrink, the next ones are sent without a try: one at first, twice as
-   many after each such try in a row, up to `_MOST_SKIPPED`. Data that LZ4 cannot shrink, such as
-   JPEG, so costs a try in 64.
+2. After a message that did not shrink, the next ones at its place in a batch are sent without a
+   try: one at first, twice as many after each such try in a row, up to `_MOST_SKIPPED`. A batch is
+   sent column after column, so columns that LZ4 cannot shrink, such as JPEG, cost a try in 65
+   batches, and those beside them shrink all the same.
 3. Messages are compressed in the thread that sends them, without Python's lock, while the next are
    made.
 
@@ -14,7 +15,9 @@ If the code differs, the code is wrong.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable, Generator, Iterator
+from dataclasses import dataclass
 
 from google.protobuf.message import Message
 
@@ -26,6 +29,7 @@ from headrace.server.stream.transport_plugs import Attaching, TransportPlug
 from headrace.server.telemetry.metrics import Metrics
 from headrace.server.transports.lz4.metrics import Lz4Metrics
 from headrace.v1 import lz4_pb2 as pb
+from headrace.v1.shard_service_pb2 import Chunk, ReadBatchesResponse
 
 try:
     from lz4.block import compress
@@ -37,6 +41,16 @@ _SMALLEST = 512
 """Bytes: heartbeats, ends of epochs and the like are not worth a call."""
 _WORTH = 0.9
 _MOST_SKIPPED = 64
+_CHUNK = ReadBatchesResponse(chunk=Chunk()).SerializeToString()[:1]
+"""How each message of a batch begins but the first."""
+
+
+@dataclass(slots=True)
+class _Tries:
+    """How many messages in a row are sent without a try, and how many of these are to come."""
+
+    skipping: int = 0
+    left: int = 0
 
 
 class Compression(TransportPlug):
@@ -83,7 +97,8 @@ class Lz4Outlet(WireOutlet):
     ) -> None:
         super().__init__(max_chunk_bytes, group_bytes=group_bytes)
         self._on_message = on_message
-        self._skipping = self._skipped = 0
+        self._place = 0
+        self._tries: defaultdict[int, _Tries] = defaultdict(_Tries)
 
     def running(self, stream: Messages, ahead: Callable[[], Messages]) -> Messages:
         """Return the messages, made ahead as those of gRPC are."""
@@ -100,16 +115,17 @@ class Lz4Outlet(WireOutlet):
     def _smaller(self, message: bytes) -> bytes:
         if len(message) < _SMALLEST:
             return message
-        if self._skipped:
-            self._skipped -= 1
+        self._place = self._place + 1 if message.startswith(_CHUNK) else 0
+        tries = self._tries[self._place]
+        if tries.left:
+            tries.left -= 1
             return message
         assert compress is not None
         block: bytes = compress(message)
         if len(block) > _WORTH * len(message):
-            self._skipping = min(2 * self._skipping or 1, _MOST_SKIPPED)
-            self._skipped = self._skipping
+            tries.skipping = tries.left = min(2 * tries.skipping or 1, _MOST_SKIPPED)
             return message
-        self._skipping = 0
+        tries.skipping = 0
         return payload_message(block)
 
     def close(self) -> None:
