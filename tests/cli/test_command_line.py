@@ -6,6 +6,7 @@ import json
 import os
 import socket
 import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -194,6 +195,13 @@ CASES = [
     ),
     pytest.param(("serve", "d=FOLDER"), 1, "holds no dataset", id="serve no dataset"),
     pytest.param(("inspect", "FOLDER"), 1, "holds no dataset", id="inspect no dataset"),
+    pytest.param(
+        ("inspect", "FOLDER/no/such"),
+        1,
+        "there is no folder FOLDER/no/such on this machine, where FOLDER exists",
+        id="inspect no folder",
+    ),
+    pytest.param(("serve", "d=FOLDER/such"), 1, "there is no folder", id="serve no folder"),
     pytest.param(("serve", "d=URL", "--listen", "ADDRESS"), 1, "in use", id="port in use"),
     pytest.param(("serve", "d"), 2, "NAME=URL", id="no url"),
     pytest.param(("serve",), 2, "NAME=URL", id="nothing to serve"),
@@ -230,7 +238,21 @@ def test_bad_input_is_one_clear_line(
 
     assert (code, "") == (done.returncode, done.stdout)
     assert 1 == done.stderr.count("\n"), done.stderr
-    assert words in done.stderr
+    assert words.replace("FOLDER", str(tmp_path)) in done.stderr
+
+
+def test_python_runs_it_where_no_scripts_are_on_the_path() -> None:
+    """`python -m headrace` is the same command, under the same name."""
+    done = subprocess.run(
+        [sys.executable, "-m", "headrace", "--version"],
+        capture_output=True,
+        text=True,
+        timeout=240,
+        check=False,
+    )
+
+    assert (0, "") == (done.returncode, done.stderr)
+    assert done.stdout.startswith("headrace, version ")
 
 
 def test_a_reader_that_has_seen_enough_is_no_failure(server: Serving) -> None:

@@ -27,7 +27,7 @@ _USES = {
         "from headrace.errors import HeadraceError\n"
         "from headrace.server import ServerConfig, start_server\n"
         "try: start_server(ServerConfig(datasets={'a': 'a'}, listen='127.0.0.1:0'))\n"
-        "except HeadraceError as error: assert 'holds no dataset' in error.message, error"
+        "except HeadraceError as error: assert 'there is no folder' in error.message, error"
     ),
     "otel": "import opentelemetry.sdk",
     "converter": _CONVERT,

@@ -101,7 +101,7 @@ def test_every_snippet_of_ours_runs(spark: SparkSession, bucket: Path) -> None:
         assert [4, 5, 3, 6, 1] == dataset.read_block(0).to_pylist()[0]["tokens"]
     with open_dataset(str(bucket / "numbers")) as dataset:
         assert 1000 == dataset.sample_count
-    with pytest.raises(Exception, match="holds no dataset"):
+    with pytest.raises(Exception, match="there is no folder"):
         open_dataset(names["conversion"].url)
 
 

@@ -169,14 +169,15 @@ def test_a_missing_version_is_told_with_those_there_are(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("kind", ["missing", "empty", "file"])
 def test_a_place_without_a_dataset_says_what_to_do(tmp_path: Path, kind: str) -> None:
-    """No folder, an empty one, or a file: all say what was looked for."""
+    """No folder, an empty one, or a file: the last two say what was looked for."""
     place = tmp_path / kind
     if kind == "empty":
         place.mkdir()
     if kind == "file":
         place.write_text("hello")
 
-    with pytest.raises(NotADatasetError, match=r"no headrace\.json.*headrace convert"):
+    wanted = "there is no folder" if kind == "missing" else r"no headrace\.json"
+    with pytest.raises(NotADatasetError, match=f"{wanted}.*headrace convert"):
         open_dataset(str(place))
 
 

@@ -96,6 +96,12 @@ def _found(place: Place, candidates: Iterable[Source]) -> Source:
             ) from error
         marks.append(f"no {source.MARK}")
     url = place.store.url
+    if "://" not in url and not Path(url).exists():
+        above = next(each for each in Path(url).parents if each.is_dir())
+        raise NotADatasetError(
+            f"there is no folder {url} on this machine, where {above} exists; {_advice(url)}",
+            url=url,
+        )
     raise NotADatasetError(
         f"{url} holds no dataset: it contains {', '.join(marks)}; "
         f"{unfinished_kind(place.store) or _advice(url)}",
