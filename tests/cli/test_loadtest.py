@@ -7,6 +7,7 @@ import os
 import shlex
 import signal
 import socket
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -17,6 +18,8 @@ from headrace.loadtest import Proof, Summary, TokenCheck
 from support.command import HEADRACE, run, serving
 from support.datasets import small_table, write_dataset
 from support.liar import Lie, exchange, liar, lose, repeat
+from support.running import server_of
+from support.waiting import until
 
 _SAMPLES = 2000
 
@@ -56,6 +59,30 @@ def test_a_server_that_is_killed_loses_nothing(url: str) -> None:
     assert report["kills"] >= 1
     assert report["reconnects"] >= 1
     assert (8, 0) == (report["tokens"]["tokens"], report["tokens"]["wrong"])
+
+
+def test_an_interrupted_run_reports_what_it_has_read(url: str) -> None:
+    """After one Ctrl-C: the proof of what came until then, and the exit code of an interrupt."""
+    with server_of({"ds": url}) as server:
+        process = subprocess.Popen(
+            [
+                *(HEADRACE, "loadtest", server.address, "ds", "--ranks", "2", "--batch-size", "10"),
+                *("--steps", "100000", "--step-ms", "5", "--manifest", url, "--json"),
+            ],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        with process:
+            assert until(lambda: server._streams.count == 2)
+            process.send_signal(signal.SIGINT)
+            out, err = process.communicate(timeout=240)
+
+    assert 130 == process.returncode, err
+    report = json.loads(out)
+    assert (True, True) == (report["interrupted"], report["proof"]["holds"])
+    assert report["proof"]["digest"] == report["proof"]["wanted_digest"]
+    assert "interrupted: what was read so far follows" in err
 
 
 def _end_servers(lines: list[str]) -> None:

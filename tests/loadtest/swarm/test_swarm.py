@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -70,6 +71,26 @@ def _orders(url: str, spec: SwarmSpec) -> list[Order]:
     return [
         Order(replace(spec.order, seed=spec.order.seed + job), table) for job in range(spec.jobs)
     ]
+
+
+def test_a_run_that_is_told_to_stop_proves_what_it_read(address: str, url: str) -> None:
+    """In its second part, of three ranks: the first is whole, and nothing counts as lost."""
+    spec = _spec(address, steps=10_000, step_s=0.01, processes=2, rescales=(Rescale(3, 0.001),))
+    stop = threading.Event()
+
+    def progress(now: Progress) -> None:
+        if now.batches > 4 * 10:
+            stop.set()
+
+    result = run_swarm(spec, progress=progress, stop=stop)
+    proof = prove(result, _orders(url, spec))
+
+    assert proof.holds, proof
+    assert 4 * 10 < proof.batches < 3 * 10_000
+    assert proof.digest == proof.wanted_digest
+    assert (0, 0) == (proof.epochs_whole, proof.epochs_complete)
+    assert [4, 3] == [part.world_size for part in result.generations]
+    assert summarise(result).samples_per_s > 0
 
 
 def test_a_rescaled_run_of_two_jobs_is_proved(address: str, url: str, tmp_path: Path) -> None:

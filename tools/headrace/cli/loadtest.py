@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import signal
+import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
@@ -43,6 +45,7 @@ from headrace.loadtest import (
 )
 
 _COUNT = click.IntRange(min=1)
+_INTERRUPTED = 130
 
 
 @click.command(name="loadtest", cls=ObjectCommand)
@@ -75,7 +78,8 @@ def command(**given: Any) -> int:
     Each rank reads from the server at TARGET through the client, and records a digest of every
     batch. At the end, each batch is compared with the plan and, with --manifest, with the samples
     computed from the manifest alone. The exit code is 1 if a sample was lost, repeated or out of
-    order, if a rank gave up, if a fault could not be caused, or if a limit was missed.
+    order, if a rank gave up, if a fault could not be caused, or if a limit was missed. Ctrl-C ends
+    the run with the report of what was read until then, and with the exit code 130.
 
     \b
     headrace loadtest localhost:50051 flights --ranks 256 --step-ms 50
@@ -105,21 +109,46 @@ def command(**given: Any) -> int:
             batches=lambda: progress.batches,
             note=lambda what: faults.append(Mark(time.time(), what)),
         ) as failed_faults,
+        _told_to_stop() as stop,
     ):
-        result = run_swarm(through, progress=progress)
+        result = run_swarm(through, progress=progress, stop=stop)
     summary = summarise(result)
     report = LoadReport(
         summary=summary,
         proof=prove(result, orders),
-        tokens=check_tokens(result, targets=options.addresses, most=options.tokens),
+        # Who interrupts does not want to wait for answers of a server.
+        tokens=check_tokens(
+            result, targets=options.addresses, most=0 if stop.is_set() else options.tokens
+        ),
         kills=sum(kill.count for kill in kills),
         limits=_missed_limits(summary, options),
         failed_faults=tuple(failed_faults),
+        interrupted=stop.is_set(),
     )
     if options.picture is not None and report.proof.batches:
         draw(result, options.picture, faults=faults)
     _show(report, kills, options)
+    if report.interrupted:
+        return _INTERRUPTED
     return 0 if report.passed else 1
+
+
+@contextmanager
+def _told_to_stop() -> Iterator[threading.Event]:
+    """Return an event that the first Ctrl-C sets; the second one interrupts as always."""
+    stop = threading.Event()
+
+    def note(*_: object) -> None:
+        if stop.is_set():
+            raise KeyboardInterrupt
+        stop.set()
+        click.echo("interrupted: what was read so far follows; Ctrl-C again ends at once", err=True)
+
+    before = signal.signal(signal.SIGINT, note)
+    try:
+        yield stop
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 class _Progress:

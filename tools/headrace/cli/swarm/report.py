@@ -25,6 +25,7 @@ class LoadReport:
         kills: The number of kills.
         limits: The limits that were missed, in words.
         failed_faults: Why faults could not be caused.
+        interrupted: Whether the run was ended before its time.
     """
 
     summary: Summary
@@ -33,6 +34,7 @@ class LoadReport:
     kills: int
     limits: tuple[str, ...]
     failed_faults: tuple[str, ...] = ()
+    interrupted: bool = False
 
     @property
     def passed(self) -> bool:
@@ -50,6 +52,7 @@ class LoadReport:
             "kills": self.kills,
             "missed_limits": self.limits,
             "failed_faults": self.failed_faults,
+            "interrupted": self.interrupted,
         }
         return json.dumps(found)
 
@@ -64,7 +67,8 @@ class LoadReport:
         found = (*self.proof.examples, *self.tokens.examples, *self.summary.failed)
         for line in (*found, *self.limits, *faults):
             console.print(f"  {line}", markup=False, soft_wrap=True)
-        console.print("PASSED" if self.passed else "FAILED", style="bold")
+        verdict = "PASSED" if self.passed else "FAILED"
+        console.print(f"{verdict} so far" if self.interrupted else verdict, style="bold")
 
 
 def _table(title: str, rows: Sequence[tuple[str, str]]) -> Table:

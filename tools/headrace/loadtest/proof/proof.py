@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from headrace.loadtest.swarm.rank import RankResult
 from headrace.loadtest.swarm.records import Records, id_sum, id_sum_of_range, order_sum, total
-from headrace.loadtest.swarm.spec import Generation, SwarmSpec
+from headrace.loadtest.swarm.spec import Generation
 from headrace.loadtest.swarm.swarm import SwarmResult
 
 _MAX_EXAMPLES = 5
@@ -86,13 +86,13 @@ def prove(swarm: SwarmResult, orders: Sequence[AnyOrder] | None) -> Proof:
         orders: The order of each job, computed from the manifest; None to compare only positions
             and counts.
     """
-    spec, results = swarm.spec, swarm.results
+    results = swarm.results
     proof = Proof()
     for number, generation in enumerate(swarm.generations):
         found = [result for result in results if result.seat.generation == number]
         for result in found:
-            proof = _check_rank(proof, spec, generation, result)
-    whole, complete = _epochs(spec, results, orders)
+            proof = _check_rank(proof, swarm, generation, result)
+    whole, complete = _epochs(swarm, orders)
     proof = replace(proof, epochs_whole=whole, epochs_complete=complete)
     records = [result.records for result in results]
     digest = total([total(part["order_sum"]) for part in records])
@@ -100,15 +100,18 @@ def prove(swarm: SwarmResult, orders: Sequence[AnyOrder] | None) -> Proof:
     return proof if orders is None else _compare(proof, swarm, orders)
 
 
-def _check_rank(proof: Proof, spec: SwarmSpec, generation: Generation, result: RankResult) -> Proof:
-    records = result.records
+def _check_rank(
+    proof: Proof, swarm: SwarmResult, generation: Generation, result: RankResult
+) -> Proof:
+    spec, records = swarm.spec, result.records
     size = spec.global_batch_size
     steps = records["epoch"] * spec.plan.batch_count + records["position"] // size
     inside = (steps >= generation.first_step) & (steps < generation.end_step)
     aligned = records["position"] % size == 0
     known, counts = np.unique(steps[inside & aligned], return_counts=True)
     # A rank that stopped early lost nothing after its last batch.
-    ended = not result.error and spec.seconds is None
+    is_last = generation is swarm.generations[-1]
+    ended = not result.error and not (swarm.may_lack_steps and is_last)
     reached = generation.end_step if ended else int(known[-1]) + 1 if known.size else 0
     lost = max(0, reached - generation.first_step) - known.size
     faults = {
@@ -131,11 +134,10 @@ def _check_rank(proof: Proof, spec: SwarmSpec, generation: Generation, result: R
     )
 
 
-def _epochs(
-    spec: SwarmSpec, results: Sequence[RankResult], orders: Sequence[AnyOrder] | None
-) -> tuple[int, int]:
+def _epochs(swarm: SwarmResult, orders: Sequence[AnyOrder] | None) -> tuple[int, int]:
     """Count the epochs that were received exactly once, and those that were run."""
-    if any(result.error for result in results) or spec.seconds is not None or spec.plan.dropped:
+    spec, results = swarm.spec, swarm.results
+    if any(result.error for result in results) or swarm.may_lack_steps or spec.plan.dropped:
         return 0, 0
     is_whole = spec.mixture is None and not spec.where
     if not is_whole and orders is None:

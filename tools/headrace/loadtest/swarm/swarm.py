@@ -9,16 +9,19 @@ Contract of `run_swarm`:
    the other processes are ended.
 4. Crash, if specified: all processes are killed with SIGKILL. What their ranks read after the last
    common checkpoint is dropped and read again.
-5. Cancel: an interrupt ends all processes before it is raised.
+5. Stop: once the caller's event is set, each rank ends after the batch that it waits for, and 1
+   follows.
+6. Cancel: an interrupt ends all processes before it is raised.
 """
 
 from __future__ import annotations
 
 import multiprocessing
+import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from multiprocessing.connection import Connection
 from multiprocessing.connection import wait as wait_for_any
@@ -73,6 +76,8 @@ class SwarmResult:
         results: One result per rank and generation.
         began_at_s: When the swarm started, as ``time.time()``.
         elapsed_s: Seconds from the start of the first rank to the end of the last.
+        may_lack_steps: Whether ranks without an error may have ended before their last step,
+            because of the time or because they were told to.
     """
 
     spec: SwarmSpec
@@ -80,27 +85,38 @@ class SwarmResult:
     results: tuple[RankResult, ...]
     began_at_s: float
     elapsed_s: float
+    may_lack_steps: bool = False
 
 
 def run_swarm(
-    spec: SwarmSpec, *, progress: Callable[[Progress], None] | None = None
+    spec: SwarmSpec,
+    *,
+    progress: Callable[[Progress], None] | None = None,
+    stop: threading.Event | None = None,
 ) -> SwarmResult:
     """Run simulated trainers, as the contract of this module says.
 
     Args:
         spec: The specification.
         progress: Called about twice a second, in the caller's thread.
+        stop: Ends the run early once it is set.
 
     Raises:
         ConfigurationError: A process of the swarm died or hung.
     """
-    return _Swarm(spec, progress).run()
+    return _Swarm(spec, progress, stop or threading.Event()).run()
 
 
 class _Swarm:
-    def __init__(self, spec: SwarmSpec, progress: Callable[[Progress], None] | None) -> None:
+    def __init__(
+        self,
+        spec: SwarmSpec,
+        progress: Callable[[Progress], None] | None,
+        stop: threading.Event,
+    ) -> None:
         self._spec = spec
         self._progress = progress
+        self._stop = stop
         self._began, self._began_at = time.monotonic(), time.time()
         self._totals = _Totals(spec, self._began)
         self._planned = deque(spec.generations())
@@ -119,6 +135,7 @@ class _Swarm:
             results=tuple(self._results),
             began_at_s=self._began_at,
             elapsed_s=time.monotonic() - self._began,
+            may_lack_steps=self._stop.is_set() or self._spec.seconds is not None,
         )
 
     def _run_next(self, generation: Generation) -> bool:
@@ -136,7 +153,7 @@ class _Swarm:
             return True
         self._done.append(generation)
         self._results += found
-        if any(result.error for result in found):
+        if any(result.error for result in found) or self._stop.is_set():
             return False
         firsts = {result.seat.job: result for result in found if result.seat.rank == 0}
         self._tokens = [firsts[job].last_token for job in range(self._spec.jobs)]
@@ -163,7 +180,11 @@ class _Swarm:
         with _processes(self._spec, generation, seats) as processes:
             waiting = dict(enumerate(processes))
             heard_s = dict.fromkeys(waiting, time.monotonic())
+            is_told = False
             while waiting:
+                if self._stop.is_set() and not is_told:
+                    is_told = True
+                    _tell_to_stop(waiting.values())
                 ends = {process.connection: number for number, process in waiting.items()}
                 for ready in wait_for_any(list(ends), timeout=TICK_S):
                     assert isinstance(ready, Connection)
@@ -282,6 +303,12 @@ def _check_alive(
                 f"{process.process.name} has sent nothing for {silence_s:.0f} s; the machine is "
                 "too busy for this number of ranks: use fewer --ranks, or more --processes"
             )
+
+
+def _tell_to_stop(processes: Iterable[_Process]) -> None:
+    for each in processes:
+        with suppress(OSError):  # it has just sent its results, or died
+            each.connection.send(None)
 
 
 def _kill(processes: Sequence[_Process]) -> None:
