@@ -5,8 +5,11 @@ from __future__ import annotations
 import itertools
 import os
 import signal
+import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from types import ModuleType
 
 import pytest
 import torch
@@ -241,6 +244,21 @@ def test_other_loaders_with_workers_are_refused(address: str) -> None:
     with pytest.raises(BadArgumentError, match=r"expected headrace\.client\.BatchLoader"):
         next(batches)
     end_workers()
+
+
+def test_a_function_of_a_notebook_cell_is_refused_with_what_to_do(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """No other process could import it; a script's own functions are found by its file."""
+    cells = ModuleType("__main__")
+    exec("def to_pair(batch): return batch", cells.__dict__)  # noqa: S102 - as a cell is run
+    monkeypatch.setitem(sys.modules, "__main__", cells)
+
+    for given in (cells.to_pair, partial(cells.to_pair)):
+        dataset = RemoteDataset("127.0.0.1:1", "d", batch_size=4, transform=given)
+        with pytest.raises(BadArgumentError, match="%%writefile transforms"):
+            BatchLoader(dataset, num_workers=1)
+        BatchLoader(dataset, num_workers=0)
 
 
 def test_a_function_that_cannot_travel_is_refused_at_once() -> None:
