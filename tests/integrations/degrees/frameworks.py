@@ -47,6 +47,11 @@ FRAMEWORKS = {
             "stateful": "that with `use_stateful_dataloader=True` instead",
         },
     ),
+    "ray": Framework(
+        "Ray Train",
+        "ray",
+        {"headrace": "headrace", "own": "`prepare_data_loader`, saved at epochs' ends"},
+    ),
     "torchtitan": Framework(
         "torchtitan",
         "torchtitan",

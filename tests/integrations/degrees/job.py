@@ -20,10 +20,14 @@ JOBS = {
     "accelerate": "accelerates",
     "databricks": "airs",
     "lightning": "lightnings",
+    "ray": "rays",
     "torchtitan": "titans",
     "transformers": "trainers",
 }
 """The module of each framework, which has a function for each loader."""
+
+STARTING = ("ray",)
+"""Those that start the ranks themselves, from one process."""
 
 
 def main(task: Task, kill: int, environment: dict[str, str]) -> None:

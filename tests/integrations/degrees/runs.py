@@ -14,7 +14,7 @@ from typing import Any
 
 from exam.judge import Run, Step
 from exam.ranks import free_port
-from integrations.degrees.job import JOBS, main
+from integrations.degrees.job import JOBS, STARTING, main
 from integrations.degrees.told import LAST, Task
 
 _KILLED = -9
@@ -90,7 +90,7 @@ def _run(task: Task, ranks: int, kill: int) -> Seen:
     context.set_forkserver_preload([f"integrations.degrees.{name}" for name in JOBS.values()])
     started = [
         context.Process(target=main, args=(task, kill, {**told, "RANK": rank, "LOCAL_RANK": rank}))
-        for rank in map(str, range(ranks))
+        for rank in map(str, range(1 if task.framework in STARTING else ranks))
     ]
     for process in started:
         process.start()

@@ -46,14 +46,14 @@ class Told:
         folder: For checkpoints.
         kill: The step to die in.
         ranks: How many there are.
-        log: Gets a line for each batch.
+        log: Gets a line for each batch; None in a process that starts ranks.
     """
 
     address: str
     folder: Path
     kill: int
     ranks: int
-    log: IO[str]
+    log: IO[str] | None
 
     @property
     def batch_size(self) -> int:
@@ -64,6 +64,7 @@ class Told:
         """Write a batch down, or die."""
         if step == self.kill:
             os.kill(os.getpid(), 9)
+        assert self.log is not None
         self.log.write(json.dumps([epoch, step, ids.tolist(), loss]) + "\n")
 
     def newest(self, pattern: str) -> tuple[Path | None, int]:
