@@ -74,4 +74,4 @@ def _history(framework: str, address: str, folder: Path, parts: list[Part]) -> l
 
 def _order(address: str) -> list[Any]:
     with RemoteDataset(address, "train", seed=3, batch_size=GLOBAL_BATCH) as dataset:
-        return [batch["id"].tolist() for _ in range(EPOCHS) for batch in dataset]  # type: ignore[union-attr] # a tensor
+        return [batch["id"].tolist() for _ in range(EPOCHS) for batch in dataset]
