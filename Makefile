@@ -68,7 +68,7 @@ sanitize: .venv/.dev ## Run what the compiled loops do under GCC's address and u
 attack: .venv/.dev ## Attack real servers in every way we know, and see what an honest caller sees meanwhile
 	HEADRACE_ATTACK_SECONDS=20 $(BIN)/python -m pytest tests/attacks
 
-peers: .venv/.dev ## Read the same samples by headrace and by others, half an hour; writes docs/performance.md
+peers: .venv/.dev ## Read the same samples by headrace and by others, half an hour; writes docs/readers.md
 	PYTHONPATH=tests:examples $(BIN)/python -m benchmarks.peers --json docs/performance/peers.json
 	PYTHONPATH=tests:examples $(BIN)/python -m benchmarks.peers.page docs/performance/peers.json
 

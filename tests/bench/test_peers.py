@@ -32,7 +32,7 @@ def figures() -> Mapping[str, Any]:
 
 def test_the_page_shows_the_figures(figures: Mapping[str, Any]) -> None:
     """Tables and links between the marks are those of the stored figures, to the letter."""
-    text = (_DOCS / "performance.md").read_text()
+    text = (_DOCS / "readers.md").read_text()
 
     assert page(text, figures) == text
 

@@ -6,7 +6,7 @@ many GiB from a range server (`support.slow_store`, 20 ms to the first byte) wit
 GETs and bytes as the store counted them beside those computed. It ends with 1 where they differ by
 more than 5 %, or where a sample came twice, not at all, or with another's bytes.
 
-Below these it prints what docs/operations.md sizes by formula beside what was counted: reads and
+Below these it prints what docs/sizing.md sizes by formula beside what was counted: reads and
 their price, the server's memory at its largest, and bytes between server and trainer (those of the
 loopback less those of the store, so nothing else may use it: run it by ``unshare -n`` where
 something does). These may differ by 10 %; of the memory, which is a bound, not more may be used.

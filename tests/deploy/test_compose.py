@@ -129,7 +129,7 @@ def test_images_are_named_with_their_version() -> None:
 
 
 def test_the_servers_settings_fit_their_containers() -> None:
-    """Ports, grace and memory are those of the settings, by the formula of docs/operations.md."""
+    """Ports, grace and memory are those of the settings, by the formula of docs/limits.md."""
     config, service = _config(), _SERVICES["headrace"]
     cache = config.cache_bytes // 2**20
     reads = min(config.fetch_threads * 8, 128, cache // 4) + config.fetch_threads

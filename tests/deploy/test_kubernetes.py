@@ -136,11 +136,11 @@ def _server_of(overlay: str) -> Manifest:
 
 @pytest.mark.parametrize("overlay", _OVERLAYS)
 def test_memory_is_that_of_the_formula(overlay: str, tmp_path: Path) -> None:
-    """The limit is docs/operations.md's formula and some 10 % more; batches of 1 MiB never wait."""
+    """The limit is docs/limits.md's formula and some 10 % more; batches of 1 MiB never wait."""
     path = tmp_path / "headrace.yaml"
     path.write_text(_of_kind(overlay, "ConfigMap")["data"]["headrace.yaml"])
     config = ConfigSource(path).load()
-    formula = (KUBERNETES.parents[1] / "docs" / "operations.md").read_text()
+    formula = (KUBERNETES.parents[1] / "docs" / "limits.md").read_text()
     limit = int(_server_of(overlay)["resources"]["limits"]["memory"].removesuffix("Mi"))
     reads = min(config.fetch_threads * 8, 128) + config.fetch_threads
     payloads = config.payload_bytes // 2**20

@@ -48,7 +48,7 @@ def _write(
 
 
 def _arrays(dataset: OpenDataset) -> list[Array]:
-    """Return the arrays of a dataset, by the words of docs/sources.md alone."""
+    """Return the arrays of a dataset, by the words of docs/mds.md alone."""
     found = []
     for block in range(dataset.block_count):
         for value in dataset.read_block(block).column("x"):

@@ -138,7 +138,7 @@ NOT_RUN = {
     ): _INSTALL,
     ("README.md", "make dist"): _INSTALL,
     (
-        "docs/cache.md",
+        "docs/cache-size.md",
         "PYTHONPATH=tests python tests/benchmarks/bench_cold_epoch.py",
     ): _BENCHMARK,
     (
@@ -146,7 +146,7 @@ NOT_RUN = {
         "from headrace.client import NumpyDataset, tf_dataset",
     ): "TensorFlow is no dependency; tests/client/api runs it where there is one",
     (
-        "docs/convert.md",
+        "docs/convert-text.md",
         "dep_time stays text: 'NA' in flights.csv:840; pass --null-va",
     ): "printed by a command: tests/edges/test_almost_typed.py",
     (
@@ -165,10 +165,10 @@ NOT_RUN = {
         "headrace serve photos=s3://bucket/photos --page 127.0.0.1:80",
     ): "tests/page/test_live.py serves with a page",
     (
-        "docs/operations.md",
+        "docs/limits.md",
         "idle + cache_bytes + fetch_threads × R + payload_bytes + str",  # noqa: RUF001
     ): _FORMULA,
-    ("docs/operations.md", "D = N × s × B        bytes a second"): _FORMULA,  # noqa: RUF001
+    ("docs/sizing.md", "D = N × s × B        bytes a second"): _FORMULA,  # noqa: RUF001
     ("docs/order.md", "mix(z):  z = (z ^ (z >> 30)) * 0xBF58476D1CE4E5B9"): _FORMULA,
     (
         "docs/order.md",
@@ -196,14 +196,24 @@ NOT_RUN = {
     ): _WIRE,
     ("docs/shuffle-quality.md", "python tests/benchmarks/bench_order_absence.py"): _BENCHMARK,
     (
-        "docs/sources.md",
+        "docs/mds.md",
         "<schema>\\t<samples>\\t<raw bytes>\\t<raw basename>\\t<raw hashe",
     ): "a line of a file",
 }
 """Blocks that nothing here runs, by page and first line, and why."""
 
 
-LONG_PAGES = {"docs/converter.md", "docs/datasets.md", "docs/llm.md", "docs/loadtest.md"}
+LONG_PAGES = {
+    "docs/converter.md",
+    "docs/datasets.md",
+    "docs/doctor.md",
+    "docs/lengths.md",
+    "docs/llm.md",
+    "docs/loadtest.md",
+    "docs/make-converter.md",
+    "docs/stored-index.md",
+    "docs/verify.md",
+}
 LONG = {
     ("README.md", "headrace doctor localhost:50051 flights --need 5000/s       "),
     *(
@@ -323,6 +333,11 @@ def _datasets(here: World, _: SparkSession | None) -> None:
     _parquet(f"{here.bucket}/warehouse/trips")
 
 
+def _appended(here: World, _: SparkSession | None) -> None:
+    _datasets(here, _)
+    here.command(Command(("convert", "more.csv", f"{here.bucket}/flights", "--mode", "append")))
+
+
 def _loadtest(here: World, _: SparkSession | None) -> None:
     names = ("web", "books")
     urls = {name: here.dataset(name, pa.table({"x": np.arange(10_000)})) for name in names}
@@ -334,7 +349,7 @@ def _loadtest(here: World, _: SparkSession | None) -> None:
     Path("mixture.json").write_text(json.dumps(mixture))
 
 
-def _operations(here: World, _: SparkSession | None) -> None:
+def _transforms(here: World, _: SparkSession | None) -> None:
     here.names |= {"pyarrow": pa}
 
 
@@ -343,7 +358,6 @@ def _protocol(here: World, _: SparkSession | None) -> None:
 
 
 def _sources(here: World, spark: SparkSession | None) -> None:
-    assert spark is not None
     table = texts(100)
     here.names |= {
         "MdsWriter": MdsWriter,
@@ -353,7 +367,7 @@ def _sources(here: World, spark: SparkSession | None) -> None:
         "batches": table.to_batches(),
         "table": table,
         "pq": pq,
-        "df": spark.range(10),
+        "df": spark and spark.range(10),
         "OpenDataset": OpenDataset,
         "SourceOptions": SourceOptions,
         "Place": Any,
@@ -376,18 +390,33 @@ _PREPARED: dict[str, Callable[[World, SparkSession | None], None]] = {
     "docs/validation.md": _client,
     "docs/workers.md": _client,
     "docs/convert.md": _convert,
+    "docs/convert-text.md": _convert,
     "docs/converter.md": _converter,
+    "docs/make-converter.md": _converter,
     "docs/datasets.md": _datasets,
+    "docs/stored-index.md": _datasets,
+    "docs/verify.md": _appended,
+    "docs/lengths.md": _llm,
     "docs/llm.md": _llm,
+    "docs/doctor.md": _loadtest,
     "docs/loadtest.md": _loadtest,
-    "docs/operations.md": _operations,
+    "docs/server-stages.md": _transforms,
     "docs/protocol.md": _protocol,
     "docs/lane.md": _protocol,
     "docs/lz4.md": _protocol,
     "docs/ring.md": _protocol,
+    "docs/mds-writing.md": _sources,
+    "docs/parquet.md": _sources,
     "docs/sources.md": _sources,
 }
-_BY_SPARK = {"README.md", "docs/converter.md", "docs/llm.md", "docs/sources.md"}
+_BY_SPARK = {
+    "README.md",
+    "docs/converter.md",
+    "docs/lengths.md",
+    "docs/llm.md",
+    "docs/make-converter.md",
+    "docs/parquet.md",
+}
 
 
 # What single blocks take for granted, or mean.
@@ -637,11 +666,11 @@ _OWN: dict[tuple[str, str], Callable[[World, Block], None]] = {
     ): _at_a_tls_server,
     ("docs/validation.md", "for batch in dataset:"): _gradients,
     ("docs/statistics.md", "import mlflow"): _loggers,
-    ("docs/convert.md", "$ headrace convert flights.csv /data/flights"): _bad_lines,
+    ("docs/convert-text.md", "$ headrace convert flights.csv /data/flights"): _bad_lines,
     ("docs/converter.md", "from headrace.converter import WriteOptions"): _elsewhere,
     ("docs/converter.md", "from collections.abc import Iterator"): _elsewhere,
     (
-        "docs/datasets.md",
+        "docs/verify.md",
         "headrace verify s3://bucket/flights --repair-manifest --shar",
     ): _lost_manifest,
     ("docs/format.md", "{"): _as_written,
@@ -652,10 +681,10 @@ _OWN: dict[tuple[str, str], Callable[[World, Block], None]] = {
     ("docs/lane.md", "from headrace.client import Lane, RemoteDataset, Transport"): _lane,
     ("docs/ring.md", "from headrace.client import RemoteDataset"): _ring,
     (
-        "docs/sources.md",
+        "docs/parquet.md",
         "pq.write_table(table, path, row_group_size=2_000, write_page",
     ): _one_or_the_other,
-    ("docs/security.md", '{"tokens": ['): _callers,
+    ("docs/callers.md", '{"tokens": ['): _callers,
 }
 
 

@@ -1,4 +1,4 @@
-"""Take the pictures of docs/page.md and of the README again, in a real Chromium.
+"""Take the pictures of docs/page.md, docs/page-runs.md and of the README again, in a real Chromium.
 
 ``PYTHONPATH=tests python -m page.screenshots [docs/page]``, a minute; look at each before it is
 committed.

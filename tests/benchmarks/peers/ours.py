@@ -78,7 +78,7 @@ class Reader:
         samples = load(folder / "samples")
         self._batch_size = samples.batch_size
         self._steps = [_AUGMENTED] if samples.kind == "photos" else []
-        # As docs/cache.md has it: what is shuffled together takes half of a cache.
+        # As docs/cache-size.md has it: what is shuffled together takes half of a cache.
         self._order = Order(shuffle_bytes=CACHE_BYTES // 2) if remote else Order()
         self._limits = (f"--cache-bytes={CACHE_BYTES}",) if remote else ()
         self._server = ExitStack()

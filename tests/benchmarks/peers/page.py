@@ -1,4 +1,4 @@
-"""Turn the figures of a run into the tables and plots of `docs/performance.md`.
+"""Turn the figures of a run into the tables and plots of `docs/readers.md`.
 
 ``PYTHONPATH=tests:examples python -m benchmarks.peers.page docs/performance/peers.json`` replaces
 what stands between the two marks of the page, and draws the plots beside the figures.
@@ -64,14 +64,14 @@ def _local(found: Figures) -> str:
     head = ["reader", "workers", "samples/s", "least, most", "of headrace", "first ms", "resume ms"]
     if any("processor_us" in row for row in found["local"]):
         head.append("processor µs a sample")
-    return _kinds(found, "local", "### From local files", head)
+    return _kinds(found, "local", "## From local files", head)
 
 
 def _s3(found: Figures) -> str:
     head = ["reader", "workers", "samples/s", "least, most", "of headrace", "first ms"]
     if any("processor_us" in row for row in found["s3"]):
         head.append("processor µs a sample")
-    return _kinds(found, "s3", "### From a store with the latencies of S3, cold", head)
+    return _kinds(found, "s3", "## From a store with the latencies of S3, cold", head)
 
 
 def _kinds(found: Figures, part: str, title: str, head: Sequence[str]) -> str:
@@ -121,7 +121,7 @@ def _order(found: Figures) -> str:
         ]
         for row in found["order"]
     ]
-    return "### Opening the order of an epoch\n\n" + _table(head, cells)
+    return "## Opening the order of an epoch\n\n" + _table(head, cells)
 
 
 def _table(head: Sequence[str], cells: Sequence[Sequence[str]]) -> str:
@@ -145,7 +145,7 @@ def main() -> None:
 
     source = Path(sys.argv[1])
     found = json.loads(source.read_text())
-    target = source.parent.with_suffix(".md")
+    target = source.parents[1] / "readers.md"
     target.write_text(page(target.read_text(), found))
     for part, name in _PLOTS.items():
         if found.get(part):

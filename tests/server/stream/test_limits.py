@@ -197,7 +197,7 @@ def _memory_bytes(process: int, which: str) -> int:
 
 
 def test_memory_stays_within_the_formula(rich_url: str) -> None:
-    """The greatest memory of a server with stalled clients is what docs/operations.md allows."""
+    """The greatest memory of a server with stalled clients is what docs/limits.md allows."""
     streams, cache_bytes, fetch_threads, budget_bytes = 8, 4 << 20, 4, 128 << 20
     read_bytes = 2 << 20  # at most a quarter of the cache for all threads, and a decoded block each
     caching = (f"--cache-bytes={cache_bytes}", f"--fetch-threads={fetch_threads}")

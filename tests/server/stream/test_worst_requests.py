@@ -1,4 +1,4 @@
-"""The worst requests that can be written, against the formula of memory in docs/operations.md."""
+"""The worst requests that can be written, against the formula of memory in docs/limits.md."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from support.served import stub_of
 _MIB = 1 << 20
 _SAMPLES, _ITEM_BYTES, _COLUMNS = 4000, 512, 24
 _CACHE_BYTES, _FETCH_THREADS, _READ_BYTES = 64 * _MIB, 4, 9 * _MIB
-# What a working server takes beside its budgets, as docs/operations.md says: what the C library
+# What a working server takes beside its budgets, as docs/limits.md says: what the C library
 # keeps of freed memory.
 _KEPT_BYTES = 64 * _MIB
 _CGROUP = Path("/sys/fs/cgroup/memory")
@@ -185,7 +185,7 @@ def _ran(server: Serving, requests: list[pb.ReadBatchesRequest]) -> _Outcome:
 
 
 def _allowed_bytes(streams: int) -> int:
-    """Return what docs/operations.md allows beyond idle."""
+    """Return what docs/limits.md allows beyond idle."""
     fetched = _FETCH_THREADS * _READ_BYTES
     return _CACHE_BYTES + fetched + _PAYLOAD_BYTES + streams * 4 * _MIB + _KEPT_BYTES
 

@@ -1,4 +1,4 @@
-"""A real Prometheus scrapes a real server, and the questions of docs/operations.md have answers."""
+"""A real Prometheus scrapes a real server, and the questions of docs/monitoring.md have answers."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from support.waiting import until
 pytestmark = pytest.mark.long
 
 _ROOT = Path(__file__).parents[3]
-_OPERATIONS = _ROOT / "docs" / "operations.md"
+_MONITORING = _ROOT / "docs" / "monitoring.md"
 _DASHBOARD = _ROOT / "deploy" / "grafana" / "dashboard.json"
 _QUESTION = re.compile(r"^\| [^|]+ \| `(?P<query>[^`]*(?:headrace|process)_[^`]*)`", re.MULTILINE)
 
@@ -110,8 +110,8 @@ def _dashboard_queries() -> list[str]:
 def test_every_question_of_the_page_has_an_answer(
     rich_url: str, broken_url: str, tmp_path: Path
 ) -> None:
-    """All queries of docs/operations.md and of the dashboard return data of a server with load."""
-    queries = [found["query"] for found in _QUESTION.finditer(_OPERATIONS.read_text())]
+    """All queries of docs/monitoring.md and of the dashboard return data of a server with load."""
+    queries = [found["query"] for found in _QUESTION.finditer(_MONITORING.read_text())]
     queries += _dashboard_queries()
     assert len(queries) >= 24
     ended = threading.Event()

@@ -63,7 +63,8 @@ def command(
     `headrace index SOURCE --to INDEX` stored.
 
     The server rereads the file on SIGHUP and when it changes, so that you can add and remove
-    datasets without a restart. docs/operations.md lists all settings, metrics and exit codes.
+    datasets without a restart. docs/operations.md lists settings and exit codes,
+    docs/monitoring.md metrics.
 
     \b
     headrace serve flights=s3://bucket/flights digits=/data/digits --listen 0.0.0.0:50051

@@ -1,7 +1,7 @@
 """Decide who may read what, from a file of callers that is reread when it changes.
 
 The file is JSON, ``{"tokens": [{"name", "sha256" or "token" or "subject", "datasets",
-"max_streams", "operator"}, …]}``; docs/security.md describes it. Callers are found by the SHA-256
+"max_streams", "operator"}, …]}``; docs/callers.md describes it. Callers are found by the SHA-256
 of their token; neither the token nor its digest ever appears in logs or messages. A subject is a
 name in a client certificate that mutual TLS has verified.
 """
@@ -247,7 +247,7 @@ def _stamp(path: Path) -> tuple[int, int, int]:
 
 
 def _refusal(path: Path, found: str) -> ConfigurationError:
-    return ConfigurationError(f"the file of tokens {path} {found}; see docs/security.md")
+    return ConfigurationError(f"the file of tokens {path} {found}; see docs/callers.md")
 
 
 # The names of a certificate's owner, as verified by gRPC.

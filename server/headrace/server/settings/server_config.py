@@ -45,7 +45,7 @@ class ServerConfig:
     """Every setting of a server.
 
     Memory is limited to about ``cache_bytes`` + ``payload_bytes`` + ``fetch_threads`` reads in
-    flight + a few MiB per open stream; docs/operations.md has the formula.
+    flight + a few MiB per open stream; docs/limits.md has the formula.
 
     Attributes:
         datasets: The datasets by the name under which each is served; at least one. A URL in place
@@ -58,7 +58,7 @@ class ServerConfig:
         tls_client_ca: PEM file with certificate authorities: clients must have a certificate from
             one of them.
         tokens: JSON file with the callers: bearer tokens or certificate subjects, and what each may
-            read. Without it, anyone may read everything. Reread when it changes; docs/security.md
+            read. Without it, anyone may read everything. Reread when it changes; docs/callers.md
             describes it.
         unix_mode: Permissions of unix sockets. By default only this user has access.
         health_listen: ``host:port`` or ``unix:/path`` for health checks, without TLS or tokens;

@@ -184,7 +184,7 @@ class Metrics(_CallMetrics, _MemoryMetrics, _CacheMetrics, _StoreMetrics):
             "update is stuck.",
             registry=self.registry,
         ).info(_versions())
-        # The process's own metrics: memory, to compare with the formula in docs/operations.md,
+        # The process's own metrics: memory, to compare with the formula in docs/limits.md,
         # processor time, files.
         ProcessCollector(registry=self.registry)
 

@@ -1,6 +1,6 @@
 """Find the values of many samples in a shard, for all samples at once.
 
-Source: the layout is that of mosaicml-streaming 0.13.0; docs/sources.md describes it.
+Source: the layout is that of mosaicml-streaming 0.13.0; docs/mds.md describes it.
 """
 
 from __future__ import annotations

@@ -14,7 +14,7 @@ from headrace.storage.packing.pointer import packing_damage
 
 MAX_GROUP_SAMPLES: Final = 1 << 14
 MAX_GROUP_BYTES: Final = 64 << 20
-"""The size of a group's documents in memory. Larger groups do not pack better (docs/llm.md)."""
+"""The size of a group's documents in memory. Larger groups do not pack better (docs/lengths.md)."""
 
 GROUP_DTYPE: Final = np.dtype(
     [("sample_count", "<u4"), ("item_bytes", "<u4"), ("raw_bytes", "<u8"), ("hash", "<u8")]

@@ -1,6 +1,6 @@
 """Python objects and their bytes, by the names that MosaicML Streaming gives encodings.
 
-Source: the bytes are those of mosaicml-streaming 0.13.0; docs/sources.md describes them.
+Source: the bytes are those of mosaicml-streaming 0.13.0; docs/mds.md describes them.
 """
 
 from __future__ import annotations

@@ -22,7 +22,7 @@ class TransformSettings(PlugSettings):
 
     Attributes:
         transforms: Functions of Arrow batches that requests may name, each as
-            ``NAME=module:function@version``; docs/operations.md describes them.
+            ``NAME=module:function@version``; docs/server-stages.md describes them.
         transform_workers: Maximum number of processes per transform. The default is arbitrary.
         transform_timeout_s: How long a transform may work on one batch. The default is as long as
             clients commonly tolerate silence.
