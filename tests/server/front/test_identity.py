@@ -12,9 +12,11 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from attacks.http2 import call, connected, header_block
 from headrace.server.front.health import LIVE
+from headrace.server.stream.open_streams import OpenStreams
 from headrace.v1 import shard_service_pb2 as pb
 from server.conftest import StartServer
 from support.served import TIMEOUT_S, failure_of, stub_of
+from support.waiting import until
 
 _TOKENS = '{"tokens": [{"name": "a", "token": "0123456789abcdef", "datasets": ["*"]}]}'
 _CHECK = "/grpc.health.v1.Health/Check"
@@ -41,13 +43,17 @@ def test_without_tokens_each_address_is_a_caller(start: StartServer) -> None:
         other.sendall(call(1, block, request.SerializeToString()))
         stream: Any = stub_of(running.channel).ReadBatches(request, timeout=TIMEOUT_S)
         next(stream)
-        other.recv(1 << 16)
+        streams = running.server._streams
+        # What the other connection receives first is about itself, not of its stream.
+        assert until(lambda: {"127.0.0.1", "127.0.0.2"} == _callers(streams))
 
-        assert running.server._streams.are_others_here("127.0.0.1")
-        assert running.server._streams.are_others_here("127.0.0.2")
-        names = {name for kind, name in running.server._streams._admitted_of if kind == "caller"}
-        assert {"127.0.0.1", "127.0.0.2"} == names
+        assert streams.are_others_here("127.0.0.1")
+        assert streams.are_others_here("127.0.0.2")
         stream.cancel()
+
+
+def _callers(streams: OpenStreams) -> set[str]:
+    return {name for kind, name in [*streams._admitted_of] if kind == "caller"}
 
 
 def test_strangers_that_wait_delay_no_known_caller(start: StartServer, tmp_path: Path) -> None:
