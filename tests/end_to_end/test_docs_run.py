@@ -294,6 +294,14 @@ def _converter(here: World, spark: SparkSession | None) -> None:
     }
 
 
+def _questions(here: World, spark: SparkSession | None) -> None:
+    assert spark is not None
+    animals = pa.table({"label": ["dog", "cat", None] * 100, "x": list(range(300))})
+    pq.write_table(animals, "animals.parquet")
+    here.names["df"] = spark.read.parquet(str(here.folder / "animals.parquet"))
+    here.serve(animals=here.dataset("served", animals))
+
+
 def _parquet(url: str) -> None:
     sink = io.BytesIO()
     pq.write_table(flights(), sink)
@@ -410,6 +418,7 @@ _PREPARED: dict[str, Callable[[World, SparkSession | None], None]] = {
     "docs/loadtest.md": _loadtest,
     "docs/server-stages.md": _transforms,
     "docs/protocol.md": _protocol,
+    "docs/questions.md": _questions,
     "docs/lane.md": _protocol,
     "docs/lz4.md": _protocol,
     "docs/ring.md": _protocol,
@@ -423,6 +432,7 @@ _BY_SPARK = {
     "docs/llm.md",
     "docs/make-converter.md",
     "docs/parquet.md",
+    "docs/questions.md",
 }
 
 
