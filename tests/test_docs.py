@@ -47,6 +47,16 @@ def test_every_page_is_in_the_navigation() -> None:
     assert pages == _leaves(yaml.safe_load(nav))
 
 
+def test_every_recipe_is_on_the_site() -> None:
+    """A page shows each of them, by the mark that docs/hooks/programs.py replaces."""
+    page = (DOCS / "recipes.md").read_text()
+
+    shown = re.findall(r"^<!-- (examples/recipes/\w+\.py) -->$", page, re.MULTILINE)
+
+    programs = (ROOT / "examples" / "recipes").glob("*.py")
+    assert sorted(str(path.relative_to(ROOT)) for path in programs) == sorted(shown)
+
+
 def test_every_decision_is_in_the_table_of_decisions() -> None:
     """The first page of the decisions leads to each of them."""
     decisions = {path.name for path in (DOCS / "decisions").glob("*.md")} - {"index.md"}
