@@ -94,3 +94,17 @@ def test_a_caller_that_opens_many_streams_rests_beside_others() -> None:
     with streams.admit(Caller("other")):
         assert opened_s("few", 3) < 0.1
         assert 0.15 < opened_s("many", 20) < 10.0
+
+
+def test_what_a_caller_did_alone_keeps_it_waiting_for_nobody() -> None:
+    """Many streams without a rest, or one long setup, and then somebody else comes."""
+    streams = OpenStreams(8)
+    schedule = Schedule(ServerConfig(datasets={"a": "/a"}), cache=Any, streams=streams)  # type: ignore[arg-type] # of no use here
+    with streams.admit(Caller("alone")):
+        for _ in range(2000):
+            with schedule.setup_turn("alone"):
+                schedule.charge_stream("alone")
+
+        began = time.monotonic()
+        with streams.admit(Caller("other")), schedule.setup_turn("alone"):
+            assert time.monotonic() - began < 1.0

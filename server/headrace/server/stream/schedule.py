@@ -160,11 +160,16 @@ class Schedule:
             finally:
                 # Another thread ends it where the store is waited for.
                 is_here = thread == threading.get_ident()
-                setups.charge(time.thread_time() - began if is_here else 0.0, since)
+                self._charge(caller, time.thread_time() - began if is_here else 0.0, since)
 
     def charge_stream(self, caller: str) -> None:
         """Count what a stream of a caller will take besides the turn that it has."""
-        self._setups.of(caller).charge(_STREAM_S, time.monotonic())
+        self._charge(caller, _STREAM_S, time.monotonic())
+
+    def _charge(self, caller: str, seconds: float, since: float) -> None:
+        # Who is alone does not rest, so it must not owe rests when somebody comes.
+        if self._streams.are_others_here(caller):
+            self._setups.of(caller).charge(seconds, since)
 
     @contextmanager
     def question_turn(self, caller: str) -> Iterator[None]:
