@@ -14,7 +14,7 @@ class Job:
         goal: What is learned, for people.
         global_batch_size: Samples a step over all ranks, whatever their number.
         epochs: Epochs in all.
-        world_sizes: Ranks before and after the trainer is killed.
+        world_sizes: Ranks before and after the trainer is killed; if one number, nothing is.
         server_dies_at: The step after which the server gets SIGKILL, in the middle of an epoch.
         trainer_dies_at: The step after which all ranks get SIGKILL; later, and not just after a
             checkpoint, so that steps are lost and must be done again.
@@ -29,7 +29,7 @@ class Job:
     goal: str
     global_batch_size: int
     epochs: int
-    world_sizes: tuple[int, int]
+    world_sizes: tuple[int, ...]
     server_dies_at: int
     trainer_dies_at: int
     checkpoint_every: int

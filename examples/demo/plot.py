@@ -73,7 +73,7 @@ def _draw_accuracy(panel: Axes, record: Record) -> list[Artist]:
 def _draw_loss(panel: Axes, attempt: Attempt, *, colour: str) -> Line2D:
     steps = [step.step for step in attempt.steps]
     panel.plot(steps, [step.loss for step in attempt.steps], color=colour, alpha=0.25)
-    (line,) = panel.plot(steps, _smooth(attempt.steps), color=colour)
+    (line,) = panel.plot(steps, smooth(attempt.steps), color=colour)
     return line
 
 
@@ -92,7 +92,7 @@ def _mark_faults(panel: Axes, record: Record) -> list[Artist]:
     ]
 
 
-def _smooth(steps: Sequence[StepDone]) -> list[float]:
+def smooth(steps: Sequence[StepDone]) -> list[float]:
     """Average the losses exponentially over about ten steps, without a bias at the start."""
     keep, value, weight = 0.9, 0.0, 0.0
     smooth: list[float] = []

@@ -125,7 +125,7 @@ class Training:
         self.record = Record(job, folder)
 
     def run(self) -> Record:
-        """Train to the end, through both faults.
+        """Train to the end, through both faults if there is a successor.
 
         Raises:
             ProcessFailedError: A rank failed that nobody killed.
@@ -136,7 +136,7 @@ class Training:
             ranks = self._start_ranks(number, world_size)
             for event in _events(ranks[0]):
                 self._note(event, attempt)
-                if number == 0:
+                if number == 0 and len(self.job.world_sizes) > 1:
                     self._strike(ranks, attempt)
             if attempt.killed_at is None:
                 self._end(ranks)
@@ -145,7 +145,7 @@ class Training:
     def _end(self, ranks: list[Child]) -> None:
         for rank in ranks:
             rank.wait(time.monotonic() + _EVENT_TIMEOUT_S)
-        if len(self.record.attempts) == 1:
+        if len(self.record.attempts) < len(self.job.world_sizes):
             raise ProcessFailedError(
                 f"the training of {self.job.task} ended before it could be killed at step "
                 f"{self.job.trainer_dies_at}: train longer"
