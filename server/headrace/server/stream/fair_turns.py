@@ -139,6 +139,8 @@ class Turns:
         with self._lock:
             used = mine.used_s if mine.waiting else max(mine.used_s, self._clock_s)
             mine.used_s = used + amount
+            if not self._waiting:
+                self._clock_s = max(self._clock_s, used)
 
     def leave(self, mine: CallerTurns, place: threading.Lock) -> bool:
         """Give up a place; return False if it has become a turn meanwhile."""
