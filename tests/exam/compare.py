@@ -17,6 +17,7 @@ from typing import Any
 from exam.answers import Answer
 from exam.libraries import LIBRARIES
 from exam.questions import QUESTIONS
+from support.marked import replace_marked
 
 BEGIN, END = "<!-- compared: written by tests/exam/compare.py -->", "<!-- end of compared -->"
 
@@ -32,9 +33,7 @@ def main() -> None:
     answers, page = Path(sys.argv[3]), Path(sys.argv[4])
     told = compared(one, other)
     answers.write_text(json.dumps(merged(one, other), indent=1) + "\n")
-    before, _, rest = page.read_text().partition(BEGIN)
-    _, _, after = rest.partition(END)
-    page.write_text(f"{before}{BEGIN}\n\n{told}\n\n{END}{after}")
+    replace_marked(page, BEGIN, END, told)
     print(told)
 
 

@@ -14,6 +14,7 @@ from typing import Any
 from exam.answers import Answer, together
 from exam.libraries import LIBRARIES, Library
 from exam.questions import QUESTIONS
+from support.marked import replace_marked
 
 BEGIN, END = "<!-- answers: written by tests/exam/page.py -->", "<!-- end of answers -->"
 _MESSAGE = 160  # characters of what a library says
@@ -29,11 +30,7 @@ Found = Mapping[str, Mapping[str, Any]]
 def main() -> None:
     """Replace what stands between the marks of a page."""
     answers, page = Path(sys.argv[1]), Path(sys.argv[2])
-    text = page.read_text()
-    before, _, rest = text.partition(BEGIN)
-    _, _, after = rest.partition(END)
-    found = json.loads(answers.read_text())
-    page.write_text(f"{before}{BEGIN}\n\n{written(found)}\n\n{END}{after}")
+    replace_marked(page, BEGIN, END, written(json.loads(answers.read_text())))
 
 
 def written(found: Found) -> str:
@@ -108,7 +105,12 @@ def _not_offered(about: Mapping[str, Any]) -> list[str]:
 
 def _said(about: Mapping[str, Any], key: str) -> str:
     fields = about.get("answers", {}).get(key)
-    said = " ".join(fields["message"].split()) if fields and fields["message"] else ""
+    return quotable(fields["message"]) if fields else ""
+
+
+def quotable(message: str) -> str:
+    """Return the beginning of a message as one line, which can stand between backticks."""
+    said = " ".join(message.split())
     cut = f"{said[:_MESSAGE].rstrip()} …" if len(said) > _MESSAGE else said
     return cut.replace("`", "'")
 

@@ -16,6 +16,7 @@ from typing import Any
 from xml.sax.saxutils import escape
 
 from exam.libraries import LIBRARIES
+from support.marked import replace_marked
 
 BEGIN, END = "<!-- waits: written by tests/exam/waits_page.py -->", "<!-- end of waits -->"
 _TITLES = {"rows": "rows, 4 KiB", "tokens": "tokens, 8 KiB", "images": "JPEG files, 64 KiB"}
@@ -32,9 +33,7 @@ def main() -> None:
     """Replace what stands between the marks of a page, and draw the picture."""
     figures, page = Path(sys.argv[1]), Path(sys.argv[2])
     found = json.loads(figures.read_text())
-    before, _, rest = page.read_text().partition(BEGIN)
-    _, _, after = rest.partition(END)
-    page.write_text(f"{before}{BEGIN}\n\n{written(found)}\n\n{END}{after}")
+    replace_marked(page, BEGIN, END, written(found))
     figures.with_suffix(".svg").write_text(drawn(found))
 
 

@@ -13,21 +13,18 @@ from pathlib import Path
 from typing import Any
 
 from exam.answers import Answer
+from exam.page import quotable
 from integrations.degrees.frameworks import FRAMEWORKS
+from support.marked import replace_marked
 
 BEGIN = "<!-- degrees: written by tests/integrations/degrees/page.py -->"
 END = "<!-- end of degrees -->"
-_MESSAGE = 160  # characters of what a loader says
 
 
 def main() -> None:
     """Replace what stands between the marks of a page."""
     answers, page = Path(sys.argv[1]), Path(sys.argv[2])
-    text = page.read_text()
-    before, _, rest = text.partition(BEGIN)
-    _, _, after = rest.partition(END)
-    found = json.loads(answers.read_text())
-    page.write_text(f"{before}{BEGIN}\n\n{written(found)}\n\n{END}{after}")
+    replace_marked(page, BEGIN, END, written(json.loads(answers.read_text())))
 
 
 def written(found: Mapping[str, Any]) -> str:
@@ -61,10 +58,8 @@ def _said(found: Mapping[str, Any], name: str, loader: str) -> Iterator[str]:
     messages = dict.fromkeys(fields[key]["message"] for key in ("same", "degrees"))
     for message in messages:
         if message:
-            words = " ".join(message.split()).replace("`", "'")
-            cut = f"{words[:_MESSAGE].rstrip()} …" if len(words) > _MESSAGE else words
             framework = FRAMEWORKS[name]
-            yield f"- {framework.title}, {framework.loaders[loader]}: `{cut}`"
+            yield f"- {framework.title}, {framework.loaders[loader]}: `{quotable(message)}`"
 
 
 if __name__ == "__main__":
