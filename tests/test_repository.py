@@ -75,4 +75,5 @@ def test_python_runs_the_command_line_as_a_module() -> None:
         check=False,
     )
 
-    assert PROJECT["version"] in done.stdout, done.stderr
+    assert (0, "") == (done.returncode, done.stderr)
+    assert f"headrace, version {PROJECT['version']}\n" == done.stdout

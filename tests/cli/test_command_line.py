@@ -6,7 +6,6 @@ import json
 import os
 import socket
 import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -239,20 +238,6 @@ def test_bad_input_is_one_clear_line(
     assert (code, "") == (done.returncode, done.stdout)
     assert 1 == done.stderr.count("\n"), done.stderr
     assert words.replace("FOLDER", str(tmp_path)) in done.stderr
-
-
-def test_python_runs_it_where_no_scripts_are_on_the_path() -> None:
-    """`python -m headrace` is the same command, under the same name."""
-    done = subprocess.run(
-        [sys.executable, "-m", "headrace", "--version"],
-        capture_output=True,
-        text=True,
-        timeout=240,
-        check=False,
-    )
-
-    assert (0, "") == (done.returncode, done.stderr)
-    assert done.stdout.startswith("headrace, version ")
 
 
 def test_a_reader_that_has_seen_enough_is_no_failure(server: Serving) -> None:

@@ -170,45 +170,41 @@ def test_another_version_is_refused(server: Server) -> None:
         list(rpc.ShardServiceStub(channel).AttachTransport(asked, timeout=30))
 
 
-def test_what_does_not_shrink_is_tried_ever_less_often() -> None:
+@pytest.fixture
+def tries(monkeypatch: pytest.MonkeyPatch) -> list[bytes]:
+    """The messages that a server has tried to compress."""
+    tried: list[bytes] = []
+
+    def counted(message: bytes) -> bytes:
+        tried.append(message)
+        block: bytes = lz4.block.compress(message)
+        return block
+
+    monkeypatch.setattr(compression, "compress", counted)
+    return tried
+
+
+def test_what_does_not_shrink_is_tried_ever_less_often(tries: list[bytes]) -> None:
     """And at once again when something has."""
     noise, zeros = np.random.default_rng(1).bytes(4096), bytes(4096)
-    tries: list[bool] = []
     outlet = compression.Lz4Outlet(1 << 20, group_bytes=0, on_message=lambda *_: None)
-    with pytest.MonkeyPatch.context() as patch:
-
-        def counted(message: bytes) -> bytes:
-            tries.append(True)
-            block: bytes = lz4.block.compress(message)
-            return block
-
-        patch.setattr(compression, "compress", counted)
-        assert [noise] * 1000 == list(outlet.carried(iter([noise] * 1000)))
-        first = len(tries)
-        sent = list(outlet.carried(iter([zeros] * 100)))
+    assert [noise] * 1000 == list(outlet.carried(iter([noise] * 1000)))
+    first = len(tries)
+    sent = list(outlet.carried(iter([zeros] * 100)))
 
     assert 10 < first < 25
     assert len(sent[-1]) < 64
     assert 35 < sum(len(each) < 64 for each in sent)
 
 
-def test_a_column_that_does_not_shrink_leaves_the_others_alone() -> None:
+def test_a_column_that_does_not_shrink_leaves_the_others_alone(tries: list[bytes]) -> None:
     """Its messages are hardly tried any more; those at the same place in later batches shrink."""
     noise, zeros = np.random.default_rng(1).bytes(4096), bytes(4096)
     first = pb.ReadBatchesResponse(batch=pb.BatchHeader(payload_bytes=1)).SerializeToString()
     other = pb.ReadBatchesResponse(chunk=pb.Chunk(payload_offset=1)).SerializeToString()
     batch = [first + noise, *[other + noise] * 8, other + zeros]
-    tries: list[bytes] = []
     outlet = compression.Lz4Outlet(1 << 20, group_bytes=0, on_message=lambda *_: None)
-    with pytest.MonkeyPatch.context() as patch:
-
-        def counted(message: bytes) -> bytes:
-            tries.append(message)
-            block: bytes = lz4.block.compress(message)
-            return block
-
-        patch.setattr(compression, "compress", counted)
-        sent = list(outlet.carried(iter(batch * 100)))
+    sent = list(outlet.carried(iter(batch * 100)))
 
     assert 100 == sum(len(each) < 64 for each in sent)
     assert 9 * 100 == sum(each in {first + noise, other + noise} for each in sent)
