@@ -19,7 +19,7 @@ from matplotlib.figure import Figure
 
 from demo.data_sets import fetch_digits
 from demo.jobs import DIGITS
-from demo.plot import smooth
+from demo.plot import COLOURS, FAULT, smooth
 from demo.processes import Processes
 from demo.proof import judge
 from demo.serving import Server, headrace_program
@@ -28,7 +28,8 @@ from demo.training import Record, Training
 JOB = dataclasses.replace(
     DIGITS, epochs=7, world_sizes=(8, 6), server_dies_at=45, trainer_dies_at=110
 )
-_CALM, _BEFORE, _AFTER, _FAULT = "#999999", "#0072B2", "#009E73", "#D55E00"
+_CALM = "#999999"
+_BEFORE, _AFTER = COLOURS
 
 
 @click.command()
@@ -94,8 +95,8 @@ def _draw(killed: Record, calm: Record, picture: Path) -> None:
 
 
 def _mark(panel: Axes, step: int, what: str) -> None:
-    panel.axvline(step, color=_FAULT, linestyle=":")
-    panel.text(step + 2, panel.get_ylim()[1], what, color=_FAULT, va="top")
+    panel.axvline(step, color=FAULT, linestyle=":")
+    panel.text(step + 2, panel.get_ylim()[1], what, color=FAULT, va="top")
 
 
 if __name__ == "__main__":

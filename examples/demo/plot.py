@@ -13,9 +13,9 @@ from matplotlib.lines import Line2D
 from demo.events import StepDone
 from demo.training import Attempt, Record
 
-# Okabe and Ito's, which the colour-blind can tell apart.
-_COLOURS = ("#0072B2", "#009E73")
-_ACCURACY, _FAULT = "#E69F00", "#D55E00"
+COLOURS = ("#0072B2", "#009E73")
+_ACCURACY, FAULT = "#E69F00", "#D55E00"
+"""Of Okabe and Ito, which the colour-blind can tell apart: of two attempts, and of others."""
 
 
 def draw(records: Sequence[Record], path: Path) -> None:
@@ -32,7 +32,7 @@ def _draw_record(panel: Axes, record: Record) -> list[Artist]:
     """Draw a training; return what the legend names, which is the same for all."""
     before, after = (
         _draw_loss(panel, attempt, colour=colour)
-        for attempt, colour in zip(record.attempts, _COLOURS, strict=True)
+        for attempt, colour in zip(record.attempts, COLOURS, strict=True)
     )
     before.set_label("training loss, about ten steps")
     after.set_label("the same, resumed by other ranks")
@@ -83,11 +83,11 @@ def _mark_faults(panel: Axes, record: Record) -> list[Artist]:
     last = killed.steps[-1].step
     return [
         panel.axvline(
-            record.server_killed_after.step, color=_FAULT, linestyle=":", label="server killed"
+            record.server_killed_after.step, color=FAULT, linestyle=":", label="server killed"
         ),
-        panel.axvline(last, color=_FAULT, label="trainers killed"),
+        panel.axvline(last, color=FAULT, label="trainers killed"),
         panel.axvspan(
-            successor.first_step, last, color=_FAULT, alpha=0.2, label="steps done once more"
+            successor.first_step, last, color=FAULT, alpha=0.2, label="steps done once more"
         ),
     ]
 

@@ -6,6 +6,7 @@ python examples/photos/grid.py localhost:50051 grid.png
 from __future__ import annotations
 
 import argparse
+from pathlib import Path
 
 import numpy as np
 from PIL import Image
@@ -39,18 +40,31 @@ def main() -> None:
     parser.add_argument("out")
     parser.add_argument("--dataset", default="train")
     given = parser.parse_args()
-    grid = np.zeros((_SHOWN * _SIDE, _SHOWN * _SIDE, 3), np.uint8)
-    with NumpyDataset(
-        given.target, given.dataset, batch_size=100, shuffle=False, stages=[_STEP], epochs=_SHOWN
-    ) as dataset:
-        for epoch in range(_SHOWN):
-            for number, arrays in enumerate(dataset):
-                if number >= _SHOWN:
-                    continue
-                row, column = number * _SIDE, epoch * _SIDE
-                grid[row : row + _SIDE, column : column + _SIDE] = arrays["image"][0]
-    Image.fromarray(grid).save(given.out)
+    draw(given.target, given.dataset, _STEP, Path(given.out), rows=_SHOWN, epochs=_SHOWN)
     print(f"drew {given.out}")
+
+
+def draw(
+    target: str, dataset: str, stage: DecodeImage, path: Path, *, rows: int, epochs: int
+) -> None:
+    """Write a picture of every hundredth sample in storage order, with a column an epoch.
+
+    Args:
+        target: The address of a server.
+        dataset: The name of a dataset with a column ``image``.
+        stage: Makes images ``(samples, height, width, 3) uint8``, all of one size.
+        path: Of the picture.
+        rows: At most how many samples to show.
+        epochs: How many epochs to show.
+    """
+    columns = []
+    with NumpyDataset(
+        target, dataset, batch_size=100, shuffle=False, stages=[stage], epochs=epochs
+    ) as batches:
+        for _ in range(epochs):
+            firsts = [arrays["image"][0] for arrays in batches]
+            columns.append(np.concatenate(firsts[:rows]))
+    Image.fromarray(np.concatenate(columns, axis=1)).save(path)
 
 
 if __name__ == "__main__":
