@@ -41,6 +41,13 @@ def _credentials(options: StoreOptions) -> dict[str, str | None]:
             "AWS_SECRET_ACCESS_KEY": options.secret_key,
             "AWS_SESSION_TOKEN": options.session_token,
         }
+    if options.lease is not None:
+        given = options.lease.get().values
+        return {
+            "AWS_ACCESS_KEY_ID": given["access_key"],
+            "AWS_SECRET_ACCESS_KEY": given["secret_key"],
+            "AWS_SESSION_TOKEN": given.get("session_token"),
+        }
     # boto3 resolves profiles and instance roles, so that both use the same credentials.
     try:
         found = boto3.Session(profile_name=options.profile).get_credentials()

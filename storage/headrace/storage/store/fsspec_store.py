@@ -82,8 +82,9 @@ class FsspecStore:
     """Objects under one path of an fsspec file system."""
 
     def __init__(self, url: str, *, options: StoreOptions) -> None:
-        self._open_url, self._options = url, options.fsspec
-        self._files, path = _opened(url, options.fsspec)
+        self._open_url, self._options, self._lease = url, options.fsspec, options.lease
+        self._grant = None if self._lease is None else self._lease.get()
+        self._files, path = _opened(url, self._open_options())
         self._root = str(path).rstrip("/")
         self._url = safe_url(url).rstrip("/")
         self._scheme = url.partition("://")[0]
@@ -237,6 +238,7 @@ class FsspecStore:
 
     def _call(self, name: str, request: Callable[[], _T]) -> _T:
         def attempt() -> _T:
+            self._follow_lease()
             files = self._files
             try:
                 with translated_fsspec(name, self.url):
@@ -270,6 +272,10 @@ class FsspecStore:
 
         Its files, and those of fsspec's own options, may have changed since it was opened.
         """
+        if self._lease is not None:
+            self._lease.renew(self._grant)
+            self._follow_lease()
+            return self._files is not refused
         with self._lock:
             if self._files is not refused:
                 return True
@@ -279,6 +285,19 @@ class FsspecStore:
             set_conf_files(conf_dir, conf)
             self._files, _ = _opened(self._open_url, self._options, skip_instance_cache=True)
             return True
+
+    def _follow_lease(self) -> None:
+        """Open the file system again with the credentials that the lease has now."""
+        if self._lease is None or (grant := self._lease.get()) is self._grant:
+            return
+        with self._lock:
+            if grant is not self._grant:
+                self._grant = grant
+                options = self._open_options()
+                self._files, _ = _opened(self._open_url, options, skip_instance_cache=True)
+
+    def _open_options(self) -> Mapping[str, str | int | bool]:
+        return self._options if self._grant is None else {**self._options, **self._grant.values}
 
     def _check_length(self, path: str, content: bytes, wanted: ByteRange) -> None:
         """Refuse other bytes than requested, as far as their number shows it."""

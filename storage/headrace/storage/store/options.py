@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from typing import Literal, get_args
 
 from headrace.errors import BadArgumentError
+from headrace.storage.store.lease import Lease
 
 _Addressing = Literal["auto", "path", "virtual"]
 
@@ -54,6 +55,8 @@ class StoreOptions:
         access_key: The access key id; needs ``secret_key``.
         secret_key: The secret of ``access_key``.
         session_token: The session token of temporary credentials.
+        lease: Credentials that someone else gives and renews, such as a catalog; a copy in another
+            process asks for its own.
         profile: A profile of the shared AWS configuration files.
         anonymous: Whether to send unsigned requests.
         requester_pays: Whether to accept the costs of reading a requester-pays bucket.
@@ -75,6 +78,7 @@ class StoreOptions:
     access_key: str | None = None
     secret_key: str | None = field(default=None, repr=False)
     session_token: str | None = field(default=None, repr=False)
+    lease: Lease | None = field(default=None, repr=False, metadata={"is_stated": False})
     profile: str | None = None
     anonymous: bool = False
     requester_pays: bool = False
@@ -136,7 +140,8 @@ def options_with_environment(
     key, secret = (
         environment.get(f"AWS_{part}") for part in ("ACCESS_KEY_ID", "SECRET_ACCESS_KEY")
     )
-    if options.access_key or options.anonymous or options.profile or not (key and secret):
+    is_chosen = options.access_key or options.anonymous or options.profile or options.lease
+    if is_chosen or not (key and secret):
         return filled
     return replace(
         filled,

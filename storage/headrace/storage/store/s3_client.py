@@ -24,7 +24,7 @@ from headrace.errors import (
 from headrace.storage.store.byte_range import ByteRange, WrongBytesError
 from headrace.storage.store.options import StoreOptions, options_with_environment
 from headrace.storage.store.retry import call_with_retries
-from headrace.storage.store.s3_credentials import RenewedCredentials, Resolver
+from headrace.storage.store.s3_credentials import LeasedCredentials, RenewedCredentials, Resolver
 from headrace.storage.store.s3_errors import translate
 from headrace.storage.store.s3_get import Answer, S3Gets, SessionSettings
 from headrace.storage.store.sigv4 import SigningKeys
@@ -44,7 +44,7 @@ class S3Requests:
 
     def __init__(self, options: StoreOptions, *, place: str) -> None:
         self._options = options_with_environment(options)
-        self._credentials: RenewedCredentials | None = None
+        self._credentials: RenewedCredentials | LeasedCredentials | None = None
         try:
             self._session = _session(self._options)
             self._credentials = _renewed(self._session, self._options)
@@ -187,10 +187,16 @@ def _session(options: StoreOptions) -> Session:
     return session
 
 
-def _renewed(session: Session, options: StoreOptions) -> RenewedCredentials | None:
+def _renewed(
+    session: Session, options: StoreOptions
+) -> RenewedCredentials | LeasedCredentials | None:
     """Give a session credentials that are renewed, unless its keys are fixed."""
     if options.anonymous or options.access_key:
         return None
+    if options.lease is not None:
+        leased = LeasedCredentials(options.lease)
+        session.register_component("credential_provider", Resolver(leased))
+        return leased
     files = [session.get_config_variable(name) for name in ("credentials_file", "config_file")]
     made = RenewedCredentials(lambda: _session(options), [file for file in files if file])
     session.register_component("credential_provider", Resolver(made))

@@ -34,6 +34,8 @@ from botocore.exceptions import (
 )
 from botocore.session import Session
 
+from headrace.storage.store.lease import Grant, Lease
+
 _LOOK_S = 1.0  # arbitrary: a look takes microseconds
 _HOLD_S = 5.0  # arbitrary: asking a process or a service takes 10 to 100 ms
 _PAUSE_S = 1.0  # between two attempts to get other keys than refused ones (arbitrary)
@@ -166,6 +168,61 @@ def _stamp_of(file: Path) -> tuple[int, int, int] | None:
     return state.st_ino, state.st_mtime_ns, state.st_size
 
 
+class LeasedCredentials:
+    """Credentials of a lease, as `RenewedCredentials` has those of a session; thread-safe.
+
+    Args:
+        lease: Gives ``access_key``, ``secret_key`` and perhaps ``session_token``.
+    """
+
+    def __init__(self, lease: Lease) -> None:
+        self._lease = lease
+        self._made: tuple[Grant, ReadOnlyCredentials] | None = None
+
+    @property
+    def method(self) -> str:
+        """Who gives the credentials."""
+        return self._lease.title
+
+    @property
+    def current(self) -> ReadOnlyCredentials | None:
+        """The keys that were last given out; nobody is asked."""
+        made = self._made
+        return None if made is None else made[1]
+
+    def get_frozen_credentials(self) -> ReadOnlyCredentials:
+        """Return keys that belong together.
+
+        Raises:
+            StoreUnavailableError: They have expired, and there are no others now.
+            StoreRefusedError: They are refused.
+        """
+        grant, made = self._lease.get(), self._made
+        if made is None or made[0] is not grant:
+            values = grant.values
+            keys = ReadOnlyCredentials(
+                values["access_key"], values["secret_key"], values.get("session_token")
+            )
+            self._made = made = (grant, keys)
+        return made[1]
+
+    def get_deferred_property(self, name: str) -> Callable[[], str | None]:
+        """Return a function that returns a part of the current keys, such as ``account_id``."""
+        return lambda: getattr(self.get_frozen_credentials(), name, None)
+
+    def renew(self, refused: ReadOnlyCredentials | None) -> bool:
+        """Return whether there are other keys than those that a store has refused.
+
+        Raises:
+            StoreUnavailableError: Their vendor is away.
+            StoreRefusedError: Their vendor refuses.
+        """
+        made = self._made
+        if made is not None and made[1] is not refused:
+            return True
+        return self._lease.renew(None if made is None else made[0])
+
+
 class Resolver:
     """Gives a session of botocore these credentials, in place of its chain of providers.
 
@@ -173,9 +230,9 @@ class Resolver:
         credentials: The credentials.
     """
 
-    def __init__(self, credentials: RenewedCredentials) -> None:
+    def __init__(self, credentials: RenewedCredentials | LeasedCredentials) -> None:
         self._credentials = credentials
 
-    def load_credentials(self) -> RenewedCredentials:
+    def load_credentials(self) -> RenewedCredentials | LeasedCredentials:
         """Return the credentials."""
         return self._credentials

@@ -107,8 +107,12 @@ def translate(
         return _translate_answer(error, place, credential)
     if isinstance(error, NoCredentialsError | PartialCredentialsError):
         return StoreRefusedError(
-            f"no credentials found for {place} ({error}); set AWS_ACCESS_KEY_ID and "
-            "AWS_SECRET_ACCESS_KEY or a profile; a bucket that everybody may read needs none: "
+            f"no credentials found for {place} ({error}): looked for AWS_ACCESS_KEY_ID and "
+            "AWS_SECRET_ACCESS_KEY, for a profile (AWS_PROFILE) in ~/.aws/config and "
+            "~/.aws/credentials, for a web identity (AWS_WEB_IDENTITY_TOKEN_FILE and "
+            "AWS_ROLE_ARN), and for a role of this container or machine; set one of them where "
+            "the store is read, which is each server, and for private servers each worker of the "
+            "job; a bucket that everybody may read needs none: "
             "StoreOptions(anonymous=True), or `anonymous: true` under `store` in the "
             "configuration of a server",
             url=place,
