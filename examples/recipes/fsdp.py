@@ -25,12 +25,12 @@ def main() -> None:
     """Train on this rank."""
     given = regression.arguments()
     dist.init_process_group("gloo")
-    mesh = init_device_mesh("cpu", (dist.get_world_size(),))
-    # Ranks that share a model, as with tensor parallelism, share samples too: replication=.
+    mesh = init_device_mesh("cpu", (dist.get_world_size(),), mesh_dim_names=("dp",))
     dataset = RemoteDataset(
         given.target,
         given.dataset,
         seed=regression.SEED,
+        mesh=mesh,
         sharding=Sharding(global_batch_size=regression.GLOBAL_BATCH),
     )
     model = regression.make_model()

@@ -74,11 +74,10 @@ def one_dataset(batch: int) -> Iterator[tuple[str, Options]]:
     for end in ("UNEVEN", "PAD"):
         yield f"end={end}", {"end": f"END_MODE_{end}"}
     yield (
-        "end=PAD, 4 ranks, replication=2",
+        "end=PAD, 4 ranks",
         {
             "end": "END_MODE_PAD",
             "world_size": 4,
-            "replication": 2,
         },
     )
     yield "skips: one", _skips([5])
@@ -145,7 +144,7 @@ class _Meter:
             **options,
         }
         if "world_size" in options:
-            fields["global_batch_size"] = batch * fields["world_size"] // fields["replication"]
+            fields["global_batch_size"] = batch * fields["world_size"]
         call: Any = self._stub.ReadBatches(asking(pb.ReadBatchesRequest, **fields), timeout=300)
         began_s = self._now()
         batches = (message for message in call if message.HasField("batch"))

@@ -86,7 +86,11 @@ def _case(world_size: int, position: int, **options: Any) -> dict[str, Any]:
 def test_the_last_batch_counts_as_in_one_process(tmp_path: Path) -> None:
     """On 2 and 3 ranks, whatever is left: finite, and within 1e-6 of the global batch's."""
     cases = [_case(3, 12), _case(3, 14), _case(3, 5), _case(3, 13), _case(2, 14)]
-    cases += [_case(2, 14, replication=2), _case(3, 13, end="pad"), _case(3, 3, end="drop_last")]
+    cases += [
+        _case(2, 14, mesh={"dp": 1, "tp": 2}),
+        _case(3, 13, end="pad"),
+        _case(3, 3, end="drop_last"),
+    ]
 
     assert _check(tmp_path, cases) > 0
 
@@ -100,7 +104,8 @@ def test_every_world_size_and_every_remainder(tmp_path: Path, end: str) -> None:
         for world_size in range(1, 9)
         for position in range(GLOBAL_BATCH)
     ]
-    cases += [_case(8, position, end=end, replication=r) for r in (2, 4) for position in (1, 4)]
+    meshes = [{"dp": 4, "tp": 2}, {"pp": 2, "dp": 2, "tp": 2}]
+    cases += [_case(8, position, end=end, mesh=mesh) for mesh in meshes for position in (1, 4)]
     empty = _check(tmp_path, cases)
 
     assert (end == "uneven") == (empty > 0)

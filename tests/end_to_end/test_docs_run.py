@@ -397,6 +397,7 @@ _PREPARED: dict[str, Callable[[World, SparkSession | None], None]] = {
     "docs/batches.md": _client,
     "docs/client.md": _client,
     "docs/failover.md": _client,
+    "docs/meshes.md": _client,
     "docs/mixtures.md": _client,
     "docs/numpy.md": _client,
     "docs/private-servers.md": _client,

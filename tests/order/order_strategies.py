@@ -101,14 +101,6 @@ def skip_lists(draw: st.DrawFn, count: int) -> list[int]:
     return sorted(ids - {draw(st.integers(0, count - 1))})
 
 
-@st.composite
-def ranks(draw: st.DrawFn, *, max_world_size: int = 12) -> tuple[int, int]:
-    """Draw a world size and a replication that divides it."""
-    world_size = draw(st.integers(1, max_world_size))
-    divisors = [number for number in range(1, world_size + 1) if world_size % number == 0]
-    return world_size, draw(st.sampled_from(divisors))
-
-
 _amounts = st.one_of(
     st.just({}),
     st.builds(lambda repeat: {"repeat": repeat}, st.sampled_from([0.3, 1.0, 2.5])),

@@ -22,23 +22,22 @@ from headrace.order import (
     encode_token,
     rank_batches,
 )
-from order.order_strategies import end_modes, mixtures, ranks, specs, tables
+from order.order_strategies import end_modes, mixtures, specs, tables
 
-_Coordinates = tuple[int, int]
 _Batches = list[tuple[RankBatch, list[int]]]
+_worlds = st.integers(1, 12)
 
 
-def _run(order: Order | MixtureOrder, plan: EpochPlan, coordinates: _Coordinates) -> list[_Batches]:
-    """Return what the ranks of distinct samples get."""
-    world_size, replication = coordinates
+def _run(order: Order | MixtureOrder, plan: EpochPlan, world_size: int) -> list[_Batches]:
+    """Return what the ranks get."""
     return [
         [
             (batch, sample_ids.tolist())
             for batch, sample_ids in rank_batches(
-                order, plan, epoch=2, rank=rank, world_size=world_size, replication=replication
+                order, plan, epoch=2, rank=rank, world_size=world_size
             )
         ]
-        for rank in range(0, world_size, replication)
+        for rank in range(world_size)
     ]
 
 
@@ -56,7 +55,7 @@ def _global_batches(run: list[_Batches]) -> list[list[int]]:
 
 @given(
     dataset=st.tuples(specs(), tables(max_shards=8)),
-    worlds=st.tuples(ranks(), ranks()),
+    worlds=st.tuples(_worlds, _worlds),
     end=end_modes,
     sizes=st.tuples(st.integers(12, 40), st.integers(12, 40)),
     stop=st.integers(0, 200),
@@ -64,7 +63,7 @@ def _global_batches(run: list[_Batches]) -> list[list[int]]:
 @settings(max_examples=60)
 def test_rescaling_loses_and_repeats_nothing(
     dataset: tuple[OrderSpec, ShardTable],
-    worlds: tuple[_Coordinates, _Coordinates],
+    worlds: tuple[int, int],
     end: EndMode,
     sizes: tuple[int, int],
     stop: int,
@@ -93,16 +92,16 @@ def test_rescaling_loses_and_repeats_nothing(
 
 @given(
     case=mixtures(),
-    before=ranks(),
-    after=ranks(),
+    before=_worlds,
+    after=_worlds,
     batch_size=st.integers(12, 40),
     cut=st.floats(0, 1),
 )
 @settings(max_examples=40)
 def test_rescaling_in_a_mixture_loses_and_repeats_nothing(
     case: tuple[MixtureSpec, list[ShardTable]],
-    before: _Coordinates,
-    after: _Coordinates,
+    before: int,
+    after: int,
     batch_size: int,
     cut: float,
 ) -> None:
@@ -127,6 +126,6 @@ def test_global_batches_are_the_same_for_every_world_size(world_size: int) -> No
     order = Order(OrderSpec(shuffle_samples=50), ShardTable(counts, counts))
     plan = EpochPlan(300, 0, 64, EndMode.UNEVEN)
 
-    wanted = _global_batches(_run(order, plan, (1, 1)))
+    wanted = _global_batches(_run(order, plan, 1))
 
-    assert wanted == _global_batches(_run(order, plan, (world_size, 1)))
+    assert wanted == _global_batches(_run(order, plan, world_size))

@@ -72,7 +72,6 @@ def _read(
     position: int,
     rank: int,
     world_size: int,
-    replication: int = 1,
     **options: Any,
 ) -> tuple[list[list[float]], list[int]]:
     """Run the loop over the rest of an epoch; return each step's gradient, and its samples."""
@@ -81,7 +80,7 @@ def _read(
         "d",
         rank=rank,
         world_size=world_size,
-        sharding=Sharding(global_batch_size=GLOBAL_BATCH, replication=replication),
+        sharding=Sharding(global_batch_size=GLOBAL_BATCH),
         **options,
     )
     dataset.seek(0, position)

@@ -19,6 +19,7 @@ from headrace.client.feeds.transport import Feeds, Landing, TransportState
 from headrace.client.feeds.wait_times import HopSeconds
 from headrace.client.options.access import Access, TlsConfig
 from headrace.client.options.deal import Deal
+from headrace.client.options.mesh import Mesh
 from headrace.client.options.mixture import Mixture, MixtureEntry, read_mixture
 from headrace.client.options.order import LengthBuckets, Order
 from headrace.client.options.private import Fallback, PrivateServer
@@ -91,6 +92,7 @@ __all__ = [
     "Landing",
     "Lane",
     "LengthBuckets",
+    "Mesh",
     "MixUp",
     "Mixture",
     "MixtureEntry",

@@ -347,8 +347,8 @@ def test_another_seed_than_the_states_is_refused(server: ScriptedService) -> Non
         ({"batch_size": 4, "rank": 1}, "rank"),
         ({"batch_size": 4, "rank": 0, "world_size": 0}, "world_size"),
         (
-            {"batch_size": 4, "rank": 0, "world_size": 4, "sharding": Sharding(replication=3)},
-            "replication",
+            {"batch_size": 4, "rank": 0, "world_size": 4, "mesh": {"dp": 2, "tp": 3}},
+            "mesh",
         ),
         ({"batch_size": 4, "seed": -1}, "seed"),
         ({"batch_size": 4, "order": 5}, "order"),
@@ -356,7 +356,7 @@ def test_another_seed_than_the_states_is_refused(server: ScriptedService) -> Non
         ({"batch_size": 4, "epochs": -1}, "epochs"),
         ({"batch_size": 4, "transport": "ring"}, "transport"),
         ({"batch_size": 4, "access": "a-token"}, "access"),
-        ({"batch_size": 4, "sharding": {"replication": 3}}, "sharding"),
+        ({"batch_size": 4, "sharding": {"global_batch_size": 3}}, "sharding"),
     ],
 )
 def test_arguments_out_of_range_are_refused_before_anything_travels(

@@ -61,7 +61,8 @@ def test_the_objects_mean_what_they_mean_for_torch(address: str) -> None:
         "end": "uneven",
         "world_size": 4,
         "order": Order(shuffle_samples=20),
-        "sharding": Sharding(global_batch_size=24, replication=2),
+        "mesh": {"dp": 2, "tp": 2},
+        "sharding": Sharding(global_batch_size=24),
     }
     with RemoteDataset(address, source, rank=3, **given) as torch_dataset:
         wanted = [batch.to_numpy()["number"].tolist() for batch in torch_dataset]

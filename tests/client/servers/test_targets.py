@@ -12,28 +12,24 @@ REPLICAS = [f"feed-{number}:50051" for number in range(8)]
 
 def test_without_lanes_addresses_are_asked_as_they_stand() -> None:
     """One lane prefers nobody."""
-    assert lane_of(3, world_size=8, replication=1, lanes=1) is None
+    assert lane_of(3, world_size=8, lanes=1) is None
 
 
 @pytest.mark.parametrize(
-    ("world_size", "replication", "lanes", "expected"),
+    ("world_size", "lanes", "expected"),
     [
-        (8, 1, 8, [0, 1, 2, 3, 4, 5, 6, 7]),
-        (8, 1, 2, [0, 0, 0, 0, 1, 1, 1, 1]),
-        (4, 1, 8, [1, 3, 5, 7]),
-        (8, 2, 4, [0, 0, 1, 1, 2, 2, 3, 3]),
-        (3, 1, 2, [0, 1, 1]),
-        (1, 1, 4, [2]),
+        (8, 8, [0, 1, 2, 3, 4, 5, 6, 7]),
+        (8, 2, [0, 0, 0, 0, 1, 1, 1, 1]),
+        (4, 8, [1, 3, 5, 7]),
+        (3, 2, [0, 1, 1]),
+        (1, 4, [2]),
     ],
 )
 def test_a_rank_has_the_lane_of_the_middle_of_its_share(
-    world_size: int, replication: int, lanes: int, expected: list[int]
+    world_size: int, lanes: int, expected: list[int]
 ) -> None:
     """Ranks take consecutive slices of a batch, and lanes consecutive slots of a unit."""
-    found = [
-        lane_of(rank, world_size=world_size, replication=replication, lanes=lanes)
-        for rank in range(world_size)
-    ]
+    found = [lane_of(rank, world_size=world_size, lanes=lanes) for rank in range(world_size)]
 
     assert expected == found
 

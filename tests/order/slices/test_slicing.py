@@ -8,13 +8,12 @@ from hypothesis import strategies as st
 
 from headrace.errors import BadArgumentError, PositionPastEndError
 from headrace.order import EndMode, EpochPlan, RankBatch, Row, find_rows
-from order.order_strategies import end_modes, ranks
+from order.order_strategies import end_modes
 
 
-def _batches(plan: EpochPlan, rank: int, world_size: int, replication: int = 1) -> list[RankBatch]:
+def _batches(plan: EpochPlan, rank: int, world_size: int) -> list[RankBatch]:
     return [
-        plan.batch(index, rank=rank, world_size=world_size, replication=replication)
-        for index in range(plan.batch_count)
+        plan.batch(index, rank=rank, world_size=world_size) for index in range(plan.batch_count)
     ]
 
 
@@ -23,22 +22,20 @@ def _batches(plan: EpochPlan, rank: int, world_size: int, replication: int = 1) 
     base=st.integers(0, 300),
     extra=st.integers(0, 40),
     end=end_modes,
-    coordinates=ranks(),
+    world_size=st.integers(1, 12),
 )
 def test_ranks_are_disjoint_and_cover_the_epoch(
-    samples: int, base: int, extra: int, end: EndMode, coordinates: tuple[int, int]
+    samples: int, base: int, extra: int, end: EndMode, world_size: int
 ) -> None:
     """Over all ranks every position that is not dropped comes once, in the same global batches."""
-    world_size, replication = coordinates
     plan = EpochPlan(samples, min(base, samples), world_size + extra, end)
 
-    by_rank = [_batches(plan, rank, world_size, replication) for rank in range(world_size)]
+    by_rank = [_batches(plan, rank, world_size) for rank in range(world_size)]
 
-    assert [by_rank[rank - rank % replication] for rank in range(world_size)] == by_rank
     positions = [
         position
         for index in range(plan.batch_count)
-        for rank in range(0, world_size, replication)
+        for rank in range(world_size)
         for position in range(by_rank[rank][index].start, by_rank[rank][index].stop)
     ]
     assert list(range(plan.base, samples - plan.dropped)) == positions
@@ -122,24 +119,20 @@ def test_the_last_batch_may_be_empty_on_a_rank() -> None:
 
 
 @pytest.mark.parametrize(
-    ("rank", "world_size", "replication", "field"),
+    ("rank", "world_size", "field"),
     [
-        (2, 2, 1, "rank"),
-        (-1, 2, 1, "rank"),
-        (0, 0, 1, "world_size"),
-        (0, 9, 1, "global_batch_size"),
-        (0, 6, 4, "replication"),
-        (0, 2, 0, "replication"),
+        (2, 2, "rank"),
+        (-1, 2, "rank"),
+        (0, 0, "world_size"),
+        (0, 9, "global_batch_size"),
     ],
 )
-def test_coordinates_that_do_not_fit_are_refused(
-    rank: int, world_size: int, replication: int, field: str
-) -> None:
+def test_coordinates_that_do_not_fit_are_refused(rank: int, world_size: int, field: str) -> None:
     """A refusal names the field."""
     plan = EpochPlan(100, 0, 8)
 
     with pytest.raises(BadArgumentError) as caught:
-        plan.batch(0, rank=rank, world_size=world_size, replication=replication)
+        plan.batch(0, rank=rank, world_size=world_size)
 
     assert field == caught.value.metadata["field"]
 
@@ -157,33 +150,32 @@ def test_a_batch_past_the_end_is_refused() -> None:
     base=st.integers(0, 200),
     extra=st.integers(0, 60),
     end=end_modes,
-    coordinates=ranks(),
+    world_size=st.integers(1, 12),
 )
 def test_every_row_of_every_rank_is_found_by_its_position(
-    samples: int, base: int, extra: int, end: EndMode, coordinates: tuple[int, int]
+    samples: int, base: int, extra: int, end: EndMode, world_size: int
 ) -> None:
     """A position's rows are those that hold it in the ranks' batches, pads included."""
-    world_size, replication = coordinates
     plan = EpochPlan(samples, min(base, samples), world_size + extra, end)
     expected: dict[int, list[Row]] = {position: [] for position in range(samples)}
     for index in range(plan.batch_count):
         for rank in range(world_size):
-            batch = plan.batch(index, rank=rank, world_size=world_size, replication=replication)
+            batch = plan.batch(index, rank=rank, world_size=world_size)
             held = [*range(batch.start, batch.stop), *batch.pad_positions]
             for row, position in enumerate(held):
                 expected[position].append(Row(index, rank, row))
 
     for position, rows in expected.items():
-        found = find_rows(plan, position, world_size=world_size, replication=replication)
+        found = find_rows(plan, position, world_size=world_size)
         assert sorted(rows) == list(found)
 
 
 def test_finding_refuses_coordinates_that_do_not_fit() -> None:
-    """A replication that does not divide the world size is named."""
+    """A world size that the global batch has no samples for is named."""
     plan = EpochPlan(100, 0, 10)
 
-    with pytest.raises(BadArgumentError, match="replication is 2"):
-        find_rows(plan, 5, world_size=3, replication=2)
+    with pytest.raises(BadArgumentError, match="world size 30"):
+        find_rows(plan, 5, world_size=30)
 
 
 def test_a_sample_that_fills_up_a_large_batch_is_found_soon() -> None:

@@ -51,7 +51,6 @@ def _streamed(
             global_batch_size=batch.global_batch_size,
             rank=rank,
             world_size=batch.world_size,
-            replication=batch.replication,
             end=batch.end,
             epoch_start=batch.epoch_start,
             epoch_count=1,
@@ -71,11 +70,11 @@ def _streamed(
     [
         {},
         {"world_size": 3, "end": pb.END_MODE_UNEVEN},
-        {"world_size": 4, "replication": 2, "end": pb.END_MODE_PAD},
+        {"world_size": 2, "end": pb.END_MODE_PAD},
         {"world_size": 2, "skips": pb.SkipList(sample_ids=_SKIPS), "end": pb.END_MODE_PAD},
         {"order": pb.OrderSpec(seed=5, lanes=4, unit=64)},
     ],
-    ids=["one rank", "uneven", "replicas and pads", "skips", "lanes"],
+    ids=["one rank", "uneven", "pads", "skips", "lanes"],
 )
 def test_samples_are_where_streams_have_them(
     rich_url: str, start: StartServer, fields: dict[str, object]
@@ -137,18 +136,12 @@ def _check_mixture(served: Running) -> None:
         (
             "sample_ids",
             pb.FindSamplesRequest(
-                batch=_batch(world_size=1 << 30, replication=1 << 30), sample_ids=[1]
-            ),
-        ),
-        (
-            "sample_ids",
-            pb.FindSamplesRequest(
                 batch=_batch(world_size=1 << 24, global_batch_size=1 << 30, end=pb.END_MODE_PAD),
                 sample_ids=[1],
             ),
         ),
     ],
-    ids=["none", "past the end", "negative", "too many", "an index", "replicas", "pads"],
+    ids=["none", "past the end", "negative", "too many", "an index", "pads"],
 )
 def test_what_cannot_be_answered_is_refused(
     rich_url: str, start: StartServer, field: str, request_: pb.FindSamplesRequest

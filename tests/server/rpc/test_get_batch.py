@@ -72,12 +72,12 @@ def _epoch(served: Running, **fields: object) -> Transcript:
 
 
 @pytest.mark.parametrize("end", _ENDS)
-@pytest.mark.parametrize(("rank", "world_size", "replication"), [(0, 1, 1), (2, 5, 1), (3, 4, 2)])
+@pytest.mark.parametrize(("rank", "world_size"), [(0, 1), (2, 5)])
 def test_any_batch_of_an_epoch_is_the_streams(
-    served: Running, end: pb.EndMode, rank: int, world_size: int, replication: int
+    served: Running, end: pb.EndMode, rank: int, world_size: int
 ) -> None:
     """Each batch asked for by its header's place has the bytes that the stream sent."""
-    ranks = {"rank": rank, "world_size": world_size, "replication": replication, "end": end}
+    ranks = {"rank": rank, "world_size": world_size, "end": end}
     start = pb.EpochStart(epoch=2, position=7)
     whole = _epoch(served, columns=["number", "text"], epoch_start=start, **ranks)
 

@@ -182,17 +182,6 @@ def test_columns_come_as_wanted(served: Running, rich: pa.Table) -> None:
     assert _expected(rich.select(names), ids) == values
 
 
-def test_replicas_get_the_same(served: Running) -> None:
-    """With replication 2, ranks 0 and 1 are one, and 2 and 3 another."""
-    seen = [
-        read(served.channel, _request(rank=rank, world_size=4, replication=2)).ids
-        for rank in range(4)
-    ]
-    halves = [read(served.channel, _request(rank=rank, world_size=2)).ids for rank in range(2)]
-
-    assert [halves[0], halves[0], halves[1], halves[1]] == seen
-
-
 @pytest.mark.parametrize("stride", [1, 2, 7, 100])
 def test_strided_readers_share_the_batches(served: Running, stride: int) -> None:
     """Readers with strides have all batches of the rank between them, steps and tokens kept."""

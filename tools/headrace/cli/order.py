@@ -15,14 +15,16 @@ from numpy.typing import NDArray
 
 from headrace.cli.options.objects import ObjectCommand, field_options
 from headrace.cli.options.shared import (
+    end_option,
     missing_as_null_option,
     order_options,
-    sharding_options,
+    rank_option,
     utf8_text,
+    world_size_option,
 )
 from headrace.cli.options.types import WEIGHTED_URL
 from headrace.cli.stored.shard_tables import read_tables
-from headrace.client import Order, Sharding
+from headrace.client import Order
 from headrace.errors import TokenDatasetChangedError
 from headrace.order import (
     AnyOrder,
@@ -67,7 +69,6 @@ class Options:
     global_batch_size: int
     rank: int
     world_size: int
-    sharding: Sharding
     seed: int
     shuffle: bool
     order: Order
@@ -92,7 +93,9 @@ class Options:
     required=True,
     help="Samples per batch over all ranks.",
 )
-@sharding_options(leave=("global_batch_size", "deal"))
+@rank_option
+@world_size_option
+@end_option
 @order_options(leave=("buckets",))
 @field_options(
     "headrace.cli.order:Options",
@@ -139,10 +142,9 @@ def _batch_lines(order: AnyOrder, plan: EpochPlan, options: Options) -> Iterator
             f"{options.global_batch_size}; use a smaller --global-batch-size, or --end uneven."
         )
     format_line = _json_line if options.as_json else _text_line
-    world_size, replication = options.world_size, options.sharding.replication
     for at in range(options.step, options.step + options.batches):
         later, index = divmod(at, plan.batch_count)
-        batch = plan.batch(index, rank=options.rank, world_size=world_size, replication=replication)
+        batch = plan.batch(index, rank=options.rank, world_size=options.world_size)
         ids = _ids(order, options.epoch + later, batch)
         yield format_line(options.epoch + later, at, batch, ids)
 
@@ -150,13 +152,12 @@ def _batch_lines(order: AnyOrder, plan: EpochPlan, options: Options) -> Iterator
 def _position_lines(order: AnyOrder, plan: EpochPlan, options: Options) -> Iterator[str]:
     """Yield a line for each position of the samples, and for each sample without a position."""
     names, epoch = (options.wanted or "").split(","), options.epoch
-    world_size, replication = options.world_size, options.sharding.replication
     found = order.find_each(epoch, _sample_ids(order, names))
     for name, positions in zip(names, found, strict=True):
         rows = [
             (position, row)
             for position in positions.tolist()
-            for row in find_rows(plan, position, world_size=world_size, replication=replication)
+            for row in find_rows(plan, position, world_size=options.world_size)
         ]
         for position, row in rows:
             place = {"step": row.index, "rank": row.rank, "row": row.row, "position": position}

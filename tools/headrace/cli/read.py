@@ -118,8 +118,7 @@ def command(**given: Any) -> None:
 
 def _reader(options: Options) -> BatchReader:
     sharding, order, mixture = options.sharding, options.order, options.mixture
-    parts = max(1, options.world_size // sharding.replication)
-    size = sharding.global_batch_size or options.batch_size * parts
+    size = sharding.global_batch_size or options.batch_size * max(1, options.world_size)
     place = Place(options.epoch, options.position)
     spec = order.spec(seed=options.seed, shuffle=options.shuffle, unit=size)
     if options.token is not None:
@@ -135,7 +134,6 @@ def _reader(options: Options) -> BatchReader:
             global_batch_size=size,
             rank=options.rank,
             world_size=options.world_size,
-            replication=sharding.replication,
             end=EndMode(options.end),
             columns=options.columns,
             stages=(

@@ -44,6 +44,7 @@ from headrace.client.options.arguments import (
     epochs_of,
     token_bytes,
 )
+from headrace.client.options.mesh import AnyMesh
 from headrace.client.options.order import Order, order_of
 from headrace.client.options.ranks import refuse_alone, resolve_ranks
 from headrace.client.options.read_request import ReadOptions
@@ -113,6 +114,7 @@ class RemoteDataset(IterableDataset[Result]):
         device: str | torch.device | None = None,
         rank: int | None = None,
         world_size: int | None = None,
+        mesh: AnyMesh | None = None,
         access: Access | None = None,
         order: Order | None = None,
         sharding: Sharding | None = None,
@@ -149,6 +151,9 @@ class RemoteDataset(IterableDataset[Result]):
             rank: This rank. None for the rank in torch.distributed, then the one in the launcher's
                 environment, then 0.
             world_size: Number of ranks. None as for ``rank``, and finally 1.
+            mesh: The axes of the ranks, if some share samples or sequences: torch's ``DeviceMesh``,
+                sizes such as ``{"dp": 4, "cp": 2, "tp": 2}``, or a `Mesh`; None if each rank has
+                samples of its own.
             access: TLS and a bearer token; None for plain text without a token.
             order: How far samples are shuffled, in how many lanes, and which are batched together;
                 None for `Order()`.
@@ -163,7 +168,7 @@ class RemoteDataset(IterableDataset[Result]):
         """
         super().__init__()
         self._transport = transport_of(transport)
-        self._is_told = rank is not None
+        self._is_told = rank is not None or mesh is not None
         rank, world_size = resolve_ranks(rank, world_size)
         self._restart, end_epoch = epochs_of(epochs)
         # A state is loaded into what the user described, not into what an earlier one made of it.
@@ -179,13 +184,14 @@ class RemoteDataset(IterableDataset[Result]):
             stages=stages,
             rank=rank,
             world_size=world_size,
+            mesh=mesh,
             access=access,
             order=order_of(order),
             sharding=sharding,
             transport=self._transport,
         ).settled()
         self._reading = self._given
-        self._on_batches = on_batches_of(transform, self._reading.group_count)
+        self._on_batches = on_batches_of(transform, self._reading.world_size)
         self._device = None if device is None else checked_device(device)
         self._live = self._live_stream()
         self._has_log = False
@@ -252,7 +258,7 @@ class RemoteDataset(IterableDataset[Result]):
         """Return the batch as the loop gets it, or what the function makes of it."""
         result: object
         if self._on_batches is None:
-            result = Batch.received(event, group_count=self._reading.group_count)
+            result = Batch.received(event, group_count=self._reading.world_size)
         elif isinstance(event, TransformedEvent):
             result = event.result
         else:
@@ -273,7 +279,7 @@ class RemoteDataset(IterableDataset[Result]):
             next_event=self._next_of_share,
             close=self.close,
             batch_count=lambda position: self._plan(position).batch_count,
-            group_count=self._reading.group_count,
+            group_count=self._reading.world_size,
             restart=self._restart,
         )
         return self._side.iterate(share, self._progress.start(), source)

@@ -24,6 +24,7 @@ from headrace.client.options.arguments import (
     epoch_limit,
     token_bytes,
 )
+from headrace.client.options.mesh import AnyMesh
 from headrace.client.options.order import Order, order_of
 from headrace.client.options.selection import Selection
 from headrace.client.options.sharding import Sharding
@@ -87,6 +88,7 @@ class NumpyDataset(Generic[ArraysResult]):
         transform: Callable[[Arrays], ArraysResult] | None = None,
         rank: int = 0,
         world_size: int = 1,
+        mesh: AnyMesh | None = None,
         access: Access | None = None,
         order: Order | None = None,
         sharding: Sharding | None = None,
@@ -110,6 +112,7 @@ class NumpyDataset(Generic[ArraysResult]):
                 gets its result.
             rank: This rank, in ``[0, world_size)``.
             world_size: Number of ranks.
+            mesh: The axes of the ranks, as for `RemoteDataset`.
             access: TLS and a bearer token; None for plain text without a token.
             order: How far samples are shuffled, as for `RemoteDataset`. Arrays have no sample ids.
             sharding: How global batches are divided among ranks; None for `Sharding()`.
@@ -134,6 +137,7 @@ class NumpyDataset(Generic[ArraysResult]):
             stages=stages,
             rank=rank,
             world_size=world_size,
+            mesh=mesh,
             access=access,
             order=replace(order_of(order), with_ids=False),
             sharding=sharding,

@@ -117,7 +117,7 @@ class Batch(MutableMapping[str, Any]):
 
         Args:
             event: The batch; its memory passes to this object.
-            group_count: World size divided by replication.
+            group_count: The number of ranks with samples of their own.
             origin: Where to report to in the main process, if this is a worker.
         """
         batch = cls.__new__(cls)

@@ -31,7 +31,7 @@ class OnBatches:
 
     Attributes:
         function: The user's function.
-        group_count: World size divided by replication.
+        group_count: The number of ranks with samples of their own.
     """
 
     function: Callable[[Batch], Any]
@@ -47,7 +47,7 @@ def on_batches_of(function: Callable[[Batch], Any] | None, group_count: int) -> 
 
     Args:
         function: The user's function.
-        group_count: World size divided by replication.
+        group_count: The number of ranks with samples of their own.
 
     Raises:
         BadArgumentError: The argument is not callable.

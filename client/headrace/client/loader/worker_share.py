@@ -25,7 +25,7 @@ class ShareSource:
         next_event: Takes the next event of a share; if no stream runs, opens one at a place.
         close: Closes the stream.
         batch_count: Number of batches, of all workers, in an epoch from a position on.
-        group_count: World size divided by replication.
+        group_count: The number of ranks with samples of their own.
         restart: Whether each iteration starts the same epoch again.
     """
 

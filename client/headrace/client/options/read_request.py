@@ -24,10 +24,9 @@ class ReadOptions:
     Attributes:
         dataset: Name of the dataset on the server; empty if a stage draws from several.
         order: The order of samples.
-        global_batch_size: Samples of a batch over all ranks, replicas counted once.
-        rank: This rank, in [0, world_size).
+        global_batch_size: Samples of a batch over all ranks.
+        rank: This rank, in [0, world_size); ranks with the same samples are one here.
         world_size: Number of ranks, >= 1.
-        replication: Consecutive ranks that get the same samples, >= 1; divides ``world_size``.
         end: How an incomplete last batch is treated.
         columns: Names of the columns to send; empty for all.
         with_ids: Whether to send sample ids.
@@ -42,7 +41,6 @@ class ReadOptions:
     global_batch_size: int
     rank: int = 0
     world_size: int = 1
-    replication: int = 1
     end: EndMode = EndMode.DROP_LAST
     columns: tuple[str, ...] = ()
     with_ids: bool = False
@@ -67,17 +65,10 @@ class ReadOptions:
             f"a rank in [0, {self.world_size}), since the world size is {self.world_size}",
         )
         _require(
-            self.replication >= 1 and self.world_size % self.replication == 0,
-            "replication",
-            self.replication,
-            f"a divisor of the world size {self.world_size}",
-        )
-        groups = self.world_size // self.replication
-        _require(
-            self.global_batch_size >= groups,
+            self.global_batch_size >= self.world_size,
             "global_batch_size",
             self.global_batch_size,
-            f">= {groups}, a sample for each group of ranks that shares samples",
+            f">= {self.world_size}, a sample for each rank with samples of its own",
         )
 
     def to_request(
@@ -99,7 +90,6 @@ class ReadOptions:
             global_batch_size=self.global_batch_size,
             rank=self.rank,
             world_size=self.world_size,
-            replication=self.replication,
             end=_END_MODES[self.end],
             columns=self.columns,
             with_ids=self.with_ids,

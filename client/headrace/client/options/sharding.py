@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from headrace.arguments import instance_or_none, whole, whole_or_none
+from headrace.arguments import instance_or_none, whole_or_none
 from headrace.client.options.deal import Deal, deal_of
 from headrace.client.options.stage import OrderStage
 
@@ -19,8 +19,6 @@ class Sharding:
     Attributes:
         global_batch_size: Samples per batch over all ranks, >= the number of ranks with samples of
             their own; None if ``batch_size`` says how many a rank gets.
-        replication: Number of consecutive ranks that get the same samples, >= 1; divides the world
-            size.
         deal: How to deal the samples of each global batch so that every rank has about the same
             work: ``balanced``, or a `Deal`; None to deal them in order.
 
@@ -29,7 +27,6 @@ class Sharding:
     """
 
     global_batch_size: int | None = None
-    replication: int = 1
     deal: Literal["balanced"] | Deal | None = None
 
     def __post_init__(self) -> None:
@@ -38,8 +35,6 @@ class Sharding:
             "sharding.global_batch_size", self.global_batch_size, low=1, high=_MOST_COUNT
         )
         object.__setattr__(self, "global_batch_size", size)
-        replication = whole("sharding.replication", self.replication, low=1, high=_MOST_COUNT)
-        object.__setattr__(self, "replication", replication)
         deal_of(self.deal)
 
     @property

@@ -46,20 +46,17 @@ def choose_endpoints(
     return FallbackEndpoints(servers, _private(urls, transport.private), after_s=after_s)
 
 
-def lane_of(rank: int, *, world_size: int, replication: int, lanes: int) -> int | None:
+def lane_of(rank: int, *, world_size: int, lanes: int) -> int | None:
     """Return the lane that contains the middle of a rank's share, or None if there is only one.
 
     Args:
         rank: The rank, in [0, ``world_size``).
         world_size: Number of ranks, >= 1.
-        replication: Consecutive ranks with the same share, >= 1.
         lanes: Number of lanes, >= 1.
     """
     if lanes <= 1:
         return None
-    group_count = max(1, world_size // max(1, replication))
-    group = rank // max(1, replication)
-    return (2 * group + 1) * lanes // (2 * group_count)
+    return (2 * rank + 1) * lanes // (2 * world_size)
 
 
 def _private(urls: Mapping[str, str | None], private: PrivateServer) -> PrivateEndpoints:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from headrace.client.options.access import Access, access_of
 from headrace.client.options.addresses import addresses_of
 from headrace.client.options.arguments import batch_size_of, column_names, end_mode
+from headrace.client.options.mesh import AnyMesh, mesh_rank
 from headrace.client.options.order import Order
 from headrace.client.options.sharding import Sharding, sharding_of
 from headrace.client.options.stage import Stage, stages_of
@@ -34,6 +35,7 @@ class Description:
     stages: Sequence[Stage]
     rank: int
     world_size: int
+    mesh: AnyMesh | None
     access: Access | None
     order: Order
     sharding: Sharding | None
@@ -47,6 +49,8 @@ class Description:
             ConfigurationError: There is no folder for the sockets of a private server.
         """
         shards, fallback = sharding_of(self.sharding), self.transport.fallback
+        mesh = mesh_rank(self.mesh, rank=self.rank, world_size=self.world_size)
+        rank, world_size = (self.rank, self.world_size) if mesh is None else mesh.data
         addresses = addresses_of(self.target, dataset=self.dataset)
         subject, sources = subject_of(
             self.dataset,
@@ -59,13 +63,12 @@ class Description:
             unit_is_free=self.order.unit is None,
             batch_size=batch_size_of(self.batch_size, shards),
             global_batch_size=shards.global_batch_size,
-            rank=self.rank,
-            world_size=self.world_size,
-            replication=shards.replication,
+            rank=rank,
+            world_size=world_size,
             end=end_mode(self.end),
             columns=column_names(self.columns),
             with_ids=self.order.with_ids,
-            order_stages=(*self.order.stages, *shards.stages),
+            order_stages=(*self.order.stages, *shards.stages, *(() if mesh is None else (mesh,))),
             stages=stages_of(self.stages),
             end_epoch=self.end_epoch,
         )
@@ -76,12 +79,7 @@ class Description:
 
 
 def _seat_of(reading: Reading) -> Seat:
-    lane = lane_of(
-        reading.rank,
-        world_size=reading.world_size,
-        replication=reading.replication,
-        lanes=reading.order.lanes,
-    )
+    lane = lane_of(reading.rank, world_size=reading.world_size, lanes=reading.order.lanes)
     return seat_of(
         rank=reading.rank, world_size=reading.world_size, seed=reading.order.seed, lane=lane
     )

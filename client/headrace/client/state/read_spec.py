@@ -31,9 +31,8 @@ class Reading:
         unit_is_free: Whether the user has not set the unit.
         batch_size: Samples per batch of this rank, or None.
         global_batch_size: Samples per batch over all ranks, from the user or a token, or None.
-        rank: This rank, in [0, ``world_size``).
+        rank: This rank, in [0, ``world_size``); ranks with the same samples are one here.
         world_size: Number of ranks, >= 1.
-        replication: Consecutive ranks with the same samples, >= 1.
         end: How an incomplete last batch is treated.
         columns: Names of the columns to read; empty for all.
         with_ids: Whether batches have sample ids.
@@ -49,7 +48,6 @@ class Reading:
     global_batch_size: int | None
     rank: int
     world_size: int
-    replication: int
     end: EndMode
     columns: tuple[str, ...]
     with_ids: bool
@@ -61,11 +59,6 @@ class Reading:
         """Refuse stages that the subject cannot have."""
         for stage in self.order_stages:
             stage.check(is_mixture=not self.subject.name)
-
-    @property
-    def group_count(self) -> int:
-        """Number of ranks with samples of their own."""
-        return max(1, self.world_size // max(1, self.replication))
 
     @property
     def has_size(self) -> bool:
@@ -86,7 +79,7 @@ class Reading:
                 "loaded; pass batch_size=, the samples per batch of this rank",
                 field="batch_size",
             )
-        return self.batch_size * self.group_count
+        return self.batch_size * self.world_size
 
     def options(self, token: bytes | None) -> ReadOptions:
         """Return the options of requests.
@@ -113,7 +106,6 @@ class Reading:
             global_batch_size=size,
             rank=self.rank,
             world_size=self.world_size,
-            replication=self.replication,
             end=self.end,
             columns=self.columns,
             with_ids=self.with_ids,
@@ -138,7 +130,7 @@ class Reading:
                 token,
                 batch_size=self.batch_size,
                 global_batch_size=self.global_batch_size,
-                group_count=self.group_count,
+                group_count=self.world_size,
             ),
             subject=self.subject.at(token, saved),
         )

@@ -134,7 +134,7 @@ def adopt_batch_size(
         token: Where to continue.
         batch_size: Samples per rank, if the caller gave it.
         global_batch_size: Samples over all ranks, if the caller gave it: it may change.
-        group_count: World size divided by replication.
+        group_count: The number of ranks with samples of their own.
 
     Raises:
         TokenSpecChangedError: ``batch_size`` would silently change the global batch.

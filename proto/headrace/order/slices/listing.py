@@ -50,7 +50,6 @@ def rank_batches(
     epoch: int,
     rank: int,
     world_size: int,
-    replication: int = 1,
 ) -> Iterator[tuple[RankBatch, NDArray[np.int64]]]:
     """Yield a rank's batches of one epoch with their sample ids, starting at the plan's base.
 
@@ -60,8 +59,7 @@ def rank_batches(
         epoch: The epoch.
         rank: In [0, `world_size`).
         world_size: Number of ranks.
-        replication: How many consecutive ranks get the same samples.
     """
     for index in range(plan.batch_count):
-        batch = plan.batch(index, rank=rank, world_size=world_size, replication=replication)
+        batch = plan.batch(index, rank=rank, world_size=world_size)
         yield batch, batch_sample_ids(order, epoch, batch)

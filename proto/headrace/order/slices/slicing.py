@@ -30,7 +30,7 @@ class RankBatch:
         index: Number of the global batch, counted from the plan's base.
         position: First position of the global batch.
         next_position: Position after the global batch, which the token after it holds.
-        global_sample_count: Samples of the global batch, without pads; replicas count once.
+        global_sample_count: Samples of the global batch, without pads.
         start: This rank's first position.
         stop: Position after this rank's last.
         pad_positions: Positions whose samples are repeated after them, as pads. Joined in the order
@@ -99,36 +99,30 @@ class EpochPlan:
             return 0
         return (self.sample_count - self.base) % self.global_batch_size
 
-    def batch(self, index: int, *, rank: int, world_size: int, replication: int = 1) -> RankBatch:
+    def batch(self, index: int, *, rank: int, world_size: int) -> RankBatch:
         """Return a rank's part of a global batch.
 
         Args:
             index: Number of the global batch, in [0, `batch_count`).
             rank: In [0, `world_size`).
-            world_size: Number of ranks; divided by `replication` at most `global_batch_size`.
-            replication: How many consecutive ranks get the same samples; divides `world_size`.
+            world_size: Number of ranks, at most `global_batch_size`.
 
         Raises:
-            BadArgumentError: Rank, world size, replication and batch size do not fit together.
+            BadArgumentError: Rank, world size and batch size do not fit together.
             PositionPastEndError: There is no such batch.
         """
-        (batch,) = self.batches(
-            range(index, index + 1), rank=rank, world_size=world_size, replication=replication
-        )
+        (batch,) = self.batches(range(index, index + 1), rank=rank, world_size=world_size)
         return batch
 
-    def batches(
-        self, indices: range, *, rank: int, world_size: int, replication: int = 1
-    ) -> list[RankBatch]:
+    def batches(self, indices: range, *, rank: int, world_size: int) -> list[RankBatch]:
         """Return a rank's parts of several global batches, each as `batch` returns it.
 
         Args:
             indices: Numbers of the global batches, at least one.
             rank: See `batch`.
             world_size: See `batch`.
-            replication: See `batch`.
         """
-        part, parts = self._part(rank, world_size, replication)
+        self._check(rank, world_size)
         for index in (indices[0], indices[-1]):
             if not 0 <= index < self.batch_count:
                 raise PositionPastEndError(
@@ -137,13 +131,13 @@ class EpochPlan:
                     position=index,
                 )
         size = self.global_batch_size
-        start, stop = _share(part, parts, size)
-        loss_scale = (stop - start) * parts / size
+        start, stop = _share(rank, world_size, size)
+        loss_scale = (stop - start) * world_size / size
         batches = []
         for index in indices:
             position = self.base + index * size
             if position + size > self.sample_count:
-                batches.append(self._last_batch(index, part, parts))
+                batches.append(self._last_batch(index, rank, world_size))
                 continue
             batches.append(
                 RankBatch(
@@ -176,23 +170,15 @@ class EpochPlan:
             loss_scale=(own_stop - own_start) * parts / count,
         )
 
-    def _part(self, rank: int, world_size: int, replication: int) -> tuple[int, int]:
+    def _check(self, rank: int, world_size: int) -> None:
         check_range("world_size", world_size, low=1, high=1 << 31)
         check_range("rank", rank, low=0, high=world_size)
-        check_range("replication", replication, low=1, high=world_size + 1)
-        if world_size % replication:
+        if world_size > self.global_batch_size:
             raise BadArgumentError(
-                f"replication is {replication}, must divide the world size {world_size}",
-                field="replication",
-            )
-        parts = world_size // replication
-        if parts > self.global_batch_size:
-            raise BadArgumentError(
-                f"world size {world_size} with replication {replication} needs a global batch of "
-                f"at least {parts} samples, but global_batch_size is {self.global_batch_size}",
+                f"world size {world_size} needs a global batch of at least {world_size} samples, "
+                f"but global_batch_size is {self.global_batch_size}",
                 field="global_batch_size",
             )
-        return rank // replication, parts
 
     def row_count(self, count: int) -> int:
         """Return the rows of a global batch of `count` samples, pads included."""
@@ -218,42 +204,32 @@ class Row:
     row: int
 
 
-def find_rows(
-    plan: EpochPlan, position: int, *, world_size: int, replication: int = 1
-) -> tuple[Row, ...]:
+def find_rows(plan: EpochPlan, position: int, *, world_size: int) -> tuple[Row, ...]:
     """Return all rows that hold a position, also those that repeat it to fill up the last batch.
 
     Args:
         plan: How the epoch is cut.
         position: In [0, `plan.sample_count`).
         world_size: Number of ranks.
-        replication: How many consecutive ranks get the same samples.
 
     Returns:
         The rows, rising; empty for a position that is before the base or dropped.
 
     Raises:
-        BadArgumentError: World size, replication and batch size do not fit together.
+        BadArgumentError: World size and batch size do not fit together.
     """
     index, slot = divmod(position - plan.base, plan.global_batch_size)
     if not 0 <= index < plan.batch_count:
         return ()
-    # Checks the replication, by which the code below divides.
-    batch = plan.batch(index, rank=0, world_size=world_size, replication=replication)
-    parts, count = world_size // replication, batch.global_sample_count
+    # Checks the world size, by which the code below divides.
+    count = plan.batch(index, rank=0, world_size=world_size).global_sample_count
     row_count = plan.row_count(count)
 
-    def start(part: int) -> int:
-        return _share(part, parts, row_count)[0]
+    def start(rank: int) -> int:
+        return _share(rank, world_size, row_count)[0]
 
     found = []
     for each in range(slot, row_count, count):
-        part = bisect_right(range(parts), each, key=start) - 1
-        found.append((part, each - start(part)))
-    return tuple(
-        sorted(
-            Row(index, part * replication + copy, row)
-            for part, row in found
-            for copy in range(replication)
-        )
-    )
+        rank = bisect_right(range(world_size), each, key=start) - 1
+        found.append(Row(index, rank, each - start(rank)))
+    return tuple(sorted(found))

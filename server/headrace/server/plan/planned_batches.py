@@ -198,9 +198,7 @@ class _Epoch:
 
     def _batches(self, indices: range, encoder: TokenEncoder) -> list[PlannedBatch]:
         spec = self.spec
-        parts = self.plan.batches(
-            indices, rank=spec.rank, world_size=spec.world_size, replication=spec.replication
-        )
+        parts = self.plan.batches(indices, rank=spec.rank, world_size=spec.world_size)
         if self.dealing is not None and self.dealing.is_dealt(parts[-1]):
             return self._dealt(parts, self.dealing, encoder)
         if self.dealing is not None and len(parts) > 1:

@@ -18,19 +18,12 @@ class Ranks(NamedTuple):
     Attributes:
         global_batch_size: The number of samples in a global batch.
         world_size: The number of ranks.
-        replication: How many consecutive ranks get the same samples.
         end: How to handle an incomplete last batch.
     """
 
     global_batch_size: int
     world_size: int
-    replication: int
     end: EndMode
-
-    @property
-    def parts(self) -> int:
-        """Return the number of ranks with samples of their own."""
-        return self.world_size // self.replication
 
 
 class Dealing(Protocol):

@@ -219,7 +219,6 @@ class StreamSpec:
         global_batch_size: The number of samples per batch over all ranks.
         rank: In [0, `world_size`).
         world_size: The number of ranks.
-        replication: The number of consecutive ranks with the same samples.
         end: What becomes of an incomplete last batch.
         columns: The columns to gather, in order, including the server's own.
         epoch: The first epoch.
@@ -239,7 +238,6 @@ class StreamSpec:
     global_batch_size: int
     rank: int
     world_size: int
-    replication: int
     end: EndMode
     columns: tuple[WireColumn, ...]
     epoch: int
@@ -303,7 +301,6 @@ def stream_spec(request: ReadRequest, readable: Readable, stages: StageTitles) -
         global_batch_size=wanted.global_batch_size,
         rank=batches.rank,
         world_size=batches.world_size,
-        replication=batches.replication or 1,
         end=_end(batches.end),
         columns=columns,
         epoch=epoch,
@@ -444,24 +441,16 @@ def _end(value: pb.EndMode) -> EndMode:
 def _check_ranges(spec: StreamSpec) -> None:
     check_range("world_size", spec.world_size, low=1, high=1 << 31)
     check_range("rank", spec.rank, low=0, high=spec.world_size)
-    check_range("replication", spec.replication, low=1, high=spec.world_size + 1)
     check_range("epoch_count", spec.epoch_count, low=0, high=_EPOCH_LIMIT)
     check_chunk_bytes(spec.max_chunk_bytes)
     check_range("max_group_bytes", spec.max_group_bytes, low=0, high=MAX_CHUNK_BYTES + 1)
     check_range("order.lanes", spec.order.lanes, low=1, high=_LANES_LIMIT + 1)
     check_range("batch_stride", spec.batch_stride, low=1, high=_STRIDE_LIMIT + 1)
     check_range("batch_offset", spec.batch_offset, low=0, high=spec.batch_stride)
-    if spec.world_size % spec.replication:
+    if spec.global_batch_size < spec.world_size:
         raise BadArgumentError(
-            f"replication is {spec.replication}, which does not divide the world size "
-            f"{spec.world_size}",
-            field="replication",
-        )
-    parts = spec.world_size // spec.replication
-    if spec.global_batch_size < parts:
-        raise BadArgumentError(
-            f"global_batch_size is {spec.global_batch_size}; {spec.world_size} ranks with "
-            f"replication {spec.replication} need at least {parts} samples",
+            f"global_batch_size is {spec.global_batch_size}; {spec.world_size} ranks need at least "
+            f"{spec.world_size} samples",
             field="global_batch_size",
         )
 
@@ -492,7 +481,7 @@ def greatest_rows(spec: StreamSpec, readable: Readable) -> int:
     count = spec.global_batch_size
     if spec.end is not EndMode.PAD:
         count = min(count, readable.sample_count)
-    return -(-count * spec.replication // spec.world_size)
+    return -(-count // spec.world_size)
 
 
 def _least_row_bytes(columns: Sequence[WireColumn]) -> int:

@@ -70,7 +70,7 @@ def _check_size(spec: StreamSpec, sample_count: int) -> None:
     count = spec.global_batch_size
     if spec.end is not EndMode.PAD:
         count = min(count, sample_count - spec.position)
-    rows = -(-count * spec.replication // spec.world_size)
+    rows = -(-count // spec.world_size)
     if rows > _MAX_SAMPLES:
         raise _too_large(f"{rows} samples", f"{_MAX_SAMPLES} samples")
 

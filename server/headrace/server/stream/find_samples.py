@@ -44,7 +44,7 @@ def find_samples(
         )
     check_indices(request.dataset_indices, count=count, dataset=read.dataset)
     plan = EpochPlan(served.readable.sample_count, spec.position, spec.global_batch_size, spec.end)
-    _check_copies(plan, spec.replication)
+    _check_copies(plan)
     response = pb.FindSamplesResponse()
     for row in _rows(request, served, spec, plan):
         if len(response.rows) == _MAX_ROWS:
@@ -53,15 +53,13 @@ def find_samples(
     return response
 
 
-def _check_copies(plan: EpochPlan, replication: int) -> None:
+def _check_copies(plan: EpochPlan) -> None:
     """Refuse an epoch in which a single position appears in too many rows."""
-    copies, last = replication, (plan.sample_count - plan.base) % plan.global_batch_size
+    copies, last = 1, (plan.sample_count - plan.base) % plan.global_batch_size
     if plan.end is EndMode.PAD and last:
-        copies *= -(-plan.global_batch_size // last)
+        copies = -(-plan.global_batch_size // last)
     if copies > _MAX_ROWS:
-        raise _too_many(
-            f"one sample may be in {copies}", "ask with a smaller replication or global batch"
-        )
+        raise _too_many(f"one sample may be in {copies}", "ask with a smaller global batch")
 
 
 def _too_many(found: str, advice: str) -> BadArgumentError:
@@ -82,7 +80,7 @@ def _rows(
     for index, positions in enumerate(finder.positions(spec.epoch, sample_ids)):
         for position in positions.tolist():
             found = (
-                find_rows(plan, position, world_size=spec.world_size, replication=spec.replication)
+                find_rows(plan, position, world_size=spec.world_size)
                 if dealing is None
                 else dealing.rows(spec.epoch, plan, position)
             )

@@ -213,7 +213,7 @@ def stream_pipeline(
 
 def stream_dealing(spec: StreamSpec, served: Served, finder: Finder) -> Dealing | None:
     """Return what deals samples to ranks; None if they are dealt in order."""
-    ranks = Ranks(spec.global_batch_size, spec.world_size, spec.replication, spec.end)
+    ranks = Ranks(spec.global_batch_size, spec.world_size, spec.end)
     return served.dealing(spec.order, ranks, finder)
 
 
@@ -363,8 +363,7 @@ def _steps_ahead(
 
 def _lanes(spec: StreamSpec) -> range:
     """Return the lanes that a rank reads: those in its part of a batch, if a batch is a unit."""
-    lanes, parts = spec.order.lanes, spec.world_size // spec.replication
+    lanes, rank, world_size = spec.order.lanes, spec.rank, spec.world_size
     if spec.order.unit != spec.global_batch_size:
         return range(lanes)
-    part = spec.rank // spec.replication
-    return range(part * lanes // parts, -(-(part + 1) * lanes // parts))
+    return range(rank * lanes // world_size, -(-(rank + 1) * lanes // world_size))

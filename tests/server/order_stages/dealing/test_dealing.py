@@ -93,7 +93,6 @@ def _cost(batch: ReadBatch) -> int:
 @settings(max_examples=8)
 @given(
     world=st.sampled_from([2, 3, 4, 6]),
-    replication=st.sampled_from([1, 2]),
     lanes=st.sampled_from([1, 2]),
     end=st.sampled_from([pb.END_MODE_UNEVEN, pb.END_MODE_PAD, pb.END_MODE_DROP_LAST]),
     deal=st.sampled_from(
@@ -111,7 +110,6 @@ def _cost(batch: ReadBatch) -> int:
 def test_each_global_batch_is_that_of_dealing_in_order(  # noqa: PLR0917 - as Hypothesis gives them
     channel: grpc.Channel,
     world: int,
-    replication: int,
     lanes: int,
     end: pb.EndMode,
     deal: dealing_pb.Deal,
@@ -120,15 +118,12 @@ def test_each_global_batch_is_that_of_dealing_in_order(  # noqa: PLR0917 - as Hy
     skips: tuple[int, ...],
 ) -> None:
     """Each sample goes to one rank, ranks get as many as in order, and a resume changes nothing."""
-    if world % replication:
-        replication = 1
     size = 32 if dataset == "d" else 8
     fields: dict[str, Any] = {
         "dataset": dataset,
         "columns": ["tokens", "tokens.samples"] if dataset != "d" else ["tokens"],
         "order": pb.OrderSpec(seed=3, lanes=lanes, unit=size),
         "global_batch_size": size,
-        "replication": replication,
         "end": end,
         "skips": pb.SkipList(sample_ids=skips),
     }

@@ -256,7 +256,7 @@ def _read_all(
         for rank in range(size if indices else 0):
             # Each rank is a process of its own.
             own = finder if size == 1 else corpora.finder()
-            batches = plan.batches(indices, rank=rank, world_size=size, replication=1)
+            batches = plan.batches(indices, rank=rank, world_size=size)
             parts.append(
                 [_rows_of(each) for each in own.find(epoch, list(map(ranges_of, batches)))]
             )

@@ -20,7 +20,6 @@ from headrace.client import (
     Order,
     PrivateServer,
     RemoteDataset,
-    Sharding,
     Transport,
 )
 from headrace.compat.streaming.ask import Served, ask
@@ -292,12 +291,11 @@ class StreamingDataset(Array, IterableDataset[Any]):
             seed=self.shuffle_seed,
             shuffle=self.shuffle,
             end="uneven",
-            rank=self._rank,
-            world_size=self._world_size,
+            rank=self._rank // (self.replication or 1),
+            world_size=self._groups,
             order=Order(
                 with_ids=True, unit=self._unit, shuffle_samples=self.shuffle_block_size or 0
             ),
-            sharding=Sharding(replication=self.replication or 1),
             transport=transport,
         )
 

@@ -59,7 +59,7 @@ class Dealer:
         costs: Computes their costs.
 
     Raises:
-        BadArgumentError: There are speeds, but not one for each rank with samples of its own.
+        BadArgumentError: There are speeds, but not one for each rank.
     """
 
     def __init__(
@@ -70,7 +70,7 @@ class Dealer:
         self._ranks = ranks
         self._finder = finder
         self._costs = costs
-        self._pace = check_speeds(deal, ranks.parts)
+        self._pace = check_speeds(deal, ranks.world_size)
         self._lock = threading.Lock()
         self._kept: OrderedDict[tuple[int, int], tuple[NDArray[np.int32], NDArray[np.float64]]]
         self._kept = OrderedDict()
@@ -85,13 +85,12 @@ class Dealer:
             batches: Its parts of the batches, none of which is padded.
             rank: The rank.
         """
-        part = rank // self._ranks.replication
         whole = self._finder.find(
             epoch, [[(batch.position, batch.next_position)] for batch in batches]
         )
         owns = [
             np.flatnonzero(
-                self._owners(epoch, batch.position, batch.next_position, each)[0] == part
+                self._owners(epoch, batch.position, batch.next_position, each)[0] == rank
             )
             for batch, each in zip(batches, whole, strict=True)
         ]
@@ -109,20 +108,13 @@ class Dealer:
         index = (position - plan.base) // plan.global_batch_size
         if not 0 <= index < plan.batch_count:
             return ()
-        batch = plan.batch(
-            index, rank=0, world_size=ranks.world_size, replication=ranks.replication
-        )
+        batch = plan.batch(index, rank=0, world_size=ranks.world_size)
         if not self.is_dealt(batch):
-            return find_rows(
-                plan, position, world_size=ranks.world_size, replication=ranks.replication
-            )
+            return find_rows(plan, position, world_size=ranks.world_size)
         owners, _ = self._owners(epoch, batch.position, batch.next_position)
         slot = position - batch.position
-        part = int(owners[slot])
-        row = int(np.count_nonzero(owners[:slot] == part))
-        return tuple(
-            Row(index, part * ranks.replication + copy, row) for copy in range(ranks.replication)
-        )
+        rank = int(owners[slot])
+        return (Row(index, rank, int(np.count_nonzero(owners[:slot] == rank))),)
 
     def _owners(
         self, epoch: int, position: int, end: int, whole: BatchPlaces | None = None
@@ -134,7 +126,7 @@ class Dealer:
                 self._kept.move_to_end(key)
                 return self._kept[key]
         size = self._ranks.global_batch_size
-        loads = np.zeros(self._ranks.parts)
+        loads = np.zeros(self._ranks.world_size)
         before = position - size
         if position // size % self._deal.accumulate and before >= 0:
             loads = self._owners(epoch, before, position)[1].copy()
@@ -142,7 +134,7 @@ class Dealer:
             (whole,) = self._finder.find(epoch, [[(position, end)]])
         costs = self._costs(whole)
         edges = slices_of(position, costs.size, lanes=self._order.lanes, unit=self._order.unit)
-        part_edges = np.arange(self._ranks.parts + 1) * costs.size // self._ranks.parts
+        part_edges = np.arange(self._ranks.world_size + 1) * costs.size // self._ranks.world_size
         owners = dealt(costs, edges, part_edges, loads, self._pace).astype(np.int32)
         with self._lock:
             self._kept[key] = owners, loads
