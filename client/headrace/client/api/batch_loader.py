@@ -136,6 +136,26 @@ class BatchLoader(DataLoader[Result]):
             if self._loop is not loop:
                 raise overtaken()
 
+    def reshard(
+        self,
+        *,
+        rank: int | None = None,
+        world_size: int | None = None,
+        at_step: int | None = None,
+    ) -> None:
+        """Read another rank's share from a step on; see `RemoteDataset.reshard`.
+
+        With workers, call it between two loops: they end, and the next ``for`` starts others. A
+        loop that is left over gets an error.
+        """
+        self._remote.reshard(rank=rank, world_size=world_size, at_step=at_step)
+        # Kept workers would read the share of the old rank.
+        self._iterator = None
+
+    def committed(self, step: int) -> None:
+        """Note that the optimizer has taken a step; see `RemoteDataset.committed`."""
+        self._remote.committed(step)
+
     def state_dict(self) -> State:
         """Return the dataset's state after the last batch handed over."""
         return self._remote.state_dict()

@@ -37,6 +37,7 @@ from headrace.client.frameworks.accelerate import known_to_accelerate, refuse_pr
 from headrace.client.frameworks.callers import FRAMEWORKS
 from headrace.client.loader.parent_watch import end_with_main_process
 from headrace.client.loader.progress import LoopStart
+from headrace.client.loader.steps import commit, next_place, of_old_share, place_at
 from headrace.client.loader.worker_plan import WorkerPart, share_of_worker
 from headrace.client.loader.worker_share import ShareSource, WorkerSide, results_are_opened
 from headrace.client.options.access import Access, was_forked_after_use
@@ -54,6 +55,7 @@ from headrace.client.options.transport import Transport, transport_of
 from headrace.client.reader.reader import BatchReader, Place
 from headrace.client.servers.unary import fetch_from_any
 from headrace.client.state.description import Description
+from headrace.client.state.read_spec import Reading
 from headrace.client.state.sources import Source
 from headrace.client.state.state import (
     State,
@@ -423,15 +425,75 @@ class RemoteDataset(IterableDataset[Result]):
         finally:
             self._turns.end()
 
+    def reshard(
+        self,
+        *,
+        rank: int | None = None,
+        world_size: int | None = None,
+        at_step: int | None = None,
+    ) -> None:
+        """Read the share of another rank from a step on: when ranks have left or joined.
+
+        All ranks call this between two steps, with what they have agreed on. The global batches
+        stay the same, and so does their size; shares differ by at most one sample. A loop goes on
+        with the batch of ``at_step``. What was prefetched for the old share is dropped and read
+        again, over the same connection. If nothing changes, nothing is dropped.
+
+        Args:
+            rank: This rank from now on, in ``[0, world_size)``; None, as ``world_size``, to stay.
+            world_size: Number of ranks from now on, at most the size of the global batch.
+            at_step: The step (`Batch.step`) whose batch comes next. Later steps that the loop got
+                come again, and earlier ones that it did not get do not come. None for the first
+                step that is not `committed` or, in a loop that commits none, for the one after its
+                last batch.
+
+        Raises:
+            BadArgumentError: An argument is out of range, or ``at_step`` lies before the step that
+                the dataset was made for or moved to. Nothing has changed then.
+            HeadraceError: ``at_step`` is not the next step, and no server says how long an epoch
+                is.
+        """
+        self._refuse_worker("reshard")
+        now = self._reading
+        if rank is None and world_size is None:
+            rank, world_size = now.rank, now.world_size
+        rank, world_size = resolve_ranks(rank, world_size)
+        self._turns.take()
+        try:
+            reading = now.resharded(rank, world_size)
+            place = next_place(self._progress, at_step, self._place_of)
+            reading.options(place.token)
+            if place != self._progress.place or (rank, world_size) != (now.rank, now.world_size):
+                self._take_share(reading, place)
+        finally:
+            self._turns.end()
+
+    def committed(self, step: int) -> None:
+        """Note that the optimizer has taken a step, and with it those before it.
+
+        From the first call on, `state_dict` and `reshard` go on after the last committed step, so
+        every sample counts once in the steps that were committed, whatever was begun besides.
+
+        Args:
+            step: `Batch.step` of the last batch of the step; -1 before the first step. The last
+                committed step may be named again.
+
+        Raises:
+            BadArgumentError: The loop has not got that batch, or a later step is committed.
+        """
+        self._refuse_worker("committed")
+        commit(self._progress, step, self._place_of)
+
     def state_dict(self) -> State:
         """Return the state after the last batch handed to the loop, JSON-serialisable.
 
-        The state is the same on every rank, so one rank's is enough. If no batch was handed over
-        yet, the server is asked for the dataset's fingerprint.
+        In a loop that calls `committed`, it is the state after the last committed step. It is the
+        same on every rank, so one rank's is enough. If no batch was handed over yet, the server is
+        asked for the dataset's fingerprint.
         """
         share = share_of_worker()
-        place = (share and self._side.place) or self._progress.place
-        token = place.token or self._first_token()
+        place = (share and self._side.place) or self._progress.settled
+        token = place.token or self._first_token(place)
         state = make_state(token, subject=self._reading.subject, end=self._reading.end)
         return state if share is None else {**state, "worker": self._side.state(share)}
 
@@ -452,6 +514,8 @@ class RemoteDataset(IterableDataset[Result]):
 
     def note_look(self, token: bytes, *, moves: int) -> None:
         """Note that the loop got a worker's batch; the batch itself calls this."""
+        if moves < self._progress.resharded:
+            raise of_old_share("the batch was read", "leave this loop")
         start = LoopStart(Place.after(token), moves, self._progress.first_epoch)
         if moves == self._progress.moves and start.is_after(self._progress.start()):
             # What was prefetched here lies before that place.
@@ -562,10 +626,49 @@ class RemoteDataset(IterableDataset[Result]):
         finally:
             self._turns.end()
 
-    def _first_token(self) -> bytes:
+    def _take_share(self, reading: Reading, place: Place) -> None:
+        self.close()
+        rank, world_size = reading.rank, reading.world_size
+        given = self._given.resharded(rank, world_size)
+        # A size that only followed from the number of ranks is now that of the state.
+        self._given = replace(given, global_batch_size=self._given.global_batch_size)
+        self._reading = replace(reading, subject=self._reading.subject)
+        self._is_told = True
+        if self._reporter is not None:
+            self._reporter.rank = rank
+        if self._on_batches is not None:
+            self._on_batches = replace(self._on_batches, group_count=reading.world_size)
+            if self._device is None:
+                self._live.transform_by(self._on_batches)
+        self._progress.reshard(place)
+        self._side.shared.publish(self._progress.start())
+
+    def _place_of(self, step: int) -> Place:
+        start, seen = self._progress.moved_to, self._progress.place.token
+        self._describe()
+        if seen is not None and not self._reading.is_in_version_of(content := decode_token(seen)):
+            # A newer version was described than the one that is read.
+            reading = self._reading
+            self._reading = replace(reading, subject=reading.subject.at(content, {}))
+            self._describe()
+        return place_at(
+            step,
+            start=start,
+            plan_from=lambda position: self._reading.plan(position, start.token),
+            first_token=seen or self._first_token(start),
+        )
+
+    def _refuse_worker(self, method: str) -> None:
+        if share_of_worker() is not None:
+            raise BadArgumentError(
+                f"{method}() was called in a DataLoader worker, which does not know how far the "
+                "loop is; expected the call in the main process",
+                field="dataset",
+            )
+
+    def _first_token(self, place: Place) -> bytes:
         self._reading.known_global_batch_size()
         self._describe()
-        place = self._progress.place
         return self._reading.first_token(epoch=place.epoch, position=place.position)
 
     def _describe(self) -> None:

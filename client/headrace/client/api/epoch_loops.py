@@ -5,7 +5,8 @@ Contract:
 1. Batches are taken in turns, and a turn belongs to one thread: a second thread is refused at once.
 2. A new loop ends the one before it, in whichever thread that runs: the old loop gets an error when
    it asks for another batch. So each batch goes to one loop.
-3. Moving the dataset (`seek`, `load_state_dict`) needs a turn too.
+3. Moving the dataset (`seek`, `load_state_dict`, `reshard`) needs a turn too. A loop goes on at the
+   new place; after `reshard`, which leaves epochs as they are, it still ends with its epoch.
 
 If the code differs, the code is wrong.
 """
@@ -164,7 +165,11 @@ class EpochLoops:
         try:
             progress = self.progress
             if loop.moves != progress.moves:
-                loop.epoch, loop.moves = progress.place.epoch, progress.moves
+                was_resharded = progress.resharded > loop.moves
+                loop.moves = progress.moves
+                if was_resharded and progress.place.epoch > loop.epoch:
+                    return _END
+                loop.epoch = progress.place.epoch
             while (event := self._live.next_event(make_reader)) is not None:
                 if isinstance(event, BatchEvent):
                     found = result_of(event)

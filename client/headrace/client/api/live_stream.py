@@ -150,6 +150,10 @@ class LiveStream:
         """Count damaged samples that were replaced by others."""
         self._past += ClientStats(damaged_count=count)
 
+    def transform_by(self, transformation: Transformation | None) -> None:
+        """Call another function with the batches of the streams from here on; none may run."""
+        self._transformation = transformation
+
     @property
     def columns(self) -> tuple[pb.Column, ...]:
         """What batches of the last stream have; empty before the first batch."""

@@ -19,6 +19,7 @@ from headrace.client.api.new_loops import NewLoops
 from headrace.client.batch.classes import Classes
 from headrace.client.batch.transformed import TransformedEvent, transform_of
 from headrace.client.feeds.transport import Landing, TransportState
+from headrace.client.loader.steps import commit, next_place, place_at
 from headrace.client.options.access import Access
 from headrace.client.options.arguments import (
     epoch_limit,
@@ -26,6 +27,7 @@ from headrace.client.options.arguments import (
 )
 from headrace.client.options.mesh import AnyMesh
 from headrace.client.options.order import Order, order_of
+from headrace.client.options.ranks import resolve_ranks
 from headrace.client.options.selection import Selection
 from headrace.client.options.sharding import Sharding
 from headrace.client.options.stage import Stage
@@ -149,7 +151,7 @@ class NumpyDataset(Generic[ArraysResult]):
                 "dataset, or use RemoteDataset",
                 field="dataset",
             )
-        self._options = reading.options(None)
+        self._reading, self._options = reading, reading.options(None)
         self._transform = transform_of(transform)
         self._live = LiveStream(
             self._transport,
@@ -171,8 +173,11 @@ class NumpyDataset(Generic[ArraysResult]):
 
     @property
     def token(self) -> bytes | None:
-        """The resume token after the last batch handed over; None before the first."""
-        return self._progress.place.token
+        """The resume token after the last batch handed over; None before the first.
+
+        In a loop that calls `committed`, that after the last committed step.
+        """
+        return self._progress.settled.token
 
     def resume(self, token: bytes | None) -> Self:
         """Continue after a batch with the next ``for``; return the dataset.
@@ -188,6 +193,65 @@ class NumpyDataset(Generic[ArraysResult]):
             self.close()
             self._progress.move(place)
         return self
+
+    def reshard(
+        self,
+        *,
+        rank: int | None = None,
+        world_size: int | None = None,
+        at_step: int | None = None,
+    ) -> None:
+        """Read the share of another rank from a step on, as `RemoteDataset.reshard` says.
+
+        Raises:
+            BadArgumentError: An argument is out of range. Nothing has changed then.
+            HeadraceError: ``at_step`` is not the next step, and no server says how long an epoch
+                is.
+        """
+        now = self._options
+        if rank is None and world_size is None:
+            rank, world_size = now.rank, now.world_size
+        rank, world_size = resolve_ranks(rank, world_size)
+        turns = self._loops.turns
+        turns.take()
+        try:
+            options = replace(now, rank=rank, world_size=world_size)
+            place = next_place(self._progress, at_step, self._place_of)
+            if place != self._progress.place or options != now:
+                self.close()
+                self._options = options
+                self._progress.reshard(place)
+        finally:
+            turns.end()
+
+    def committed(self, step: int) -> None:
+        """Note that a step was taken, counted from 0, as `RemoteDataset.committed` says.
+
+        Raises:
+            BadArgumentError: The loop has not got its batch, or a later step is committed.
+        """
+        commit(self._progress, step, self._place_of)
+
+    def _place_of(self, step: int) -> Place:
+        start, seen = self._progress.moved_to, self._progress.place.token
+        subject, options = self._reading.subject, self._options
+        if seen is not None:
+            subject = subject.at(decode_token(seen), {})
+
+        def fetch(wanted: Sequence[pb.GetDatasetRequest]) -> list[pb.Dataset]:
+            answers = fetch_from_any(self._endpoints, wanted, deadlines=self._transport.deadlines)
+            return [answer.dataset for answer in answers]
+
+        reading = replace(self._reading, subject=subject.described(fetch))
+        self._reading = replace(
+            reading, batch_size=None, global_batch_size=options.global_batch_size
+        )
+        return place_at(
+            step,
+            start=start,
+            plan_from=lambda position: self._reading.plan(position, start.token),
+            first_token=seen or self._reading.first_token(epoch=0, position=0),
+        )
 
     @property
     def transform(self) -> Callable[[Arrays], Any] | None:

@@ -28,7 +28,11 @@ class _Moment:
 
 
 class Reporter:
-    """Counts batches, and calls a log when it is due."""
+    """Counts batches, and calls a log when it is due.
+
+    Attributes:
+        rank: The rank of the dataset, which may change.
+    """
 
     def __init__(
         self, options: StatsLog, *, rank: int = 0, now: Callable[[], float] = time.monotonic
@@ -43,7 +47,7 @@ class Reporter:
         Raises:
             ConfigurationError: What draws the run is not installed.
         """
-        self._options, self._now, self._rank = options, now, rank
+        self._options, self._now, self.rank = options, now, rank
         self._sink, self._worst = _sink_of(options), Worst(options.prefix)
         self._batches = self._logged_batches = 0
         self._since: _Moment | None = None
@@ -107,7 +111,7 @@ class Reporter:
     def _process_rank(self) -> int:
         if dist.is_available() and dist.is_initialized():
             return dist.get_rank()
-        return self._rank
+        return self.rank
 
 
 def _sink_of(options: StatsLog) -> Sink:

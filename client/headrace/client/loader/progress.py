@@ -16,11 +16,13 @@ class LoopStart:
         place: Where the first batch starts; with workers, the first batch of worker 0.
         moves: How often the dataset was moved by hand before.
         first_epoch: The epoch that ``epochs="same"`` goes back to.
+        resharded: `LoopProgress.resharded`.
     """
 
     place: Place
     moves: int
     first_epoch: int
+    resharded: int = 0
 
     def is_after(self, other: LoopStart) -> bool:
         """Return whether this is the later of two states of one dataset."""
@@ -34,14 +36,17 @@ class LoopProgress:
     Attributes:
         first_epoch: The epoch that ``epochs="same"`` goes back to.
         moves: How often the place was moved by hand.
+        resharded: The value of ``moves`` when the rank was last changed; 0 for never.
+        committed: The place after the last committed step; None for a loop that commits none.
         unread: The mark of the last batch handed over since the place was set; None without one.
     """
 
     def __init__(self) -> None:
         """Start with the first batch of the first epoch."""
         self.first_epoch = 0
-        self.moves = 0
+        self.moves = self.resharded = 0
         self._known = self._moved_to = Place()
+        self.committed: Place | None = None
         self._was_read = False
         self._read: tuple[Mark, Place] | None = None
         # Set by a single store, which nothing may separate from the `yield` that follows.
@@ -64,6 +69,20 @@ class LoopProgress:
         self.unread = self._read = None
 
     @property
+    def moved_to(self) -> Place:
+        """Where the dataset was moved by hand, or its beginning."""
+        return self._moved_to
+
+    @property
+    def settled(self) -> Place:
+        """The place after the last committed step; `place` for a loop that commits none."""
+        return self.committed or self.place
+
+    def commit(self, place: Place) -> None:
+        """Note that the steps before a place are committed."""
+        self.committed = place
+
+    @property
     def has_begun(self) -> bool:
         """Whether the loop got a batch since the place was moved by hand."""
         place, moved_to = self.place, self._moved_to
@@ -83,8 +102,15 @@ class LoopProgress:
         """Move the place by hand."""
         self._was_read = self.was_read
         self.place = self._moved_to = place
+        if self.committed is not None:
+            self.committed = place
         self.moves += 1
+
+    def reshard(self, place: Place) -> None:
+        """Move the place to where another share of the batches begins."""
+        self.move(place)
+        self.resharded = self.moves
 
     def start(self) -> LoopStart:
         """Return where an iteration would start now."""
-        return LoopStart(self.place, self.moves, self.first_epoch)
+        return LoopStart(self.place, self.moves, self.first_epoch, self.resharded)

@@ -154,6 +154,7 @@ class SharedPlace:
                 "first": first,
                 "moves": start.moves,
                 "first_epoch": start.first_epoch,
+                "resharded": start.resharded,
                 "epoch": place.epoch,
                 "position": place.position,
                 "token": None if place.token is None else place.token.hex(),
@@ -176,4 +177,4 @@ class SharedPlace:
             return None
         token = None if found["token"] is None else bytes.fromhex(found["token"])
         place = Place(found["epoch"], found["position"], token)
-        return LoopStart(place, found["moves"], found["first_epoch"])
+        return LoopStart(place, found["moves"], found["first_epoch"], found["resharded"])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from typing import NoReturn
 
 from headrace.client.batch.batch import Batch
 from headrace.client.batch.handover import Origin
@@ -11,6 +12,7 @@ from headrace.client.batch.results import WorkerResult
 from headrace.client.batch.transformed import TransformedEvent
 from headrace.client.feeds.feed import Event
 from headrace.client.loader.progress import LoopStart
+from headrace.client.loader.steps import of_old_share
 from headrace.client.loader.worker_plan import SharedPlace, WorkerPart
 from headrace.client.reader.reader import Place
 from headrace.client.wire.assembler import BatchEvent
@@ -70,7 +72,11 @@ class WorkerSide:
                 self.shared.note_finished(share, after)
                 return iter(())
         else:
-            own = self.shared.agree(share, number, own)
+            known, own = own, self.shared.agree(share, number, own)
+            if own.resharded != known.resharded:
+                # With the first batch: an error before it would end a kept worker without a word.
+                refused = of_old_share("this DataLoader's workers were started", "end them")
+                return map(_raise, (refused,))
             place = self._agreed(share, own, source)
         self.place, self._has_ended = place, False
         return self._batches(share, Origin(self._key, own.moves), source)
@@ -137,6 +143,10 @@ class WorkerSide:
                     break
                 epoch, start = epoch + 1, 0
         self._has_ended = True
+
+
+def _raise(error: Exception) -> NoReturn:
+    raise error
 
 
 _results_are_opened = False
