@@ -174,7 +174,7 @@ def test_the_dockerfile_builds_anywhere() -> None:
 
 @pytest.mark.parametrize("target", ["server", "converter", "demo-store", "demo-trainer"])
 def test_images_run_as_nobody_in_particular(target: str) -> None:
-    """The user of deploy/kubernetes, by number so that runAsNonRoot can tell."""
+    """The user of the Helm chart, by number so that runAsNonRoot can tell."""
     users = re.findall(r"^USER (\S+)", _stages()[target], re.MULTILINE)
 
     assert ["65532:65532"] == users
@@ -198,7 +198,7 @@ def test_the_servers_image_probes_itself_with_what_it_has() -> None:
 
 def test_the_spark_job_is_in_the_converters_image() -> None:
     """What the SparkApplication names is there, with the Spark that is installed."""
-    path = _ROOT / "deploy" / "kubernetes" / "examples" / "sparkapplication.yaml"
+    path = _ROOT / "deploy" / "kubernetes" / "sparkapplication.yaml"
     spec = yaml.safe_load(path.read_text())["spec"]
     file = spec["mainApplicationFile"].removeprefix("local://")
     pins = (_ROOT / "constraints.txt").read_text().splitlines()

@@ -28,7 +28,8 @@ pytestmark = pytest.mark.long
 
 _ROOT = Path(__file__).parents[3]
 _MONITORING = _ROOT / "docs" / "monitoring.md"
-_DASHBOARD = _ROOT / "deploy" / "grafana" / "dashboard.json"
+_CHART = _ROOT / "deploy" / "helm" / "headrace" / "files"
+_DASHBOARD = _CHART / "dashboard.json"
 _QUESTION = re.compile(r"^\| [^|]+ \| `(?P<query>[^`]*(?:headrace|process)_[^`]*)`", re.MULTILINE)
 
 
@@ -147,7 +148,7 @@ def test_the_exposition_is_as_promtool_wants_it(start: StartServer) -> None:
 
 
 @pytest.mark.parametrize(
-    "check", [["check", "rules", "rules.yml"], ["test", "rules", "rules_test.yml"]]
+    "check", [["check", "rules", str(_CHART / "rules.yml")], ["test", "rules", "rules_test.yml"]]
 )
 def test_rules_do_what_their_tests_say(check: list[str]) -> None:
     """The rules are well-formed, and every alert fires when it should and not before."""
