@@ -331,11 +331,15 @@ def _llm(here: World, spark: SparkSession | None) -> None:
 
 
 def _lengths(here: World, _: SparkSession | None) -> None:
+    here.names["model"] = lambda tokens: tokens.sum()
+    _meshes(here, _)
+
+
+def _meshes(here: World, _: SparkSession | None) -> None:
     tokens = pa.table({"tokens": [list(range(at % 700)) for at in range(400)]})
     corpus = here.dataset("corpus", tokens)
     here.command(Command(("index", corpus, "--pack-length", "8192", "--eos", "2")))
-    here.names["model"] = lambda tokens: tokens.sum()
-    here.serve(corpus=corpus)
+    here.serve(flights=here.dataset("flights", flights()), corpus=corpus)
 
 
 def _datasets(here: World, _: SparkSession | None) -> None:
@@ -397,7 +401,7 @@ _PREPARED: dict[str, Callable[[World, SparkSession | None], None]] = {
     "docs/batches.md": _client,
     "docs/client.md": _client,
     "docs/failover.md": _client,
-    "docs/meshes.md": _client,
+    "docs/meshes.md": _meshes,
     "docs/mixtures.md": _client,
     "docs/numpy.md": _client,
     "docs/private-servers.md": _client,

@@ -47,6 +47,7 @@ from headrace.client.stages.image_transforms import (
 )
 from headrace.client.stages.images import DecodeImage
 from headrace.client.stages.mixing import CutMix, MixUp, OneHot
+from headrace.client.stages.slices import Slice
 from headrace.client.stages.texts import Tokenize
 from headrace.client.stages.transforms import Transform
 from headrace.client.transports.lane.options import Lane
@@ -116,6 +117,7 @@ __all__ = [
     "Ring",
     "Selection",
     "Sharding",
+    "Slice",
     "Stack",
     "Stage",
     "StatsLog",

@@ -56,6 +56,7 @@ from headrace.order.slices.even_deal import (
     slices_of,
 )
 from headrace.order.slices.listing import batch_sample_ids, rank_batches
+from headrace.order.slices.sequence import SequenceLayout
 from headrace.order.slices.slicing import EndMode, EpochPlan, RankBatch, Row, find_rows
 from headrace.order.token.images import (
     AUGMENTATION_VERSION,
@@ -111,6 +112,7 @@ __all__ = [
     "RankBatch",
     "Row",
     "Schedule",
+    "SequenceLayout",
     "ShardTable",
     "Skips",
     "Stages",

@@ -143,7 +143,7 @@ class RemoteDataset(IterableDataset[Result]):
                 (``uneven``), or fill it up with repeats that `Batch.is_pad` marks (``pad``).
             columns: Names of the columns to read; empty for all.
             stages: What the server does with each batch before it sends it, in this order: `Cast`,
-                `Pad`, `Stack`, `DecodeImage`, `OneHot`, `MixUp`, `CutMix`, `Transform`.
+                `Pad`, `Stack`, `Slice`, `DecodeImage`, `OneHot`, `MixUp`, `CutMix`, `Transform`.
             transform: Function of a batch; the loop gets its result. It runs in the prefetching
                 thread or in the worker. With ``device=`` it runs in the loop's thread and stream,
                 when the loop takes the batch.

@@ -33,11 +33,11 @@ def cu_seqlens(boundaries: RaggedColumn) -> tuple[torch.Tensor, int]:
     counts = offsets[1:] - offsets[:-1]
     if not len(counts):
         return torch.zeros(1, dtype=torch.int32), 0
-    length = int(values[offsets[1] - 1])
-    rows = torch.repeat_interleave(torch.arange(len(counts), dtype=torch.int32), counts)
     # Each row starts where the one before ends.
+    lasts = values[offsets[1:] - 1]
+    starts = torch.cumsum(lasts, 0, dtype=torch.int32) - lasts
     is_end = torch.ones(len(values), dtype=torch.bool)
     is_end[offsets[:-1]] = False
-    ends = (values + rows * length)[is_end]
+    ends = (values + torch.repeat_interleave(starts, counts))[is_end]
     edges = torch.cat([torch.zeros(1, dtype=torch.int32), ends])
     return edges, int((edges[1:] - edges[:-1]).max())

@@ -5,13 +5,16 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
-from typing import ClassVar, Self
+from typing import TYPE_CHECKING, ClassVar, Self
 
 from google.protobuf.message import Message
 
 from headrace.arguments import shown, whole
 from headrace.errors import BadArgumentError
 from headrace.order import Token
+
+if TYPE_CHECKING:
+    from headrace.client.options.mesh import MeshRank
 
 COLUMN = "the name of a column"
 """What is wanted of the names of columns, in errors."""
@@ -43,6 +46,18 @@ class Stage(ABC):
         """Return the entry that it shares with others of a request's stages; empty for none."""
         del stages
         return ""
+
+    def of_rank(self, mesh: MeshRank | None) -> Stage:
+        """Return the stage as one rank asks for it.
+
+        Args:
+            mesh: The place of the rank; None without a mesh.
+
+        Raises:
+            BadArgumentError: It cannot be asked for there.
+        """
+        del mesh
+        return self
 
     @property
     def may_replace(self) -> bool:

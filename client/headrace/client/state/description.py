@@ -69,7 +69,7 @@ class Description:
             columns=column_names(self.columns),
             with_ids=self.order.with_ids,
             order_stages=(*self.order.stages, *shards.stages, *(() if mesh is None else (mesh,))),
-            stages=stages_of(self.stages),
+            stages=tuple(stage.of_rank(mesh) for stage in stages_of(self.stages)),
             end_epoch=self.end_epoch,
         )
         access, seat = access_of(self.access), _seat_of(reading)
