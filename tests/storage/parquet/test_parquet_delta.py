@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
 
 import pyarrow as pa
@@ -153,16 +154,70 @@ def test_column_mapping_is_applied(tmp_path: Path) -> None:
     ] == found
 
 
-def test_mapping_by_id_is_refused(tmp_path: Path) -> None:
-    """The mode that this reader does not apply is named, with what to do."""
-    write_file(tmp_path / "1.parquet", table_of(range(3)))
-    schema = struct_type([field("number", "long", physical="number")])
+def test_columns_mapped_by_id_may_have_any_names_in_files(tmp_path: Path) -> None:
+    """Also fields of structs; a name that another column has in the file misleads nobody."""
+    number = field("number", "long", physical="c-1")
+    inner = field("n", "long", physical="f-1")
+    pair = field("pair", struct_type([inner]), physical="c-2")
+    ids = [_id_of(one) for one in (number, inner, pair)]
+    kinds = pa.schema(
+        [
+            pa.field("pair", pa.int64(), metadata={"PARQUET:field_id": ids[0]}),
+            pa.field(
+                "number",
+                pa.struct([pa.field("x", pa.int64(), metadata={"PARQUET:field_id": ids[1]})]),
+                metadata={"PARQUET:field_id": ids[2]},
+            ),
+            pa.field("c-1", pa.int64(), metadata={"PARQUET:field_id": "7"}),
+        ]
+    )
+    rows: list[dict[str, object]] = [
+        {"pair": 1, "number": {"x": 2}, "c-1": 0},
+        {"pair": 3, "number": None, "c-1": 0},
+    ]
+    write_file(tmp_path / "1.parquet", pa.Table.from_pylist(rows, schema=kinds))
     mode = {"delta.columnMapping.mode": "id", "delta.columnMapping.maxColumnId": str(2**31 - 1)}
-    actions = [add(tmp_path, "1.parquet")]
+    actions = [add(tmp_path, "1.parquet", deleted=[])]
+    schema = struct_type([number, pair])
     write_log(tmp_path, schema, actions, features=["columnMapping"], configuration=mode)
 
-    with pytest.raises(ConfigurationError, match="maps columns by 'id'"):
-        open_parquet(str(tmp_path))
+    with open_parquet(str(tmp_path)) as dataset:
+        found = all_samples(dataset).to_pylist()
+        stored = decode_index(encode_index(dataset.index), place="here")
+    with open_parquet(str(tmp_path), index=stored) as indexed:
+        assert found == all_samples(indexed).to_pylist()
+        assert [{"number": 1}, {"number": 3}] == indexed.read_columns(0, ("number",)).to_pylist()
+
+    assert [{"number": 1, "pair": {"n": 2}}, {"number": 3, "pair": None}] == found
+
+
+def test_exchanged_names_are_another_dataset(tmp_path: Path) -> None:
+    """The same files under the same names, and yet other samples: a token does not fit."""
+    fingerprints = []
+    for place, physical in enumerate((("c-1", "c-2"), ("c-2", "c-1"))):
+        table = tmp_path / str(place)
+        write_file(table / "1.parquet", pa.table({"c-1": [1], "c-2": [2]}))
+        columns = [field(n, "long", physical=p) for n, p in zip("ab", physical, strict=True)]
+        mode = {"delta.columnMapping.mode": "name"}
+        limits = {"delta.columnMapping.maxColumnId": str(2**31 - 1)}
+        actions = [add(table, "1.parquet")]
+        write_log(
+            table,
+            struct_type(columns),
+            actions,
+            features=["columnMapping"],
+            configuration=mode | limits,
+        )
+        with open_parquet(str(table)) as dataset:
+            fingerprints.append(dataset.fingerprint)
+
+    assert fingerprints[0] != fingerprints[1]
+
+
+def _id_of(column: Mapping[str, object]) -> str:
+    metadata = column["metadata"]
+    assert isinstance(metadata, dict)
+    return str(metadata["delta.columnMapping.id"])
 
 
 _NUMBERS = struct_type([field("number", "long"), field("text", "string")])

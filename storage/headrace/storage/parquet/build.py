@@ -12,9 +12,10 @@ import numpy as np
 import pyarrow as pa
 
 from headrace.errors import UnsupportedColumnError
+from headrace.storage.parquet.field_ids import file_names, is_by_id
 from headrace.storage.parquet.footer import read_footer
 from headrace.storage.parquet.index import IndexedFile, ParquetIndex, fingerprint_of
-from headrace.storage.parquet.layout import Layout
+from headrace.storage.parquet.layout import Layout, TableColumns
 from headrace.storage.parquet.plain_types import plain_type, wider_type
 from headrace.storage.parquet.row_groups import (
     ROW_GROUP_DTYPE,
@@ -77,7 +78,7 @@ def build_index(
         ConfigurationError: A file is encrypted or has row groups that are too large.
     """
     opened = []
-    for file in _read_footers(files, layout.entries):
+    for file in _read_footers(files, layout):
         opened.append(file)
         if progress is not None:
             progress(len(opened), len(layout.entries))
@@ -99,13 +100,14 @@ def build_index(
     return ParquetIndex(
         schema=schema,
         physical=physical,
-        table_version=None if layout.delta is None else layout.delta.version,
+        table_version=None if layout.table is None else layout.table.version,
         files=indexed,
         constants=layout.constants,
         deleted=deleted,
         row_groups=row_groups,
         fingerprint=fingerprint_of(
             schema=schema,
+            physical=physical,
             files=indexed,
             constants=layout.constants,
             deleted=deleted,
@@ -114,8 +116,10 @@ def build_index(
     )
 
 
-def _read_footers(files: Store, entries: Sequence[ObjectEntry]) -> Iterator[_OpenedFile]:
+def _read_footers(files: Store, layout: Layout) -> Iterator[_OpenedFile]:
     """Yield the facts of each footer, in order; the pool ends with the generator."""
+    entries = layout.entries
+    physical = pa.schema([]) if layout.table is None else layout.table.physical
     known: dict[tuple[object, ...], FileSchema] = {}
 
     def read(entry: ObjectEntry) -> _OpenedFile:
@@ -125,7 +129,12 @@ def _read_footers(files: Store, entries: Sequence[ObjectEntry]) -> Iterator[_Ope
             stated = file.schema_arrow
         schema, classes = stated.remove_metadata(), hugging_face_classes(stated)
         key = (schema.serialize().to_pybytes(), table.null_free, tuple(classes.items()))
-        columns = known.setdefault(key, FileSchema(entry.name, schema, table.null_free, classes))
+        columns = known.get(key)
+        if columns is None:
+            columns = FileSchema(entry.name, schema, table.null_free, classes)
+            if is_by_id(physical):
+                columns = file_names(schema, physical, file=entry.name).of_file(columns)
+            columns = known.setdefault(key, columns)
         return _OpenedFile(entry, len(footer.content), footer.digest, columns, table)
 
     pool = ThreadPoolExecutor(min(FOOTER_THREADS, max(1, len(entries))), "headrace-footer")
@@ -144,31 +153,33 @@ def _schemas(
     layout: Layout, opened: Sequence[_OpenedFile], *, missing_as_null: bool
 ) -> tuple[pa.Schema, pa.Schema]:
     """Return the served columns, and the same columns under their names in the files."""
-    if layout.delta is not None:
-        return _delta_schemas(layout, opened)
+    if layout.table is not None:
+        return _table_schemas(layout, layout.table, opened)
     found = unified_schema(_distinct(opened), missing_as_null=missing_as_null)
     unified = with_columns(found, layout.constants.schema)
     schema_texts(unified)  # raises for columns that cannot be served
     return with_common_classes(unified, _distinct(opened)), unified
 
 
-def _delta_schemas(layout: Layout, opened: Sequence[_OpenedFile]) -> tuple[pa.Schema, pa.Schema]:
-    assert layout.delta is not None
-    served = []
-    for field, physical in zip(layout.delta.schema, layout.delta.physical, strict=True):
+def _table_schemas(
+    layout: Layout, table: TableColumns, opened: Sequence[_OpenedFile]
+) -> tuple[pa.Schema, pa.Schema]:
+    served, found = [], _distinct(opened)
+    constants = layout.constants
+    for field, physical in zip(table.schema, table.physical, strict=True):
         plain = pa.field(field.name, plain_type(field.type), field.nullable)
-        if field.name in layout.constants.schema.names:
-            nulls = layout.constants.column(field.name).null_count > 0
+        in_files = any(physical.name in columns.schema.names for columns in found)
+        if field.name in constants.schema.names and not (in_files and is_by_id(table.physical)):
+            nulls = constants.column(field.name).null_count > 0
             served.append(plain.with_nullable(nulls))
             continue
-        found = _distinct(opened)
         for columns in found:
             _check_castable(columns, physical)
         null_free = all(physical.name in columns.null_free for columns in found)
         served.append(plain.with_nullable(field.nullable and not null_free))
     schema = pa.schema(served)
     schema_texts(schema)  # raises for columns that cannot be served
-    return schema, layout.delta.physical
+    return schema, table.physical
 
 
 def _distinct(opened: Sequence[_OpenedFile]) -> list[FileSchema]:

@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from headrace.caches import LruCache
 from headrace.errors import ShardCorruptError
+from headrace.storage.parquet.field_ids import FileNames, file_names, is_by_id
 from headrace.storage.parquet.footer import Footer, read_known_footer
 from headrace.storage.parquet.index import ParquetIndex
 from headrace.storage.parquet.read import block_damage, read_row_group, without_rows
@@ -25,6 +26,7 @@ from headrace.storage.store.store import Store
 # default, they would be read more than 1.5 times.
 _LARGE_UNEVEN_BYTES = 1 << 20
 _FOOTER_BYTES = 32 << 20  # as stored; a parsed footer takes about five times as much
+_OpenFile = tuple[Footer, pq.FileMetaData, FileNames | None]
 _PAGE_HEADER_BYTES = 128  # its first fields are numbers of at most 10 bytes each
 
 
@@ -57,7 +59,8 @@ class ParquetDataset(FileBlocks):
         self.shard_count = len(index.files)
         self.raw_bytes = int(groups["raw_bytes"].sum())
         self.stored_bytes = sum(file.entry.stored_bytes for file in index.files)
-        self._footers: LruCache[int, tuple[Footer, pq.FileMetaData]] = LruCache(
+        self._is_by_id = is_by_id(index.physical)
+        self._footers: LruCache[int, _OpenFile] = LruCache(
             max_bytes=_FOOTER_BYTES, size=lambda found: len(found[0].content)
         )
         self._plans = column_plans(index.schema, index.physical)
@@ -141,12 +144,17 @@ class ParquetDataset(FileBlocks):
         if names is not None:
             plans = tuple(plan for plan in plans if plan.name in names)
             schema = pa.schema([self.schema.field(plan.name) for plan in plans])
+        if names is not None or self._is_by_id:
             stored = [plan.stored_name for plan in plans]
         ordinal = int(np.searchsorted(self._block_starts, block, side="right")) - 1
         stated = self.index.row_groups[block]
         row_group = int(stated["row_group"])
-        footer, metadata = self._footers.get(ordinal, lambda: self._footer(ordinal))
+        footer, metadata, own = self._footers.get(ordinal, lambda: self._footer(ordinal))
+        if own is not None and stored is not None:
+            stored = [own.stored[name] for name in stored if name in own.stored]
         table = read_row_group(self._files, footer, metadata, row_group=row_group, columns=stored)
+        if own is not None:
+            table = own.renamed(table)
         constants = self.index.constants
         try:
             batch = served_batch(
@@ -157,20 +165,26 @@ class ParquetDataset(FileBlocks):
                     name: constants.column(name)[ordinal] for name in constants.schema.names
                 },
                 file=footer.entry.name,
+                is_by_id=self._is_by_id,
             )
         except ValueError as error:
             offset = int(stated["offset"])
             raise block_damage(footer, row_group, str(error), offset=offset) from error
         return without_rows(batch, self._deleted(ordinal, stated))
 
-    def _footer(self, ordinal: int) -> tuple[Footer, pq.FileMetaData]:
+    def _footer(self, ordinal: int) -> _OpenFile:
         """Read a footer, verified against the index."""
         file = self.index.files[ordinal]
         footer = read_known_footer(
             self._files, file.entry, length=file.footer_bytes, digest=file.footer_digest
         )
         with footer.file() as opened:
-            return footer, opened.metadata
+            names = (
+                file_names(opened.schema_arrow, self.index.physical, file=file.entry.name)
+                if self._is_by_id
+                else None
+            )
+            return footer, opened.metadata, names
 
     def _deleted(self, ordinal: int, stated: np.void) -> NDArray[np.int64]:
         rows = self.index.deleted.get(ordinal)

@@ -42,7 +42,12 @@ _KNOWN_FEATURES = {
     "v2Checkpoint",
     "vacuumProtocolCheck",
 }
-_VARIANT_FEATURES = {"variantType", "variantType-preview"}
+_VARIANT_FEATURES = {
+    "variantShredding",
+    "variantShredding-preview",
+    "variantType",
+    "variantType-preview",
+}
 _CATALOG_FEATURES = {"catalogManaged", "catalogOwned", "catalogOwned-preview"}
 _CONVERT = 'Or convert it with Spark: write_shards(spark.read.table(NAME), "s3://bucket/dataset")'
 _ESCAPED = re.compile(rb"(?:\\u00[0-9A-Fa-f]{2})+")
@@ -114,7 +119,9 @@ def read_delta(
     return DeltaVersion(
         version=table.version(),
         schema=schema,
-        physical=physical_schema(schema, json.loads(table.schema().to_json())),
+        physical=physical_schema(
+            schema, json.loads(table.schema().to_json()), by_id=_mode(table) == "id"
+        ),
         names=names,
         stored_bytes=_numbers(actions.column("size_bytes")),
         constants=_constants(actions),
@@ -171,13 +178,16 @@ def _check_features(table: DeltaTable, url: str) -> None:
             f"not; drop the feature (ALTER TABLE … DROP FEATURE). {_CONVERT}",
             url=url,
         )
-    mode = table.metadata().configuration.get("delta.columnMapping.mode", "none")
-    if mode not in {"none", "name"}:
+    if (mode := _mode(table)) not in {"none", "name", "id"}:
         raise ConfigurationError(
-            f"{url} maps columns by {mode!r}, expected 'none' or 'name'; copy the table to one "
-            f"with delta.columnMapping.mode=name. {_CONVERT}",
+            f"{url} maps columns by {mode!r}, expected 'none', 'name' or 'id'; copy the table to "
+            f"one with delta.columnMapping.mode=name. {_CONVERT}",
             url=url,
         )
+
+
+def _mode(table: DeltaTable) -> str:
+    return str(table.metadata().configuration.get("delta.columnMapping.mode", "none"))
 
 
 def _managed(url: str) -> ConfigurationError:

@@ -11,6 +11,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from headrace.storage.parquet.field_ids import ids_text
 from headrace.storage.shard.types import schema_texts
 from headrace.storage.source.ordinals import starts_of
 from headrace.storage.store.store import ObjectEntry
@@ -72,6 +73,7 @@ class ParquetIndex:
 def fingerprint_of(
     *,
     schema: pa.Schema,
+    physical: pa.Schema,
     files: tuple[IndexedFile, ...],
     constants: pa.RecordBatch,
     deleted: Mapping[int, NDArray[np.int64]],
@@ -80,14 +82,16 @@ def fingerprint_of(
     """Return the fingerprint, 32 hexadecimal digits: BLAKE2b-128 over canonical rows.
 
     The hash runs over the prefix ``headrace parquet v1`` and a line feed; the length and bytes of
-    the JSON text of the served columns; the number of files; and for each file its name, size,
+    the JSON text of the served columns; if files have other names for them, or ids, the JSON text
+    of those, with its length; the number of files; and for each file its name, size,
     entity tag (empty where the store has none), the digest of its footer, the JSON text of its
     constant columns, its number of row groups, the samples and raw bytes of those that hold
     samples, and its deleted rows. Texts and lists have their length before them; numbers are
     little-endian 64-bit integers.
     """
     digest = hashlib.blake2b(_PREFIX, digest_size=_DIGEST_BYTES)
-    digest.update(_text(_json(schema_texts(schema))) + _number(len(files)))
+    digest.update(_text(_json(schema_texts(schema))) + _mapping(schema, physical))
+    digest.update(_number(len(files)))
     groups = np.empty(len(row_groups), _CANONICAL_GROUP)
     for name in _CANONICAL_GROUP.names or ():
         groups[name] = row_groups[name]
@@ -103,6 +107,13 @@ def fingerprint_of(
         digest.update(own[start * size : stop * size])
         digest.update(_number(len(gone) // 8) + gone)
     return digest.hexdigest()
+
+
+def _mapping(schema: pa.Schema, physical: pa.Schema) -> bytes:
+    """Return which columns of files are served, unless they have the same names."""
+    served, stored = ([row[:2] for row in schema_texts(each)] for each in (schema, physical))
+    ids = ids_text(physical)
+    return _text(_json([stored, ids])) if ids or stored != served else b""
 
 
 def _constant_texts(constants: pa.RecordBatch, count: int) -> list[bytes]:

@@ -133,8 +133,14 @@ def _decode(content: bytes) -> ParquetIndex:
     row_groups = _row_groups(batch, files)
     deleted = _deleted(batch)
     schema = schema_from_text(facts["schema"])
+    physical = schema_from_text(facts["physical"])
     found = fingerprint_of(
-        schema=schema, files=files, constants=constants, deleted=deleted, row_groups=row_groups
+        schema=schema,
+        physical=physical,
+        files=files,
+        constants=constants,
+        deleted=deleted,
+        row_groups=row_groups,
     )
     if found != facts["fingerprint"]:
         raise ValueError(f"fingerprint {str(facts['fingerprint'])[:100]!r} expected, {found} found")
@@ -143,7 +149,7 @@ def _decode(content: bytes) -> ParquetIndex:
         raise ValueError(f"version {str(version)[:100]} of the table is not a number")
     return ParquetIndex(
         schema=schema,
-        physical=schema_from_text(facts["physical"]),
+        physical=physical,
         table_version=version,
         files=files,
         constants=constants,

@@ -47,6 +47,21 @@ class FoundFiles:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
+class TableColumns:
+    """The columns of a version of a table, as its metadata states them.
+
+    Attributes:
+        schema: The columns with the table's names.
+        physical: The same columns, in plain types, with the files' names or with ids.
+        version: The number of the version.
+    """
+
+    schema: pa.Schema
+    physical: pa.Schema
+    version: int
+
+
+@dataclass(frozen=True, slots=True, eq=False)
 class Layout:
     """The files of a dataset, and what is known about them without reading them.
 
@@ -54,13 +69,13 @@ class Layout:
         entries: The files in the order of their samples.
         constants: Columns with a constant value per file, one row per file.
         deleted: Deleted rows, ascending, by name of the file.
-        delta: The version of the table, if it is a Delta table.
+        table: The columns of the table, if it is one.
     """
 
     entries: tuple[ObjectEntry, ...]
     constants: pa.RecordBatch
     deleted: Mapping[str, NDArray[np.int64]] = field(default_factory=dict)
-    delta: DeltaVersion | None = None
+    table: TableColumns | None = None
 
 
 def is_delta(entries: Iterable[ObjectEntry]) -> bool:
@@ -202,7 +217,8 @@ def _delta_layout(url: str, entries: tuple[ObjectEntry, ...], delta: DeltaVersio
         if found.stored_bytes != stored_bytes:
             raise ObjectEntry(name, stored_bytes, found.version).changed(found, url=url)
         chosen.append(found)
-    return Layout(tuple(chosen), delta.constants, delta.deleted, delta)
+    columns = TableColumns(delta.schema, delta.physical, delta.version)
+    return Layout(tuple(chosen), delta.constants, delta.deleted, columns)
 
 
 def _split(url: str) -> tuple[str, str]:

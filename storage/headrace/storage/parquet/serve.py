@@ -67,6 +67,7 @@ def served_batch(
     schema: pa.Schema,
     constants: Mapping[str, Scalar],
     file: str,
+    is_by_id: bool = False,
 ) -> pa.RecordBatch:
     """Return a row group with the schema of its dataset.
 
@@ -76,6 +77,8 @@ def served_batch(
         schema: The columns as readers see them.
         constants: The values of columns that are not in the file.
         file: The name of the file, for errors.
+        is_by_id: Whether a column that is in the file has its values from there, also if it has a
+            constant: the table may have been divided by it since.
 
     Raises:
         UnsupportedColumnError: A value does not fit the type of its column.
@@ -86,7 +89,7 @@ def served_batch(
     columns = []
     for plan in plans:
         place = places.get(plan.stored_name, -1)
-        if plan.name in constants:
+        if plan.name in constants and not (is_by_id and place >= 0):
             value: Any = constants[plan.name]
             column: Array = pa.repeat(value, table.num_rows)
         elif place >= 0:
