@@ -29,6 +29,7 @@ from headrace.server.access.callers import read_tokens
 from headrace.storage import OpenDataset, SourceOptions, open_dataset, open_store
 from headrace.storage.mds import MdsWriter, commit_mds
 from headrace.v1 import shard_service_pb2 as pb
+from storage.iceberg.iceberg_tables import new_catalog
 from storage.mds.mds_make import texts
 from support.page_world import World, flights, parsed, torch_parts, world
 from support.pages import Block, Command, blocks, commands, pages
@@ -100,6 +101,11 @@ NOT_RUN = {
         "docs/format.md",
         "packing/<fingerprint>/packing.json      written last, on con",
     ): _LAYOUT,
+    ("docs/iceberg.md", "catalog:"): "pyiceberg's; tests/support/weed_catalog.py writes one",
+    (
+        "docs/iceberg.md",
+        "ALTER TABLE travel.trips CREATE TAG run AS OF VERSION 472091",
+    ): "of Iceberg's extension for Spark, whose jars the tests do not have",
     ("docs/integrations/accelerate.md", "from pathlib import Path"): _PROGRAM,
     (
         "docs/integrations/accelerate.md",
@@ -394,6 +400,14 @@ def _sources(here: World, spark: SparkSession | None) -> None:
     }
 
 
+def _iceberg(here: World, _: SparkSession | None) -> None:
+    patch = here.stack.enter_context(pytest.MonkeyPatch.context())
+    catalog = new_catalog(here.folder, patch)
+    catalog.create_namespace("travel")
+    trips = flights()
+    catalog.create_table("travel.trips", schema=trips.schema).append(trips)
+
+
 _PREPARED: dict[str, Callable[[World, SparkSession | None], None]] = {
     "README.md": _readme,
     "docs/augmentation.md": _client,
@@ -417,6 +431,7 @@ _PREPARED: dict[str, Callable[[World, SparkSession | None], None]] = {
     "docs/datasets.md": _datasets,
     "docs/stored-index.md": _datasets,
     "docs/verify.md": _appended,
+    "docs/iceberg.md": _iceberg,
     "docs/lengths.md": _lengths,
     "docs/llm.md": _llm,
     "docs/doctor.md": _loadtest,

@@ -33,6 +33,7 @@ SourceFormat = Literal[
     "delta",
     "headrace",
     "huggingface",
+    "iceberg",
     "images",
     "json",
     "mds",

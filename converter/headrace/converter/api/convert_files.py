@@ -51,6 +51,7 @@ if TYPE_CHECKING:
 _SOURCES = {
     "delta": "parquet",
     "headrace": "arrow",
+    "iceberg": "iceberg",
     "mds": "mds",
     "parquet": "parquet",
     "webdataset": "webdataset",
@@ -91,8 +92,9 @@ def convert_files(
         source_format: Format of ``source``: ``mds`` (MosaicML Streaming), ``huggingface`` (a folder
             that ``save_to_disk`` wrote, also of a ``DatasetDict``), ``images`` (files, in folders
             of their classes and splits), ``parquet`` (files, a folder of them, partitions),
-            ``delta``, ``webdataset`` (tar files), ``csv``, ``json`` (objects) or ``text``
-            (lines), or ``headrace`` (a dataset of ours, to write it again).
+            ``delta``, ``iceberg`` (a table by its name, ``iceberg://catalog/namespace.table``),
+            ``webdataset`` (tar files), ``csv``, ``json`` (objects) or ``text`` (lines), or
+            ``headrace`` (a dataset of ours, to write it again).
         source_options: How to read the source.
         text: How to read CSV, JSON and text.
         images: How to read folders of images.

@@ -97,7 +97,8 @@ class Versions(Generic[_Served]):
         try:
             return self._open_version(fingerprint)
         except NotADatasetError as error:
-            raise self._gone(fingerprint, "its store does not have that version") from error
+            why = f"its store does not have that version: {error.message}"
+            raise self._gone(fingerprint, why) from error
 
     def _check_room(self, fingerprint: str) -> None:
         if len(self._older) >= _MAX_VERSIONS:

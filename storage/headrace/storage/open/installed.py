@@ -16,6 +16,7 @@ from headrace.storage.source.source import IndexedSource, Source
 # In the order of detection, the cheapest first.
 _MODULES: Mapping[str, str] = {
     "arrow": "headrace.storage.open.arrow_source",
+    "iceberg": "headrace.storage.iceberg.source",
     "mds": "headrace.storage.mds.source",
     "parquet": "headrace.storage.parquet.source",
     "webdataset": "headrace.storage.webdataset.source",

@@ -70,6 +70,7 @@ class Lease:
 
     Args:
         vendor: Gives the credentials.
+        first: What the vendor gave a moment ago, for whoever has asked it already.
         clock: Returns seconds since 1970.
         uniform: Returns random numbers in ``[0, 1)``.
     """
@@ -78,6 +79,7 @@ class Lease:
         self,
         vendor: Vendor,
         *,
+        first: Grant | None = None,
         clock: Callable[[], float] = time.time,
         uniform: Callable[[], float] = _RANDOM.random,
     ) -> None:
@@ -89,6 +91,8 @@ class Lease:
         self._given_at_s = self._tried_at_s = -1e18
         self._due_s = -1e18
         self._failure: StoreUnavailableError | StoreRefusedError | None = None
+        if first is not None:
+            self._hold(first, clock())
 
     def __reduce__(self) -> tuple[type[Lease], tuple[Vendor]]:
         return Lease, (self._vendor,)
@@ -166,8 +170,11 @@ class Lease:
             self._failure = error
             raise
         self._failure = None
-        self._held, self._given_at_s, self._due_s = given, now, self._due_of(given, now)
+        self._hold(given, now)
         return given
+
+    def _hold(self, given: Grant, now: float) -> None:
+        self._held, self._given_at_s, self._due_s = given, now, self._due_of(given, now)
 
     def _ask(self, now: float) -> Grant:
         given = self._vendor()

@@ -8,8 +8,12 @@ from urllib.parse import urlsplit
 
 from headrace.errors import BadArgumentError, ConfigurationError
 from headrace.storage.store.local import LocalStore
+from headrace.storage.store.name_store import NameStore
 from headrace.storage.store.options import StoreOptions
 from headrace.storage.store.store import Store
+
+NAME_SCHEMES = ("iceberg",)
+"""Schemes of names that catalogs give; a source asks the catalog."""
 
 _VOLUME_PARTS = 5  # "", Volumes, catalog, schema, volume
 
@@ -45,6 +49,8 @@ def open_store(url: str, *, options: StoreOptions | None = None) -> Store:
         raise BadArgumentError(f"{url!r} has one slash; expected {one_slash[1]}://…", field="url")
     if scheme in {"http", "https"} and not urlsplit(url).hostname:
         raise BadArgumentError(f"{url!r} names no host; expected {scheme}://host/…", field="url")
+    if scheme in NAME_SCHEMES:
+        return NameStore(url)
     if scheme in {"file", "local"}:
         return LocalStore(url)
     if scheme in {"s3", "s3a", "s3n"}:

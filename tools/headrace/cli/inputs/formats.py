@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from headrace.storage import Store
 
 FORMATS = (
-    *("csv", "delta", "headrace", "huggingface", "images", "json"),
+    *("csv", "delta", "headrace", "huggingface", "iceberg", "images", "json"),
     *("mds", "orc", "parquet", "text", "webdataset"),
 )
 
@@ -73,6 +73,8 @@ def detect_format(source: str) -> str:
     from headrace.storage import open_store  # noqa: PLC0415 - needs the [storage] extra
     from headrace.storage.source.other_kinds import has_object  # noqa: PLC0415 - as above
 
+    if source.startswith("iceberg://"):
+        return "iceberg"
     with contextlib.closing(open_store(source)) as store:
         local, is_local = Path(store.url), "://" not in store.url
     if is_local and not local.exists():

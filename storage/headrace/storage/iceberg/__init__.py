@@ -1,0 +1,1 @@
+"""Read Iceberg tables by the names that their catalogs have for them."""
