@@ -6,6 +6,8 @@ Where no Chromium is installed these tests are skipped; Debian has one (`apt-get
 from __future__ import annotations
 
 import shutil
+import subprocess
+import tarfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -73,6 +75,10 @@ def _is_refusal(page: Page, line: ConsoleMessage) -> bool:
     return "Content Security Policy" in line.text and "/file/" not in page.url
 
 
+AXE = "axe-core@4.14.1"
+_VIOLATIONS = """() => axe.run(document).then(({ violations }) => violations.map(
+  one => `${one.id}: ${one.nodes.map(node => node.html.slice(0, 200)).join("; ")}`))"""
+
 VIEWS = (
     "/",
     "/d/shapes",
@@ -83,6 +89,7 @@ VIEWS = (
     "/d/shapes/order?label=label",
     "/d/shapes/batch?batch=64&ranks=4",
     "/run",
+    "/nowhere",
 )
 HOSTILE = (
     "",
@@ -104,8 +111,8 @@ def test_samples_are_seen_and_walked_through_by_keys(tab: Page, shown: Paged) ->
         .filter(image => image.loading !== 'lazy' || image.complete)
         .every(image => image.naturalWidth > 0)"""
     assert tab.evaluate(loaded)
-    assert tab.locator("article").count() >= 12
-    assert tab.locator("article svg rect").count() >= 12
+    assert tab.locator("#samples tr").count() >= 12
+    assert tab.locator("#samples svg rect").count() >= 12
 
     tab.goto(f"{shown.url}/d/shapes/sample/7")
     tab.keyboard.press("n")
@@ -116,7 +123,7 @@ def test_samples_are_seen_and_walked_through_by_keys(tab: Page, shown: Paged) ->
     tab.keyboard.press("d")
     tab.wait_for_url(f"{shown.url}/")
     tab.keyboard.press("?")
-    assert tab.locator("dialog").is_visible()
+    assert tab.locator("#keys").is_visible()
 
 
 def test_hostile_samples_run_no_script(tab: Page, shown: Paged) -> None:
@@ -140,7 +147,7 @@ def test_names_do_not_turn_the_page_around(tab: Page, shown: Paged) -> None:
     """A name with an override stands spelled out, and what follows it reads from left to right."""
     tab.goto(f"{shown.url}/d/hostile")
 
-    cell = tab.locator("th[scope=row]", has_text='a"b').first
+    cell = tab.locator(".column h3", has_text='a"b').first
     assert "\\u202e" in cell.inner_text()
     assert "\u202e" not in tab.content()
     assert NAME not in tab.content()
@@ -149,51 +156,48 @@ def test_names_do_not_turn_the_page_around(tab: Page, shown: Paged) -> None:
 @pytest.mark.long
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize("width", [360, 1100])
-def test_each_view_fits_and_is_labelled(tab: Page, shown: Paged, width: int, scheme: str) -> None:
-    """No view is wider than the screen, every field has a name, and text stands out enough."""
+def test_each_view_fits_and_is_labelled(
+    tab: Page, shown: Paged, axe: str, width: int, scheme: str
+) -> None:
+    """No view is wider than the screen, and axe finds no barrier."""
     tab.set_viewport_size({"width": width, "height": 700})
     tab.emulate_media(color_scheme="dark" if scheme == "dark" else "light")
     for view in VIEWS:
         tab.goto(shown.url + view)
-        _check_fits(tab, width, view)
+        tab.wait_for_load_state("networkidle")
+        _check_fits(tab, width, view, axe)
 
 
-def _check_fits(tab: Page, width: int, view: str) -> None:
+def _check_fits(tab: Page, width: int, view: str, axe: str) -> None:
     wide = tab.evaluate("document.documentElement.scrollWidth")
     assert wide <= width, view
-    assert [] == tab.evaluate(_UNNAMED), view
-    assert tab.evaluate(_CONTRAST) >= 4.5, view
+    tab.evaluate(axe)
+    assert [] == tab.evaluate(_VIOLATIONS), view
     assert 1 == tab.locator("h1").count(), view
     tab.keyboard.press("Tab")
     assert "Skip" in tab.evaluate("document.activeElement.textContent"), view
 
 
-_UNNAMED = """() => {
-  const named = 'input:not([type=hidden]), select, textarea, img, svg';
-  return [...document.querySelectorAll(named)]
-    .filter(e => !(e.labels?.length || e.getAttribute('aria-label') || e.alt))
-    .map(e => e.outerHTML);
-}"""
-
-_CONTRAST = """() => {
-  const light = (c) => {
-    const [r, g, b] = c.match(/[\\d.]+/g).map(Number).map(v => v / 255)
-      .map(v => v <= 0.03928 ? v / 12.92 : ((v + 0.055) / 1.055) ** 2.4);
-    return 0.2126 * r + 0.7152 * g + 0.0722 * b;
-  };
-  const paper = light(getComputedStyle(document.body).backgroundColor);
-  const ratios = [...document.querySelectorAll('p, th, td, dt, dd, a, small, h1')]
-    .map(e => light(getComputedStyle(e).color))
-    .map(t => (Math.max(t, paper) + 0.05) / (Math.min(t, paper) + 0.05));
-  return Math.min(...ratios);
-}"""
+@pytest.fixture(scope="module")
+def axe(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """Fetch what looks for barriers to people who see, hear or point less well."""
+    npm, folder = shutil.which("npm"), tmp_path_factory.mktemp("axe")
+    if npm is None:
+        pytest.skip("axe-core comes from npm, which is not here")
+    found = subprocess.run([npm, "pack", AXE, "--silent"], cwd=folder, timeout=120, check=False)
+    if found.returncode:
+        pytest.skip(f"npm cannot fetch {AXE}")
+    with tarfile.open(next(folder.glob("*.tgz"))) as packed:
+        script = packed.extractfile("package/axe.min.js")
+        assert script is not None
+        return script.read().decode()
 
 
 @pytest.mark.long
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize("width", [360, 1100])
 def test_the_live_view_fits_and_is_labelled(
-    browser: Browser, tmp_path: Path, width: int, scheme: str
+    browser: Browser, axe: str, tmp_path: Path, width: int, scheme: str
 ) -> None:
     """As the other views, while streams are open; and it renews itself while one looks."""
     dark = browser.new_context(
@@ -207,7 +211,7 @@ def test_the_live_view_fits_and_is_labelled(
             tab = context.new_page()
             tab.goto(f"{page.url}/live")
             tab.wait_for_selector("table.streams tbody tr")
-            _check_fits(tab, width, "/live")
+            _check_fits(tab, width, "/live", axe)
         # The stream is over: nobody has to load the view again to see it.
         tab.wait_for_selector("table.streams tbody tr", state="detached", timeout=30_000)
 
@@ -219,10 +223,11 @@ def test_samples_are_added_as_one_scrolls(tab: Page, shown: Paged) -> None:
     tab.wait_for_function(
         """() => {
           window.scrollTo(0, document.body.scrollHeight);
+          document.querySelector('.tall').scrollTo(0, 1e6);
           return !document.querySelector('[data-more]');
         }""",
         polling=100,
     )
 
-    names = tab.locator("article").evaluate_all("all => all.map(e => e.ariaLabel)")
+    names = tab.locator("#samples tr").evaluate_all("all => all.map(e => e.ariaLabel)")
     assert [f"Sample {number}" for number in range(300)] == names

@@ -10,22 +10,34 @@ import signal
 import ssl
 import threading
 import time
+import tracemalloc
 from collections.abc import Iterator
 from contextlib import contextmanager
 from copy import copy
 from functools import partial
 from multiprocessing import Pipe
 from pathlib import Path
+from typing import Any
 from urllib.parse import urlencode
 
+import numpy as np
 import pytest
 import trustme
 
 from headrace.client import NumpyDataset
 from headrace.client.options.access import Access
 from headrace.errors import ConfigurationError
-from headrace.page.live.rates import marks, stream_rates
-from headrace.page.live.watch import Answer, Watch
+from headrace.page.live.history import (
+    FETCH_ERRORS,
+    MAX_BYTES,
+    POINTS,
+    TICK_S,
+    TICKS,
+    Answer,
+    History,
+)
+from headrace.page.live.verdict import verdict_on
+from headrace.page.live.watch import Watch
 from headrace.server import ServerConfig
 from headrace.server.cache.needs import Shortage
 from headrace.server.process.page_process import check_page
@@ -63,7 +75,9 @@ def test_a_server_shows_who_reads_and_where(tmp_path: Path) -> None:
             assert position == (20 * step) % 2000 or position == 2000
             assert step > 0
         assert until(lambda: not _rows(page.ask("/live").text))
-        assert "<dt>Streams</dt>" in page.ask("/live").text
+        text = page.ask("/live").text
+        assert "<dt>Streams</dt>" in text
+        assert "No stream is open." in text
         assert "red" in page.ask("/").text
         assert 200 == page.ask("/d/red/samples").status
 
@@ -100,7 +114,7 @@ def test_a_tenant_sees_its_own_streams_and_an_operator_all(tmp_path: Path) -> No
 
         assert [] == _rows(others)
         assert "anna" not in others
-        assert "<dt>" not in others
+        assert 'class="stats"' not in others
         assert 401 == page.ask("/live").status
 
 
@@ -174,7 +188,7 @@ def _watched(metrics: Metrics) -> Iterator[Watch]:
 
 
 def test_256_streams_are_a_line_each(tmp_path: Path) -> None:
-    """All of them are on one page, which stays small, in the order that is asked for."""
+    """All of them are on one page, which stays small, in the order of ranks."""
     write_dataset(str(tmp_path / "red"), small_table(10), shard_samples=[10])
     metrics = Metrics()
     for number in range(256):
@@ -186,10 +200,8 @@ def test_256_streams_are_a_line_each(tmp_path: Path) -> None:
     with _watched(metrics) as watch, paged({"red": str(tmp_path / "red")}, watch=watch) as page:
         answer = page.ask("/live")
         rows = _rows(answer.text)
-        by_position = _rows(page.ask("/live?sort=position").text)
 
     assert list(range(256)) == [int(row[2]) for row in rows]
-    assert list(range(255, -1, -1)) == [int(row[2]) for row in by_position]
     assert len(answer.content) < 512 << 10
 
 
@@ -222,8 +234,8 @@ def test_a_cache_that_is_too_small_is_named_with_what_would_help(tmp_path: Path)
     assert "Ask for more <code>cache_bytes</code>" in anna
 
 
-def test_nobody_looks_and_nothing_is_asked(tmp_path: Path) -> None:
-    """Other views ask the server nothing, and many that look at once ask it once."""
+def test_many_that_look_ask_the_server_once(tmp_path: Path) -> None:
+    """Other views ask it nothing, and what they show of readers is what is known anyway."""
     write_dataset(str(tmp_path / "red"), small_table(10), shard_samples=[10])
     ours, theirs = Pipe()
     watch = Watch(theirs, on_end=lambda: None, now=lambda: 0.0)
@@ -238,6 +250,16 @@ def test_nobody_looks_and_nothing_is_asked(tmp_path: Path) -> None:
         while ours.poll():
             asked += ours.recv_bytes() == b"?"
         assert 1 == asked
+    ours.close()
+
+
+def test_half_an_hour_is_kept_though_nobody_looks() -> None:
+    """The server is asked once per tick."""
+    ours, theirs = Pipe()
+    watch = Watch(theirs, on_end=lambda: None)
+    watch.start()
+    assert ours.poll(4 * TICK_S)
+    assert b"?" == ours.recv_bytes()
     ours.close()
 
 
@@ -266,57 +288,138 @@ def test_a_wait_that_has_not_ended_counts() -> None:
 # What is told of answers.
 
 
-def _answer(at: float, reasons: dict[str, float], streams: dict[int, dict[str, float]]) -> Answer:
-    counted = {("headrace_ended_streams_total", reason): n for reason, n in reasons.items()}
+def _answer(
+    at: float, counted: dict[tuple[str, str], float], streams: dict[int, dict[str, Any]]
+) -> Answer:
     rows = {
         number: {
             "caller": "",
             "dataset": "a",
             "rank": number,
-            "position": 0,
-            "epoch_samples": 0,
             "samples": 0,
             "made_s": 0.0,
             "store_wait_s": 0.0,
             "client_wait_s": 0.0,
-            "shortage": None,
             **row,
         }
         for number, row in streams.items()
     }
-    return Answer(at, rows, counted)
+    return Answer(at, 1000 + at, rows, counted)
 
 
-def test_rates_and_waits_are_those_of_the_last_minutes() -> None:
-    """A share is of the time between two answers; a stream that just came has none."""
-    before = _answer(0, {}, {1: {"samples": 100, "made_s": 1.0, "store_wait_s": 1.0}})
-    after = _answer(
-        10,
-        {},
-        {
-            1: {"samples": 600, "made_s": 5.0, "store_wait_s": 3.0, "client_wait_s": 5.0},
-            2: {"samples": 50},
-        },
+def _history(*answers: Answer) -> History:
+    history = History()
+    for answer in answers:
+        history.add(answer)
+    return history
+
+
+def test_rates_and_waits_are_those_of_the_last_half_minute() -> None:
+    """A share is of the time between two answers; a stream that just came has none yet."""
+    history = _history(
+        _answer(0, {}, {1: {"samples": 100, "made_s": 1.0, "store_wait_s": 1.0}}),
+        _answer(
+            10,
+            {},
+            {
+                1: {"samples": 600, "made_s": 5.0, "store_wait_s": 3.0, "client_wait_s": 5.0},
+                2: {"samples": 50},
+            },
+        ),
     )
-    one, two = stream_rates([before, after], lambda _: True)
+    recent, points = history.streams([1, 2, 3])
+    assert [50, 0.2, 0.2, 0.5] == pytest.approx(recent[0], abs=0.01)
+    assert np.isnan(recent[1:]).all()
+    assert 50 == points[0, POINTS - 1]
+    (series,) = history.jobs(lambda _: True).values()
+    assert 2 == series.ranks
+    now = series.recent()
+    assert now is not None
+    assert [50, 0.2, 0.2, 0.5] == pytest.approx(now[1:5])
+    assert {} == history.jobs(lambda job: job[1] != "a")
+    assert (0, POINTS) == History().streams([])[1].shape
 
-    assert 50 == one.samples_per_s
-    assert (0.2, 0.2, 0.5) == pytest.approx((one.store, one.making, one.reader))
-    assert (0, 0, 0, 0) == (two.samples_per_s, two.store, two.making, two.reader)
-    assert [] == stream_rates([before, after], lambda row: row["rank"] > 2)
-    assert [] == stream_rates([], lambda _: True)
 
-
-def test_faults_drains_and_rebalances_are_marks_in_time() -> None:
+def test_faults_drains_rebalances_and_rescales_are_marks_in_time() -> None:
     """What grew between two answers happened then; ends in good order are no event."""
-    answers = [
-        _answer(0, {"OK": 1, "REBALANCE": 1}, {}),
-        _answer(1, {"OK": 9, "REBALANCE": 3}, {}),
-        _answer(5, {"OK": 9, "REBALANCE": 3, "SHARD_CORRUPT": 1}, {}),
-    ]
+    ends = "headrace_ended_streams_total"
+    eight, six = ({1: {"asked": f"batches for rank 1 of {size}"}} for size in (8, 6))
+    history = _history(
+        _answer(0, {(ends, "OK"): 1, (ends, "REBALANCE"): 1}, eight),
+        _answer(5, {(ends, "OK"): 9, (ends, "REBALANCE"): 3}, eight),
+        _answer(10, {(ends, "OK"): 9, (ends, "REBALANCE"): 3, (ends, "SHARD_CORRUPT"): 1}, six),
+    )
+    found = [(mark.wall, mark.what, mark.count) for mark in history.marks]
+    assert [
+        (1005, "REBALANCE", 2),
+        (1010, "SHARD_CORRUPT", 1),
+        (1010, "rescaled from 8 to 6 ranks", 1),
+    ] == found
 
-    found = [(mark.ago_s, mark.what, mark.count) for mark in marks(answers)]
-    assert [(0, "SHARD_CORRUPT", 1), (4, "REBALANCE", 2)] == found
+
+def test_half_an_hour_of_anything_fits_in_its_bytes() -> None:
+    """Of thousands of streams and of callers that change all the time, and for days."""
+    tracemalloc.start()
+    history = History()
+    before = tracemalloc.get_traced_memory()[0]
+    for tick in range(TICKS + 50):
+        rows = {n: {"caller": f"{tick // 2}.{n % 80}"} for n in range(1100)}
+        reasons = {(FETCH_ERRORS, f"REASON{n}"): float(tick) for n in range(10)}
+        history.add(_answer(TICK_S * tick, reasons, rows))
+    history.latest = history._before = None  # of the present, and not of history
+    kept = tracemalloc.get_traced_memory()[0] - before
+    tracemalloc.stop()
+
+    assert TICKS == len(history.times())
+    assert kept < MAX_BYTES
+
+
+def _verdict(
+    *seconds: tuple[float, float, float, float], errors: float = 0, is_short: bool = False
+) -> tuple[str, str]:
+    """Judge ranks by their samples, and their seconds of store, making and reader out of ten."""
+    names = ("samples", "store_wait_s", "made_s", "client_wait_s")
+    rows = {n: dict(zip(names, each, strict=True)) for n, each in enumerate(seconds)}
+    history = _history(
+        _answer(0, {}, {n: {} for n in rows}), _answer(10, {(FETCH_ERRORS, "503"): errors}, rows)
+    )
+    ((job, series),) = history.jobs(lambda _: True).items()
+    found = verdict_on(job, series, marks=history.marks, is_short=is_short, now=1100)
+    return found.level, found.text
+
+
+@pytest.mark.parametrize(
+    ("seconds", "expected"),
+    [
+        ([(100, 0, 1, 9)] * 2, ("good", "2 ranks get their batches before they ask for them")),
+        (
+            [(100, 8, 9, 1)] * 3 + [(100, 0, 1, 9)],
+            (
+                "slow",
+                "3 of 4 ranks wait for the store: reads take longer than the trainer's steps",
+            ),
+        ),
+        (
+            [(100, 0, 9, 1)],
+            ("slow", "the server is the limit: it spends 90% of the time making batches"),
+        ),
+        ([(0, 0, 0, 10)], ("slow", "1 rank did not read for half a minute: look at the trainer")),
+        ([(0, 0, 0, 0)], ("bad", "nothing reached 1 rank in the last half minute")),
+    ],
+)
+def test_a_verdict_names_what_ranks_wait_for(
+    seconds: list[tuple[float, float, float, float]], expected: tuple[str, str]
+) -> None:
+    """The store, the server or the trainer; and how many of them do."""
+    assert expected == _verdict(*seconds)
+
+
+def test_a_verdict_names_why_the_store_is_slow() -> None:
+    """What failed and since when, or the cache; and a job that stands is worse than a slow one."""
+    waits = [(0, 10, 10, 0)] * 2
+    level, text = _verdict(*waits, errors=3)
+    assert ("bad", "2 of 2 ranks wait for the store: 503 since 00:16 UTC") == (level, text)
+    assert "cache is too small" in _verdict(*waits, is_short=True)[1]
 
 
 def test_a_page_over_tls_speaks_to_nobody_in_clear_text(tmp_path: Path) -> None:

@@ -42,10 +42,10 @@ def test_tokens_are_shown_as_text_beside_their_ids(tmp_path: Path, tokenizer: Pa
     """Escaped, shortened, and what are no tokens of that tokenizer as the ids that they are."""
     url = _write(tmp_path)
     with paged({"red": url}, tokenizers={"words": load_tokenizer(tokenizer)}) as page:
-        cards = page.ask("/d/red/samples").text.split("<article")[1:]
+        cards = page.ask("/d/red/samples").text.split("<tr aria-label")[1:]
         whole = page.ask("/d/red/sample/5").text
-        without = page.ask("/d/red/samples?tokens=").text.split("<article")[1]
-        other = page.ask("/d/red/samples?tokens=other").text.split("<article")[1]
+        without = page.ask("/d/red/samples?tokens=").text.split("<tr aria-label")[1]
+        other = page.ask("/d/red/samples?tokens=other").text.split("<tr aria-label")[1]
         unknown = page.ask(f"/d/red/samples?tokenizer={quote('<b>')}")
 
     assert "a boat sails" in cards[0]

@@ -57,6 +57,7 @@ def _serve(fd: int) -> None:
             on_ready=watch.send_url,
             watch=watch,
             tokenizers=load_tokenizers(config.of_plug(TextSettings).tokenizers),
+            serves=config.listen[0],
         )
 
 

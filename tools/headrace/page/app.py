@@ -28,11 +28,8 @@ VIEW_S: Final = 20.0
 """How long a view may take, for example to read from a store."""
 _THREADS: Final = 8
 _STATIC: Final = Path(__file__).parent / "static"
-_STATIC_TYPES: Final = {
-    "page.css": "text/css",
-    "page.js": "text/javascript",
-    "icon.svg": "image/svg+xml",
-}
+_STATIC_TYPES: Final = {".css": "text/css", ".js": "text/javascript", ".svg": "image/svg+xml"}
+_FILES: Final = {file.name: file for file in _STATIC.iterdir() if file.suffix in _STATIC_TYPES}
 _STATUS: Final = {
     "NOT_FOUND": 404,
     "INVALID_ARGUMENT": 400,
@@ -62,6 +59,7 @@ def make_app(site: Site, *, names: Collection[str]) -> ASGIApp:
             Route(path, _endpoint(site, pool, view), methods=["GET", "POST"])
             for path, view in VIEWS.items()
         ),
+        Route("/{path:path}", _endpoint(site, pool, _nothing), methods=["GET", "POST"]),
     ]
     handlers = {TooLargeError: too_large, ClientDisconnect: disconnected, TimeoutError: too_slow}
     return Guard(Starlette(routes=routes, exception_handlers=handlers), names=names)
@@ -78,7 +76,13 @@ def _endpoint(
         form = await read_form(request) if request.method == "POST" else {}
         query = Query({**request.query_params, **form})
         view_request = ViewRequest(
-            site, caller, request.path_params, query, target, is_form=bool(form)
+            site,
+            caller,
+            request.path_params,
+            query,
+            target,
+            request.headers["host"],
+            is_form=bool(form),
         )
         loop = asyncio.get_running_loop()
         try:
@@ -90,6 +94,10 @@ def _endpoint(
             )
 
     return endpoint
+
+
+def _nothing(request: ViewRequest) -> Response:
+    return _error_page(request, 404, "This page has no such view. Start from the datasets.")
 
 
 def _caller(site: Site, request: Request) -> Caller | None:
@@ -118,13 +126,13 @@ def _answer(view: View, request: ViewRequest) -> Response:
 
 
 def _error_page(request: ViewRequest, status: int, text: str) -> Response:
-    return request.site.html("problem.html", status=status, caller=request.caller, text=text)
+    return request.html("problem.html", status=status, code=status, text=text)
 
 
 async def _static(request: Request) -> Response:
-    name = request.path_params["name"]
-    media = _STATIC_TYPES.get(name)
-    if media is None:
+    file = _FILES.get(request.path_params["name"])
+    if file is None:
         return Response("There is no such file.\n", 404, media_type="text/plain")
     # Files are small and on a local disk.
-    return FileResponse(_STATIC / name, media_type=media, headers={"cache-control": "max-age=300"})
+    media = _STATIC_TYPES[file.suffix]
+    return FileResponse(file, media_type=media, headers={"cache-control": "max-age=300"})

@@ -90,6 +90,7 @@ def serve_page(
     on_ready: Callable[[str], None],
     watch: Watch | None = None,
     tokenizers: Mapping[str, Tokenizer] | None = None,
+    serves: str = "",
 ) -> None:
     """Serve a page in this process until SIGTERM or SIGINT; must be called in the main thread.
 
@@ -100,11 +101,12 @@ def serve_page(
         on_ready: Called with the URL when the page is ready.
         watch: Reports the server's state; None without a server.
         tokenizers: The tokenizers that turn tokens into text, by name.
+        serves: The address at which the server serves datasets; empty without a server.
 
     Raises:
         ConfigurationError: The address cannot be bound.
     """
-    site = Site(Library(configs), access, watch, tokenizers)
+    site = Site(Library(configs), access, watch, tokenizers, serves)
     names = {name.lower() for name in settings.hosts} | {split_address(settings.listen)[0].lower()}
     with closing(site.library):
         Listener(make_app(site, names=names), settings).run(on_ready=on_ready)

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Mapping
 from dataclasses import dataclass
+from importlib.metadata import version
 from pathlib import Path
+from time import gmtime, strftime
 from typing import Any, Final
 from urllib.parse import urlencode
 
@@ -16,9 +18,9 @@ from headrace.cli.show.texts import printable, size
 from headrace.cli.stored.labels import StoredLabels
 from headrace.cli.stored.order_cost import OrderCost
 from headrace.errors import HeadraceError
-from headrace.order import AnyOrder, Order, OrderSpec
-from headrace.page.data.filter_results import FilterResults
+from headrace.order import Order, OrderSpec
 from headrace.page.data.library import Library
+from headrace.page.data.partial_reads import Histogram
 from headrace.page.guard.sessions import Sessions
 from headrace.page.live.watch import Watch
 from headrace.server.access.callers import Access, Caller
@@ -28,11 +30,11 @@ from headrace.storage import Tokenizer
 _FOLDER: Final = Path(__file__).parent
 
 _ORDERS: Final = 16
-_RUNS: Final = 4
-"""Orders with filters take up to 128 MiB each."""
 _LABELS: Final = 4
 """Labels of at most 16 MiB each."""
 _COSTS: Final = 256
+_OVERVIEWS: Final = 64
+"""Of at most 60 columns with 32 bars each."""
 
 
 class Site:
@@ -43,14 +45,14 @@ class Site:
         access: Authenticates callers.
         watch: Reports the server's state; None without a server.
         tokenizers: The tokenizers that turn tokens into text, by name.
+        serves: The address at which the server serves datasets; empty without a server.
 
     Attributes:
         sessions: The sessions of callers.
         orders: Orders by fingerprint and options.
-        runs: Orders of runs with a filter, skipped samples or a mixture, by digests.
-        filters: The results of filters.
         labels: Labels of datasets by fingerprint and column.
         costs: The costs of orders, by all that they depend on.
+        histograms: The histograms of all columns, by fingerprint.
     """
 
     def __init__(
@@ -59,6 +61,7 @@ class Site:
         access: Access,
         watch: Watch | None = None,
         tokenizers: Mapping[str, Tokenizer] | None = None,
+        serves: str = "",
     ) -> None:
         self.library = library
         self.tokenizers = dict(tokenizers or {})
@@ -66,10 +69,9 @@ class Site:
         self.watch = watch
         self.sessions = Sessions()
         self.orders: LruCache[tuple[str, OrderSpec], Order] = LruCache(_ORDERS)
-        self.runs: LruCache[Hashable, AnyOrder] = LruCache(_RUNS)
-        self.filters = FilterResults()
         self.labels: LruCache[tuple[str, str], StoredLabels | None] = LruCache(_LABELS)
         self.costs: LruCache[Hashable, OrderCost] = LruCache(_COSTS)
+        self.histograms: LruCache[str, list[Histogram]] = LruCache(_OVERVIEWS)
         self._templates = jinja2.Environment(
             loader=jinja2.FileSystemLoader(_FOLDER / "templates"),
             autoescape=True,
@@ -77,7 +79,10 @@ class Site:
             trim_blocks=True,
             lstrip_blocks=True,
         )
-        self._templates.filters.update(size=size, printable=printable, query=query_of)
+        self._templates.filters.update(size=size, printable=printable, query=query_of, clock=_clock)
+        self._templates.globals.update(
+            version=version("headrace"), serves=serves, has_live=watch is not None
+        )
 
     def without_urls(self, error: HeadraceError) -> HeadraceError:
         """Return an error without the URLs of datasets, which only operators may see."""
@@ -91,7 +96,7 @@ class Site:
     def html(self, template: str, *, status: int = 200, **context: Any) -> Response:
         """Return a rendered template as a response."""
         text = self._templates.get_template(template).render(
-            has_live=self.watch is not None, has_login=not self.access.is_open, **context
+            has_login=not self.access.is_open, **context
         )
         return HTMLResponse(text, status)
 
@@ -113,6 +118,7 @@ class ViewRequest:
         path: The parts of the path, by name.
         query: The query and the form, with the last value of each name.
         target: The path and the query, as received.
+        host: The host that the browser asked, as received and checked.
         is_form: Whether a form was sent.
     """
 
@@ -121,12 +127,18 @@ class ViewRequest:
     path: Mapping[str, str]
     query: Query
     target: str
+    host: str = ""
     is_form: bool = False
 
     def html(self, template: str, *, status: int = 200, **context: Any) -> Response:
         """Return a rendered template as a response, with the parts common to all views."""
         return self.site.html(
-            template, status=status, caller=self.caller, query=self.query, **context
+            template,
+            status=status,
+            caller=self.caller,
+            query=self.query,
+            host=self.host,
+            **context,
         )
 
     def number(self, name: str, default: int, *, low: int = 0, high: int = (1 << 62) - 1) -> int:
@@ -135,6 +147,10 @@ class ViewRequest:
         if not text.isdecimal() or len(text) > 19:  # noqa: PLR2004 - digits of 2^62
             return default
         return min(max(int(text), low), high)
+
+
+def _clock(wall: float) -> str:
+    return strftime("%H:%M:%S", gmtime(wall))
 
 
 def query_of(values: Mapping[str, Any], **changed: Any) -> str:

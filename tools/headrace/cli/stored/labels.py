@@ -23,13 +23,15 @@ class StoredLabels:
     """Labels by sample id.
 
     Attributes:
-        labels: ``(samples,) int64``, counted from 0.
+        labels: ``(samples,) int64``, counted from 0 as they come first.
+        values: The values that are labels, by these numbers.
         read: The number of blocks that were read. The samples of other blocks get the last label
             before them.
         blocks: The total number of blocks.
     """
 
     labels: NDArray[np.int64]
+    values: pa.Array[Any]
     read: int
     blocks: int
 
@@ -90,4 +92,5 @@ def read_labels(
     counts = np.ones(len(own), np.int64)
     lasts = np.cumsum(lengths) - 1
     counts[lasts] += ends - firsts - np.array(lengths)
-    return StoredLabels(np.repeat(own, counts), len(blocks), dataset.block_count)
+    labels = np.repeat(own, counts)
+    return StoredLabels(labels, codes.dictionary, len(blocks), dataset.block_count)

@@ -17,9 +17,8 @@ import threading
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Final
 
 import numpy as np
@@ -27,19 +26,14 @@ import pyarrow as pa
 
 from headrace.caches import LruCache
 from headrace.errors import BadArgumentError, DatasetNotFoundError, HeadraceError
-from headrace.order import Skips
 from headrace.server import DatasetConfig
 from headrace.server.access.callers import Caller
-from headrace.server.plan.skip_lists import read_skip_lists
 from headrace.storage import DatasetVersion, OpenDataset, list_versions, open_dataset
 
 _OPEN: Final = 32
 _BLOCKS_BYTES: Final = 128 << 20
 MAX_BLOCK_BYTES: Final = 256 << 20
 """The maximum raw size of a block to read (arbitrary)."""
-
-_LIST_BYTES: Final = 8 << 20
-"""Of a file of skipped samples, which is read for each view; about a million ids."""
 
 _FRESH_S: Final = 10.0
 """How long an open dataset counts as current, unless a version was requested."""
@@ -97,19 +91,16 @@ class Library:
         config = self.config(caller, name)
         return list(reversed(list_versions(config.place[0], options=config.store)))
 
-    def stored_skips(self, caller: Caller, name: str, digest: str) -> Skips | None:
-        """Return the server's list of skipped samples with a digest, or None.
-
-        Files larger than `_LIST_BYTES` and unreadable ones are ignored.
-        """
-        for file in self.config(caller, name).skips:
-            try:
-                if Path(file).stat().st_size <= _LIST_BYTES:
-                    found = read_skip_lists([file]).get(digest)
-                    if found is not None:
-                        return found
-            except (HeadraceError, OSError):
-                continue
+    def version(self, caller: Caller, fingerprint: str) -> str | None:
+        """Return the name of a dataset that has a version and that the caller may read, or None."""
+        for name in self.names(caller):
+            # Another dataset may be intact.
+            with suppress(HeadraceError):
+                with self.opened(caller, name) as dataset:
+                    if dataset.fingerprint == fingerprint:
+                        return name
+                if any(one.fingerprint == fingerprint for one in self.versions(caller, name)):
+                    return name
         return None
 
     @contextmanager

@@ -65,6 +65,7 @@ class Histogram:
         nulls: Samples without a value.
         zeros: Samples whose value is 0 or empty.
         others: Values without a bar.
+        ends: The lowest and the highest value of a histogram by ranges.
     """
 
     bars: tuple[Bar, ...]
@@ -73,19 +74,20 @@ class Histogram:
     nulls: int
     zeros: int
     others: int
+    ends: tuple[str, str] | None = None
 
 
-def spread_part(dataset: OpenDataset) -> Part:
-    """Return evenly spaced blocks of at most `MAX_BYTES` in total, but at least one."""
+def spread_part(dataset: OpenDataset, max_bytes: int = MAX_BYTES) -> Part:
+    """Return evenly spaced blocks of at most ``max_bytes`` in total, but at least one."""
     count = dataset.block_count
     if not count:
         return Part((), 0, 0)
     mean = max(dataset.raw_bytes, dataset.stored_bytes, 1) / count
-    wanted = min(max(int(MAX_BYTES // mean), 1), count, _MAX_BLOCKS)
+    wanted = min(max(int(max_bytes // mean), 1), count, _MAX_BLOCKS)
     chosen = np.unique(np.linspace(0, count - 1, wanted).astype(np.int64))
     ends = np.cumsum(dataset.block_raw_bytes(chosen))
     # Blocks differ in size, so drop some evenly until the rest fit.
-    while len(chosen) > 1 and ends[-1] > MAX_BYTES:
+    while len(chosen) > 1 and ends[-1] > max_bytes:
         chosen = chosen[np.linspace(0, len(chosen) - 1, len(chosen) * 3 // 4).astype(np.int64)]
         ends = np.cumsum(dataset.block_raw_bytes(chosen))
     return Part(tuple(chosen.tolist()), count, int(ends[-1]))
@@ -211,11 +213,11 @@ def _by_range(numbers: NDArray[np.float64], of: str, samples: int, nulls: int) -
     if not len(finite):
         return Histogram((), of, samples, nulls, zeros, others)
     low, high = float(finite.min()), float(finite.max())
-    if low == high:
-        return Histogram((Bar(f"{low:.6g}", len(finite)),), of, samples, nulls, zeros, others)
-    counts, edges = np.histogram(finite / 2, bins=_BINS, range=(low / 2, high / 2))
+    ends = f"{low:.6g}", f"{high:.6g}"
+    bins = _BINS if low < high else 1
+    counts, edges = np.histogram(finite / 2, bins=bins, range=(low / 2, high / 2))
     bars = tuple(
-        Bar(f"{2 * start:.4g} to {2 * end:.4g}", int(count))
+        Bar(f"{2 * start:.4g} to {2 * end:.4g}" if low < high else ends[0], int(count))
         for start, end, count in zip(edges, edges[1:], counts, strict=False)
     )
-    return Histogram(bars, of, samples, nulls, zeros, others)
+    return Histogram(bars, of, samples, nulls, zeros, others, ends)

@@ -1,1 +1,1 @@
-"""Query a running server at most once per second, and only while somebody looks."""
+"""Query a running server regularly, keep half an hour of it, and put it into words."""

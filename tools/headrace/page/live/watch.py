@@ -1,10 +1,10 @@
-"""Query the server for its state while somebody looks, at most once per second.
+"""Query the server for its state, for as long as it runs.
 
 Contract:
 
-1. A viewer within a second of an answer gets that answer. Without viewers, nothing is queried.
-2. A query waits for `_ANSWER_S`; then the last answer is returned.
-3. The answers of the last `KEPT_S` are kept, to compute rates and events.
+1. The server is queried once per `TICK_S`, and once per second while somebody looks. A viewer
+   within a second of an answer gets that answer.
+2. A viewer waits for `_ANSWER_S` at most; then the last answer is the answer.
 
 If the code differs, the code is wrong.
 """
@@ -14,39 +14,20 @@ from __future__ import annotations
 import json
 import threading
 import time
-from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from contextlib import suppress
 from multiprocessing.connection import Connection
-from typing import Any, Final
+from typing import Final, TypeVar
 
-KEPT_S: Final = 300.0
+from headrace.page.live.history import TICK_S, Answer, History
+
 _EVERY_S: Final = 1.0
 _ANSWER_S: Final = 3.0
-_MAX_ANSWERS: Final = 320
-
-
-@dataclass(frozen=True, slots=True)
-class Answer:
-    """The state of a server at one time.
-
-    Attributes:
-        at: The time, on a monotonic clock.
-        streams: The counts of its open streams, by number.
-        counted: Sums of counters, by name and reason.
-    """
-
-    at: float
-    streams: dict[Any, dict[str, Any]]
-    counted: dict[tuple[str, str], float]
-
-    def total(self, name: str) -> float:
-        """Return a counter's sum over all reasons."""
-        return sum(value for (found, _), value in self.counted.items() if found == name)
+_Found = TypeVar("_Found")
 
 
 class Watch:
-    """Query the server, and keep its answers; safe for several threads.
+    """Query the server, and keep its history; safe for several threads.
 
     Args:
         connection: A connection to the server.
@@ -66,53 +47,71 @@ class Watch:
         self._now = now
         self._changed = threading.Condition()
         self._asked_at = float("-inf")
-        self._answers: deque[Answer] = deque(maxlen=_MAX_ANSWERS)
-        self._has_ended = False
-        self._thread = threading.Thread(target=self._listen, name="headrace-watch", daemon=True)
+        self._history = History()
+        self._ended = threading.Event()
+        self._threads = [
+            threading.Thread(target=run, name=f"headrace-watch-{name}", daemon=True)
+            for name, run in (("listen", self._listen), ("ask", self._keep_asking))
+        ]
 
     def start(self) -> None:
-        """Listen to the server in a thread."""
-        self._thread.start()
+        """Query the server, and listen to it, in two threads."""
+        for thread in self._threads:
+            thread.start()
 
     def send_url(self, url: str) -> None:
         """Send the page's URL to the server."""
         with self._changed:
             self._connection.send_bytes(url.encode("ascii"))
 
-    def answers(self) -> Sequence[Answer]:
-        """Return the answers of the last minutes, after querying for a fresh one."""
+    def look(self, see: Callable[[History], _Found]) -> _Found:
+        """Return what a function finds in the history, after querying for a fresh answer.
+
+        Args:
+            see: The function, which must not keep the history.
+        """
         with self._changed:
-            now = self._now()
-            if now - self._asked_at >= _EVERY_S and not self._has_ended:
-                self._asked_at = now
-                try:
-                    self._connection.send_bytes(b"?")
-                except OSError:
-                    return tuple(self._answers)
+            self._ask()
             asked_at = self._asked_at
             self._changed.wait_for(
-                lambda: self._has_ended or (self._answers and self._answers[-1].at >= asked_at),
+                lambda: (
+                    self._ended.is_set()
+                    or ((last := self._history.latest) is not None and last.at >= asked_at)
+                ),
                 _ANSWER_S,
             )
-            while self._answers and now - self._answers[0].at > KEPT_S:
-                self._answers.popleft()
-            return tuple(self._answers)
+            return see(self._history)
+
+    def glance(self, see: Callable[[History], _Found]) -> _Found:
+        """Return what a function finds in the history as it is."""
+        with self._changed:
+            return see(self._history)
+
+    def _ask(self) -> None:
+        now = self._now()
+        if now - self._asked_at >= _EVERY_S and not self._ended.is_set():
+            self._asked_at = now
+            with suppress(OSError):
+                self._connection.send_bytes(b"?")
+
+    def _keep_asking(self) -> None:
+        while not self._ended.wait(TICK_S):
+            with self._changed:
+                self._ask()
 
     def _listen(self) -> None:
         try:
             while True:
                 message = json.loads(self._connection.recv_bytes())
-                answer = Answer(
-                    self._now(),
-                    {row["number"]: row for row in message["streams"]},
-                    _sums(message["counted"]),
-                )
+                # Workers number their streams separately, but a connection has one worker.
+                streams = {(row["peer"], row["number"]): row for row in message["streams"]}
+                answer = Answer(self._now(), time.time(), streams, _sums(message["counted"]))
                 with self._changed:
-                    self._answers.append(answer)
+                    self._history.add(answer)
                     self._changed.notify_all()
         except (EOFError, OSError):
             with self._changed:
-                self._has_ended = True
+                self._ended.set()
                 self._changed.notify_all()
             self._on_end()
 

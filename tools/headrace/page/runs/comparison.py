@@ -9,8 +9,7 @@ from typing import Final
 
 import numpy as np
 
-from headrace.order import OrderSpec, Token
-from headrace.page.runs.run_order import RunOrder
+from headrace.order import Order, OrderSpec, Token
 
 _LIMIT_S: Final = 2.0
 _MAX_STEPS: Final = 100_000
@@ -53,27 +52,26 @@ def differences(one: Token, other: Token) -> list[str]:
     return [*found, *(f"{name}: {was} and {now}" for name, was, now in specs if was != now)]
 
 
-def compare(one: tuple[Token, RunOrder | None], other: tuple[Token, RunOrder | None]) -> Comparison:
+def compare(
+    one: tuple[Token, Order | None], other: tuple[Token, Order | None], *, is_one_dataset: bool
+) -> Comparison:
     """Compare two runs from their starts, for at most two seconds.
-
-    Samples are equal if they have the same id in datasets of the same name.
 
     Args:
         one: The token of a run, and its order if known.
         other: The token and the order of another run.
+        is_one_dataset: Whether equal ids are equal samples.
     """
     (first, run), (second, other_run) = one, other
     reasons = differences(first, second)
-    if not reasons:
-        return Comparison((), None, 0, is_proven=True)
-    if run is None or other_run is None:
-        return Comparison(reasons, None, 0, is_proven=False)
+    if not reasons or run is None or other_run is None:
+        return Comparison(reasons, None, 0, is_proven=not reasons)
     sizes = first.global_batch_size, second.global_batch_size
-    if sizes[0] != sizes[1]:
-        # Batches of different sizes always differ.
+    if not is_one_dataset or sizes[0] != sizes[1]:
+        # Batches of different datasets or sizes always differ.
         return Comparison(reasons, 0, 1, is_proven=True)
     size, deadline = sizes[0], time.monotonic() + _LIMIT_S
-    batches = [made.order.sample_count // max(size, 1) for made in (run, other_run)]
+    batches = [made.sample_count // max(size, 1) for made in (run, other_run)]
     if not all(batches):
         return Comparison(reasons, None, 0, is_proven=False)
     step = 0
@@ -81,30 +79,14 @@ def compare(one: tuple[Token, RunOrder | None], other: tuple[Token, RunOrder | N
         places = [divmod(step, count) for count in batches]
         for start in range(0, size, _CHUNK):
             stop = min(start + _CHUNK, size)
-            if not _are_equal(run, other_run, places, size=size, span=(start, stop)):
+            one_ids, other_ids = (
+                made.sample_ids(epoch, index * size + start, index * size + stop)
+                for made, (epoch, index) in zip((run, other_run), places, strict=True)
+            )
+            if not np.array_equal(one_ids, other_ids):
                 return Comparison(reasons, step, step + 1, is_proven=True)
             if time.monotonic() >= deadline:
                 break
         else:
             step += 1
     return Comparison(reasons, None, step, is_proven=False)
-
-
-def _are_equal(
-    run: RunOrder,
-    other: RunOrder,
-    places: Sequence[tuple[int, int]],
-    *,
-    size: int,
-    span: tuple[int, int],
-) -> bool:
-    """Return whether two runs have the same samples in a part of a step, in the same order."""
-    names = sorted({member.name for each in (run, other) for member in each.members})
-    found = []
-    for each, (epoch, index) in zip((run, other), places, strict=True):
-        ids = each.order.sample_ids(epoch, index * size + span[0], index * size + span[1])
-        owners, own = each.split(ids)
-        numbers = np.array([names.index(member.name) for member in each.members])
-        found.append((numbers[owners], own))
-    (owners, own), (its_owners, its_own) = found
-    return np.array_equal(own, its_own) and np.array_equal(owners, its_owners)

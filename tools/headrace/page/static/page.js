@@ -1,31 +1,48 @@
-// Refresh the live view, add samples while scrolling, and handle keys. The page works without this
-// script.
+// Load parts of views, renew the live view, complete filters, and handle keys. The page works
+// without this script.
 "use strict";
 
+const all = (selector, root = document) => [...root.querySelectorAll(selector)];
 const fetchPage = async (url) => {
   const answer = await fetch(url, { redirect: "error", credentials: "same-origin" });
   if (!answer.ok) throw new Error(answer.status);
   return new DOMParser().parseFromString(await answer.text(), "text/html");
 };
 
-// The live view: refresh a second after the last answer, but not while the page is hidden.
+// Parts that need a store: load them when they come near.
+const loading = new IntersectionObserver((entries) => {
+  for (const { target, isIntersecting } of entries) {
+    if (!isIntersecting) continue;
+    loading.unobserve(target);
+    fetchPage(target.dataset.load)
+      .then((page) => target.replaceChildren(...document.importNode(page.body, true).childNodes))
+      .catch(() => target.classList.add("failed"));
+  }
+}, { rootMargin: "300px" });
+for (const place of all("[data-load]")) loading.observe(place);
+
+// The live view: renew a second after the last answer, but not while the page is hidden.
 const live = document.querySelector("[data-live]");
-const refresh = async () => {
+const renew = async () => {
   let wait = 1000;
   if (!document.hidden && !live.contains(document.activeElement)) {
     try {
       const fresh = (await fetchPage(location.href)).querySelector("[data-live]");
-      if (fresh) live.replaceChildren(...document.importNode(fresh, true).childNodes);
+      if (fresh) {
+        const part = document.importNode(fresh, true);
+        window.keepCharts?.(live, part);
+        live.replaceChildren(...part.childNodes);
+        window.drawCharts?.(live);
+      }
     } catch { wait = 5000; }
   }
-  setTimeout(refresh, wait);
+  setTimeout(renew, wait);
 };
-if (live) setTimeout(refresh, 1000);
+if (live) setTimeout(renew, 1000);
 
 // Samples: add the next page when its link comes near.
-const nearing = new IntersectionObserver(async ([entry]) => {
-  const link = entry.target;
-  if (!entry.isIntersecting || link.dataset.busy) return;
+const nearing = new IntersectionObserver(async ([{ target: link, isIntersecting }]) => {
+  if (!isIntersecting || link.dataset.busy) return;
   link.dataset.busy = "1";
   try {
     const page = await fetchPage(link.href), grid = document.getElementById(link.dataset.more);
@@ -41,27 +58,109 @@ const nearing = new IntersectionObserver(async ([entry]) => {
 const more = document.querySelector("[data-more]");
 if (more) nearing.observe(more);
 
-// Files: copy their text into a field, so that no file is sent.
-for (const input of document.querySelectorAll("input[data-into]")) {
-  input.addEventListener("change", async () => {
-    const [file] = input.files;
-    if (file && file.size <= 1 << 20) document.getElementById(input.dataset.into).value = await file.text();
+// Images that cannot be shown leave their place empty.
+document.addEventListener("error", ({ target }) => { if (target.matches?.(".thumbs img")) target.classList.add("over"); }, true);
+
+// Filters: offer columns, and after a column of classes their names.
+const named = (name) => (/^[A-Za-z_]\w*$/.test(name) ? name : `"${name.replaceAll('"', '""')}"`);
+const offersFor = (columns, text) => {
+  const value = text.match(/("(?:[^"]|"")+"|\w+)\s*(?:=|!=|==|<>)\s*('?)([^']*)$/);
+  const column = value && columns.find(([name]) => named(name) === value[1]);
+  if (column?.[2].length) {
+    const start = text.length - value[3].length - value[2].length;
+    const quoted = column[2].map((name) => [`'${name.replaceAll("'", "''")}'`, "class"]);
+    return [start, quoted.filter(([name]) => name.slice(1).toLowerCase().startsWith(value[3].toLowerCase()))];
+  }
+  const [word] = text.match(/[\w"]*$/);
+  const before = text.slice(0, text.length - word.length).trimEnd();
+  if (before && !/(\band|\bor|\bnot|\()$/i.test(before)) return [0, []];
+  return [text.length - word.length, columns.map(([name, kind]) => [named(name), kind]).filter(([name]) => name.toLowerCase().startsWith(word.toLowerCase()) && name !== word)];
+};
+const complete = (field) => {
+  const columns = JSON.parse(field.dataset.offers), list = document.createElement("ul");
+  let start = 0, chosen = -1;
+  Object.assign(list, { className: "offers", id: "offers", role: "listbox", ariaLabel: "Completions", hidden: true });
+  field.after(list);
+  for (const [name, value] of Object.entries({ role: "combobox", "aria-controls": "offers", "aria-expanded": "false", "aria-autocomplete": "list" })) field.setAttribute(name, value);
+  const choose = (at) => {
+    chosen = at;
+    all("li", list).forEach((item, number) => item.setAttribute("aria-selected", number === at));
+    list.children[at]?.scrollIntoView({ block: "nearest" });
+    field.setAttribute("aria-activedescendant", list.children[at]?.id ?? "");
+  };
+  const show = (offers) => {
+    list.replaceChildren(...offers.slice(0, 30).map(([text, kind], at) => {
+      const item = document.createElement("li"), note = document.createElement("small");
+      note.textContent = kind;
+      item.append(text, note);
+      Object.assign(item, { id: `offer-${at}`, role: "option" });
+      item.dataset.text = text;
+      item.addEventListener("mousedown", (event) => { event.preventDefault(); take(at); });
+      return item;
+    }));
+    list.hidden = !offers.length;
+    field.setAttribute("aria-expanded", !list.hidden);
+    choose(-1);
+  };
+  const look = () => {
+    const [at, offers] = offersFor(columns, field.value.slice(0, field.selectionStart));
+    start = at;
+    show(offers);
+  };
+  const take = (at) => {
+    field.setRangeText(`${list.children[at].dataset.text} `, start, field.selectionStart, "end");
+    show([]);
+  };
+  field.addEventListener("input", look);
+  field.addEventListener("focus", look);
+  field.addEventListener("blur", () => show([]));
+  field.addEventListener("keydown", (event) => {
+    const count = list.children.length;
+    if (!count) return;
+    if (event.key === "ArrowDown") choose((chosen + 1) % count);
+    else if (event.key === "ArrowUp") choose((chosen + count) % count - (chosen > 0 ? 1 : 1 - count) % count);
+    else if (event.key === "Tab" && !event.shiftKey) take(Math.max(chosen, 0));
+    else if (event.key === "Enter" && chosen >= 0) take(chosen);
+    else if (event.key === "Escape") show([]);
+    else return;
+    event.preventDefault();
   });
-}
+};
+for (const field of all("[data-offers]")) complete(field);
+
+// Clicks: copy, unfold a long text, enlarge an image, close menus.
+const box = document.getElementById("box");
+document.addEventListener("click", (event) => {
+  const { target } = event, copy = target.closest("[data-copy]"), picture = target.closest(".picture");
+  if (copy) navigator.clipboard?.writeText(document.getElementById(copy.dataset.copy).textContent).then(() => { copy.textContent = "Copied"; });
+  else if (target.closest("#box")) box.close();
+  else if (picture) { box.replaceChildren(picture.cloneNode(true)); box.showModal(); }
+  else if (!target.closest("a")) target.closest(".samples td")?.classList.toggle("open");
+  for (const menu of all(".menu[open]")) if (!menu.contains(target)) menu.open = false;
+});
 
 // Keys.
+const step = (by) => {
+  const rows = all("#samples > tr"), at = rows.indexOf(document.activeElement.closest("#samples > tr"));
+  const row = rows[Math.min(Math.max(at + by, 0), rows.length - 1)];
+  row?.focus();
+  row?.scrollIntoView({ block: "nearest" });
+};
 let last = "";
 document.addEventListener("keydown", (event) => {
-  if (event.ctrlKey || event.metaKey || event.altKey) return;
-  if (event.target.matches("input, select, textarea")) return;
-  const follow = (selector) => document.querySelector(selector)?.click();
-  const pair = last === "g" ? event.key : "";
+  if (event.ctrlKey || event.metaKey || event.altKey || event.target.matches("input, select, textarea")) return;
+  const follow = (selector, root = document) => root.querySelector(selector)?.click();
+  const row = event.target.closest("#samples > tr"), pair = last === "g" ? event.key : "";
   last = event.key;
   if (pair === "d") follow("header a[href='/']");
   else if (pair === "r") follow("header a[href='/run']");
   else if (pair === "l") follow("header a[href='/live']");
   else if (event.key === "n") follow("a[rel=next]");
   else if (event.key === "p") follow("a[rel=prev]");
+  else if (event.key === "j") step(1);
+  else if (event.key === "k") step(-1);
+  else if (event.key === "Enter" && event.target === row) follow("a", row);
+  else if (event.key === "x") row?.classList.toggle("open");
   else if (event.key === "?") document.getElementById("keys").showModal();
   else if (event.key === "/") {
     event.preventDefault();

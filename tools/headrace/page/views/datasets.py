@@ -1,49 +1,73 @@
-"""Views of datasets: their list, their contents, and their versions."""
+"""Views of datasets: their list, an overview of each, its columns and its versions."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 from starlette.responses import Response
 
 from headrace.errors import HeadraceError
-from headrace.page.data.partial_reads import histogram, spread_part
+from headrace.page.data.partial_reads import Histogram, histogram, spread_part
+from headrace.page.data.samples import rows_of
 from headrace.page.data.values import Column, columns_of
 from headrace.page.site import ViewRequest
+from headrace.page.views.live import rates_by_dataset
 from headrace.page.views.query import column_at, filter_of, open_requested
 from headrace.storage import Dataset, OpenDataset
 
-_PAGE_SIZE: Final = 20
-_MAX_COLUMNS: Final = 500
+_PAGE_SIZE: Final = 24
 _MAX_SHARDS: Final = 200
+_MAX_COLUMNS: Final = 60
+_OVERVIEW_BYTES: Final = 16 << 20
+"""Of an overview, which counts all columns."""
+_PREVIEW_BYTES: Final = 16 << 20
+"""The largest block that is read for the card of a dataset."""
+_THUMBS: Final = 3
+_FIELDS: Final = 5
 MAX_COMPARED: Final = 1 << 18
 """The maximum number of blocks of a version to compare, which takes some tenths of a second."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Facts:
-    """Counts of a dataset."""
-
-    fingerprint: str
-    samples: int
-    shards: int
-    blocks: int
-    raw_bytes: int
-    stored_bytes: int
+_COUNTS: Final = ("sample_count", "shard_count", "block_count", "raw_bytes", "stored_bytes")
+_Facts = dict[str, Any]
 
 
 def datasets(request: ViewRequest) -> Response:
     """Show the datasets that the caller may read."""
-    names = request.site.library.names(request.caller)
+    site, caller = request.site, request.caller
+    names = site.library.names(caller)
     at = request.number("at", 0, high=max(len(names) - 1, 0))
     rows = [(name, *_facts_or_problem(request, name)) for name in names[at : at + _PAGE_SIZE]]
+    rates = site.watch.glance(lambda seen: rates_by_dataset(seen, caller)) if site.watch else {}
     return request.html(
-        "datasets.html", rows=rows, at=at, count=len(names), page=_PAGE_SIZE, title="Datasets"
+        "datasets.html",
+        rows=rows,
+        rates=rates,
+        at=at,
+        count=len(names),
+        page=_PAGE_SIZE,
     )
+
+
+def preview(request: ViewRequest) -> Response:
+    """Show the first images of a dataset, or the first values of its first sample."""
+    with open_requested(request) as (name, opened):
+        sizes = opened.block_raw_bytes(np.arange(min(opened.block_count, 1)))
+        count = min(_THUMBS, opened.sample_count) if sizes.sum() <= _PREVIEW_BYTES else 0
+        rows = rows_of(request.site.library, opened, range(count))
+        columns = columns_of(opened.schema)
+        values = [one.shown(rows[0].column(one.name)[0]) for one in columns] if rows else []
+        image = next((at for at, one in enumerate(values) if one.kind == "image"), None)
+        return request.html(
+            "preview.html",
+            name=name,
+            fingerprint=opened.fingerprint,
+            image=image,
+            thumbs=range(count),
+            values=values[:_FIELDS],
+        )
 
 
 def _facts_or_problem(request: ViewRequest, name: str) -> tuple[_Facts | None, str]:
@@ -55,21 +79,41 @@ def _facts_or_problem(request: ViewRequest, name: str) -> tuple[_Facts | None, s
 
 
 def dataset(request: ViewRequest) -> Response:
-    """Show the columns, sizes and shards of a dataset."""
+    """Show what a dataset is, and how to read it."""
     with open_requested(request) as (name, opened):
         counts, sizes = opened.shard_sample_counts, opened.shard_raw_bytes
-        columns = columns_of(opened.schema)
         return request.html(
             "dataset.html",
-            title=name,
             name=name,
             facts=_facts(opened),
             url=opened.url if request.site.access.is_open else "",
-            columns=columns[:_MAX_COLUMNS],
-            column_count=len(columns),
+            columns=columns_of(opened.schema)[:_MAX_COLUMNS],
             shards=list(
                 zip(counts[:_MAX_SHARDS].tolist(), sizes[:_MAX_SHARDS].tolist(), strict=True)
             ),
+        )
+
+
+def columns(request: ViewRequest) -> Response:
+    """Show a histogram of each column, from a part of the dataset."""
+    with open_requested(request) as (name, opened):
+        every = columns_of(opened.schema)
+        part = spread_part(opened, _OVERVIEW_BYTES)
+
+        def count() -> list[Histogram]:
+            library = request.site.library
+            return [histogram(library, opened, part, one, None) for one in every[:_MAX_COLUMNS]]
+
+        found = request.site.histograms.get(opened.fingerprint, count)
+        return request.html(
+            "columns.html",
+            name=name,
+            columns=list(zip(every, found, strict=False)),
+            column_count=len(every),
+            classes=next(
+                (pair for pair in zip(every, found, strict=False) if pair[0].classes), None
+            ),
+            part=part,
         )
 
 
@@ -81,7 +125,6 @@ def column(request: ViewRequest) -> Response:
         kept = filter_of(request, opened)
         return request.html(
             "column.html",
-            title=f"{name}: {found.name}",
             name=name,
             column=found,
             number=number,
@@ -90,13 +133,8 @@ def column(request: ViewRequest) -> Response:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class _Change:
-    """A change between two versions."""
-
-    what: str
-    before: str
-    after: str
+_Change = tuple[str, str, str]
+"""What changed, and what it was before and after."""
 
 
 def versions(request: ViewRequest) -> Response:
@@ -117,7 +155,6 @@ def versions(request: ViewRequest) -> Response:
             changes = _changes(before, after)
     return request.html(
         "versions.html",
-        title=f"{name}: versions",
         name=name,
         versions=found,
         old=old,
@@ -129,22 +166,16 @@ def versions(request: ViewRequest) -> Response:
 
 def _changes(before: OpenDataset, after: OpenDataset) -> list[_Change]:
     changes = [
-        _Change(what, f"{old:,}", f"{new:,}")
-        for what, old, new in (
-            ("samples", before.sample_count, after.sample_count),
-            ("shards", before.shard_count, after.shard_count),
-            ("blocks", before.block_count, after.block_count),
-            ("raw bytes", before.raw_bytes, after.raw_bytes),
-            ("stored bytes", before.stored_bytes, after.stored_bytes),
-        )
-        if old != new
+        (what.replace("_", " "), f"{old:,}", f"{new:,}")
+        for what in _COUNTS
+        if (old := getattr(before, what)) != (new := getattr(after, what))
     ]
     old_columns = {one.name: one for one in columns_of(before.schema)}
     new_columns = {one.name: one for one in columns_of(after.schema)}
     for name in {**old_columns, **new_columns}:
         was, now = _described(old_columns.get(name)), _described(new_columns.get(name))
         if was != now:
-            changes.append(_Change(f"column {name}", was, now))
+            changes.append((f"column {name}", was, now))
     return changes + _shared(before, after)
 
 
@@ -163,17 +194,13 @@ def _shared(before: OpenDataset, after: OpenDataset) -> list[_Change]:
     (old, old_samples), (new, new_samples) = _blocks(before), _blocks(after)
     count = min(old.size, new.size)
     differs = np.flatnonzero(old[:count] != new[:count])
-    same = int(old_samples[: differs[0] if differs.size else count].sum())
-    kept = [int(old_samples[np.isin(old, new)].sum()), int(new_samples[np.isin(new, old)].sum())]
-    totals = [int(old_samples.sum()), int(new_samples.sum())]
+    same = old_samples[: differs[0] if differs.size else count].sum()
+    was, now = old_samples[np.isin(old, new)].sum(), new_samples[np.isin(new, old)].sum()
+    of_old, of_new = f" of {old_samples.sum():,}", f" of {new_samples.sum():,}"
     return [
-        _Change("leading samples in the same blocks", *_parts([same, same], totals)),
-        _Change("samples in blocks that both versions have", *_parts(kept, totals)),
+        ("leading samples in the same blocks", f"{same:,}{of_old}", f"{same:,}{of_new}"),
+        ("samples in blocks that both versions have", f"{was:,}{of_old}", f"{now:,}{of_new}"),
     ]
-
-
-def _parts(counts: Sequence[int], of: Sequence[int]) -> list[str]:
-    return [f"{count:,} of {all_of:,}" for count, all_of in zip(counts, of, strict=True)]
 
 
 def _blocks(dataset: Dataset) -> tuple[NDArray[np.uint64], NDArray[np.int64]]:
@@ -186,14 +213,4 @@ def _blocks(dataset: Dataset) -> tuple[NDArray[np.uint64], NDArray[np.int64]]:
 
 
 def _facts(opened: OpenDataset) -> _Facts:
-    return _Facts(
-        opened.fingerprint,
-        opened.sample_count,
-        opened.shard_count,
-        opened.block_count,
-        opened.raw_bytes,
-        opened.stored_bytes,
-    )
-
-
-__all__: Sequence[str] = ["column", "dataset", "datasets", "versions"]
+    return {name: getattr(opened, name) for name in ("fingerprint", *_COUNTS)}

@@ -1,102 +1,200 @@
-"""The live view: who reads what, how fast, and what each stream waits for."""
+"""The live view: how each job is doing, and what each of its streams waits for."""
 
 from __future__ import annotations
 
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any, Final
 
+import numpy as np
+from numpy.typing import NDArray
 from starlette.responses import Response
 
 from headrace.errors import DatasetNotFoundError
-from headrace.page.live.rates import WAITS_S, StreamRate, marks, shortages, stream_rates, totals
-from headrace.page.live.watch import KEPT_S, Answer
+from headrace.page.live.history import RECENT, Answer, History, Job, JobSeries, Mark
+from headrace.page.live.verdict import verdict_on
 from headrace.page.site import ViewRequest
+from headrace.server.access.callers import Caller
 
-_WIDTH, _HEIGHT = 900, 70
-_MAX_MARKS: Final = 50
-_ORDERS: Final = {
-    "": lambda one: (one.row["caller"], one.row["dataset"], one.row["rank"]),
-    "rate": lambda one: one.samples_per_s,
-    "store": lambda one: -one.store,
-    "making": lambda one: -one.making,
-    "reader": lambda one: -one.reader,
-    "position": lambda one: (one.row["epoch"], one.row["position"]),
-}
+_MAX_EVENTS: Final = 12
+_MAX_LINES: Final = 8
+_LEVELS: Final = ("bad", "slow", "good")
+
+
+@dataclass(frozen=True, slots=True)
+class _Stream:
+    """An open stream.
+
+    Attributes:
+        row: Its counts.
+        samples_per_s: Samples per second in the last half minute; None if it has just begun.
+        waits: The shares of that time for the store, the making of batches and its reader.
+        points: Samples per second over half an hour, as points of an SVG line of 100 by 20.
+        progress: The finished share of the epoch; None if unknown.
+    """
+
+    row: dict[str, Any]
+    samples_per_s: float | None
+    waits: tuple[float, float, float]
+    points: str
+    progress: float | None
 
 
 def live(request: ViewRequest) -> Response:
     """Show all open streams to operators, and to other callers their own."""
     if request.site.watch is None:
         raise DatasetNotFoundError("this page has no server; `headrace serve --page` has this view")
-    answers = request.site.watch.answers()
-    caller = request.caller
-
-    def is_shown(row: dict[str, Any]) -> bool:
-        return caller.is_operator or (
-            row["caller"] == caller.name and caller.may_read(row["dataset"])
-        )
-
-    streams = stream_rates(answers, is_shown)
-    order = request.query["sort"] if request.query["sort"] in _ORDERS else ""
-    streams.sort(key=_ORDERS[order])
-    happened = marks(answers)[:_MAX_MARKS] if caller.is_operator else []
     return request.html(
         "live.html",
-        title="Live",
-        streams=streams,
-        sort=order,
-        sorts=list(_ORDERS),
-        window=WAITS_S,
-        facts=_facts(answers) if caller.is_operator and answers else None,
-        chart=_points(answers) if caller.is_operator else "",
-        most=_max_rate(answers),
-        marks=happened,
-        lines=[_WIDTH - mark.ago_s / KEPT_S * _WIDTH for mark in happened],
-        size=(_WIDTH, _HEIGHT),
-        callers=_callers(streams),
-        shortages=shortages(streams),
-        kept=KEPT_S,
+        **request.site.watch.look(lambda history: _seen(history, request.caller)),
     )
 
 
-def _facts(answers: tuple[Answer, ...] | Any) -> list[tuple[str, str, float]]:
-    """Return the name, the format and the value of each figure for operators."""
-    last = answers[-1]
-    hits, misses = (last.total(f"headrace_cache_{each}_total") for each in ("hits", "misses"))
-    reads = last.total("headrace_store_fetch_seconds_count")
-    took = last.total("headrace_store_fetch_seconds_sum")
-    rates = {
-        name: (totals(answers, name) or [(0.0, 0.0)])[-1][1]
-        for name in ("headrace_sent_payload_bytes_total", "headrace_store_fetch_seconds_count")
+def rates_by_dataset(history: History, caller: Caller) -> dict[str, tuple[int, float | None]]:
+    """Return the open streams of each dataset that a caller may see, and their samples a second."""
+    found: dict[str, tuple[int, float | None]] = {}
+    for (_, dataset), series in _jobs(history, caller).items():
+        if series.ranks:
+            recent = series.recent()
+            ranks, rate = found.get(dataset, (0, None))
+            if recent is not None:
+                rate = (rate or 0.0) + float(recent[1])
+            found[dataset] = ranks + series.ranks, rate
+    return found
+
+
+def _jobs(history: History, caller: Caller) -> dict[Job, JobSeries]:
+    return history.jobs(lambda job: _may_see(caller, job))
+
+
+def _may_see(caller: Caller, job: Job) -> bool:
+    return caller.is_operator or (job[0] == caller.name and caller.may_read(job[1]))
+
+
+def _seen(history: History, caller: Caller) -> dict[str, Any]:
+    jobs, now = _jobs(history, caller), time.time()
+    streams = _streams(history, caller)
+    marks = [
+        mark
+        for mark in history.marks
+        if caller.is_operator or (mark.job is not None and _may_see(caller, mark.job))
+    ]
+    open_jobs = sorted({(one.row["caller"], one.row["dataset"]) for one in streams})
+    rows = [_job_row(job, jobs.get(job), streams) for job in open_jobs]
+    verdicts = [
+        verdict_on(row["job"], series, marks=marks, is_short=row["shortage"] is not None, now=now)
+        for row in rows
+        if (series := jobs.get(row["job"])) is not None
+    ]
+    return {
+        "streams": streams,
+        "jobs": rows,
+        "verdicts": sorted(verdicts, key=lambda one: _LEVELS.index(one.level)),
+        "facts": _facts(history.latest) if caller.is_operator and history.latest else None,
+        "charts": _charts(history.times(), jobs, marks),
+        "events": marks[: -_MAX_EVENTS - 1 : -1],
     }
+
+
+def _streams(history: History, caller: Caller) -> list[_Stream]:
+    rows = {} if history.latest is None else history.latest.streams
+    shown = {
+        key: row
+        for key, row in sorted(rows.items(), key=lambda item: _place(item[1]))
+        if _may_see(caller, _place(row)[:2])
+    }
+    recent, points = history.streams(list(shown))
+    most = np.nanmax(points, initial=1.0)
     return [
-        ("Streams", "count", last.total("headrace_open_streams")),
-        ("Sent per second", "bytes", rates["headrace_sent_payload_bytes_total"]),
-        ("Cache", "bytes", last.total("headrace_cache_bytes")),
-        ("Cache hits", "share", hits / max(hits + misses, 1)),
-        ("Store reads per second", "rate", rates["headrace_store_fetch_seconds_count"]),
-        ("Mean read", "ms", 1000 * took / max(reads, 1)),
-        ("Batches in memory", "bytes", last.total("headrace_payload_bytes")),
-        ("Failed store reads", "count", last.total("headrace_store_fetch_errors_total")),
+        _Stream(
+            row,
+            None if np.isnan(now[0]) else float(now[0]),
+            tuple(np.nan_to_num(now[1:]).tolist()),
+            _line(line / most),
+            min(row["position"] / row["epoch_samples"], 1.0) if row["epoch_samples"] else None,
+        )
+        for row, now, line in zip(shown.values(), recent, points, strict=True)
     ]
 
 
-def _max_rate(answers: Any) -> float:
-    return max((rate for _, rate in totals(answers, "headrace_sent_samples_total")), default=0.0)
+def _place(row: dict[str, Any]) -> tuple[str, str, int]:
+    return row["caller"], row["dataset"], row["rank"]
 
 
-def _points(answers: Any) -> str:
-    """Return the points of the chart: samples sent per second, with the latest on the right."""
-    most = _max_rate(answers) or 1.0
+def _line(shares: NDArray[np.float64]) -> str:
+    """Return the points of a line from the left, 100 wide and 20 high; gaps are left out."""
+    step = 100 / (len(shares) - 1)
     return " ".join(
-        f"{_WIDTH - ago / KEPT_S * _WIDTH:.1f},{_HEIGHT - rate / most * (_HEIGHT - 8):.1f}"
-        for ago, rate in totals(answers, "headrace_sent_samples_total")
+        f"{step * at:.0f},{19 - 18 * share:.0f}"
+        for at, share in enumerate(shares.tolist())
+        if share == share  # noqa: PLR0124 - not NaN
     )
 
 
-def _callers(streams: list[StreamRate]) -> list[tuple[str, int, float]]:
-    """Return each caller with its streams and their samples per second."""
-    sums: dict[str, tuple[int, float]] = {}
-    for one in streams:
-        count, rate = sums.get(one.row["caller"], (0, 0.0))
-        sums[one.row["caller"]] = count + 1, rate + one.samples_per_s
-    return [(name, count, rate) for name, (count, rate) in sorted(sums.items())]
+def _job_row(job: Job, series: JobSeries | None, streams: Sequence[_Stream]) -> dict[str, Any]:
+    own = [one for one in streams if (one.row["caller"], one.row["dataset"]) == job]
+    recent = None if series is None else series.recent()
+    short = [one.row["shortage"] for one in own if one.row["shortage"] is not None]
+    return {
+        "job": job,
+        "ranks": len(own),
+        "samples_per_s": None if recent is None else float(recent[1]),
+        "waits": (0.0, 0.0, 0.0) if recent is None else recent[2:5].tolist(),
+        "progress": min((one.progress for one in own if one.progress is not None), default=None),
+        "shortage": max(short, key=lambda one: one["job_bytes"], default=None),
+    }
+
+
+def _facts(last: Answer) -> list[tuple[str, str, float]]:
+    """Return the name, the format and the value of each figure for operators."""
+    hits, misses = (last.total(f"headrace_cache_{each}_total") for each in ("hits", "misses"))
+    reads = last.total("headrace_store_fetch_seconds_count")
+    took = last.total("headrace_store_fetch_seconds_sum")
+    return [
+        ("Streams", "count", last.total("headrace_open_streams")),
+        ("Cache", "bytes", last.total("headrace_cache_bytes")),
+        ("Cache hits", "share", hits / max(hits + misses, 1)),
+        ("Mean store read", "ms", 1000 * took / max(reads, 1)),
+        ("Failed store reads", "count", last.total("headrace_store_fetch_errors_total")),
+        ("Batches in memory", "bytes", last.total("headrace_payload_bytes")),
+    ]
+
+
+def _charts(
+    times: list[float], jobs: dict[Job, JobSeries], marks: Sequence[Mark]
+) -> list[dict[str, Any]]:
+    """Return the charts of the last half hour, as values of JSON."""
+    most = sorted(jobs, key=lambda job: -np.nansum(jobs[job].ticks[:, 1]))[:_MAX_LINES]
+    callers = {caller for caller, _ in jobs}
+    names = [f"{name} ({owner})" if len(callers) > 1 else name for owner, name in most]
+    return [
+        {
+            "id": key,
+            "title": title,
+            "unit": unit,
+            "times": [round(at) for at in times],
+            "lines": [
+                {"name": name, "values": _json(jobs[job].ticks[:, column], factor)}
+                for name, job in zip(names, most, strict=True)
+            ],
+            "marks": [[round(mark.wall), mark.what] for mark in marks],
+        }
+        for key, title, unit, column, factor in (
+            ("rate", "Samples per second", "", 1, 1),
+            ("store", "Time spent waiting for the store", "%", 2, 100),
+        )
+    ]
+
+
+def _json(values: NDArray[np.float64], factor: int) -> list[float | None]:
+    """Return means over half a minute, since messages come in bursts; None where there are none."""
+    known, kernel = ~np.isnan(values), np.ones(RECENT)
+    sums, counts = (
+        np.convolve(each, kernel)[: len(values)] for each in (np.nan_to_num(values), known)
+    )
+    means = factor * sums / np.maximum(counts, 1)
+    return [
+        float(f"{mean:.4g}") if is_known else None
+        for mean, is_known in zip(means.tolist(), known.tolist(), strict=True)
+    ]

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from contextlib import closing
+from contextlib import closing, nullcontext
 from typing import Final
 
 import numpy as np
+from numpy.typing import NDArray
 from starlette.responses import Response
 
-from headrace.cli.stored.labels import StoredLabels
+from headrace.cli.stored.composition import Groups, groups_of, shares_of
+from headrace.cli.stored.labels import StoredLabels, read_labels
 from headrace.cli.stored.order_cost import order_cost
 from headrace.order import (
     DEFAULT_RUN_BYTES,
@@ -20,8 +22,6 @@ from headrace.order import (
 )
 from headrace.page.data.samples import column_named
 from headrace.page.data.values import columns_of
-from headrace.page.guard.middleware import FILE_POLICY
-from headrace.page.runs.order_picture import labels_of, picture_of
 from headrace.page.runs.orders import Deal, plan_of, rank_parts
 from headrace.page.runs.packed import MAX_ROWS, row_lengths, rows_of_batch
 from headrace.page.site import ViewRequest
@@ -30,7 +30,12 @@ from headrace.storage import OpenDataset, Store, open_store
 
 _BATCH: Final = 256
 _SHOWN_IDS: Final = 64
+_DRAWN: Final = 256
 _MIB: Final = 1 << 20
+_LABEL_BYTES: Final = 64 << 20
+_MAX_MEASURED: Final = 1 << 21
+"""The maximum number of samples to measure label by label, which takes a third of a second."""
+_WIDTH, _HEIGHT = 960, 120
 
 
 def order(request: ViewRequest) -> Response:
@@ -39,6 +44,7 @@ def order(request: ViewRequest) -> Response:
         spec, deal = _spec(request), _deal(request)
         made, labels = cached_order(request, opened, spec), _labels_of(request, opened)
         count = deal.global_batch_size
+        groups = _groups(request, opened, labels)
         values = None if labels is None else labels.labels
         cost = request.site.costs.get(
             (opened.fingerprint, spec, request.query["label"], deal.epoch, count),
@@ -46,7 +52,6 @@ def order(request: ViewRequest) -> Response:
         )
         return request.html(
             "order.html",
-            title=f"{name}: order",
             name=name,
             columns=[one.name for one in columns_of(opened.schema)],
             spec=spec,
@@ -54,20 +59,19 @@ def order(request: ViewRequest) -> Response:
             label=request.query["label"],
             labels=labels,
             cost=cost,
+            groups=groups.names,
+            compositions=[
+                (title, _paths(shares), 100 * shares.std(axis=0).mean())
+                for title, shares in zip(
+                    ("This order", "A uniform shuffle"),
+                    shares_of(made, groups, epoch=deal.epoch),
+                    strict=True,
+                )
+            ],
             batches=plan_of(made, deal).batch_count,
             count=made.sample_count,
             found=_found(request, made, deal),
         )
-
-
-def order_picture(request: ViewRequest) -> Response:
-    """Send the picture of an epoch."""
-    with open_requested(request) as (_, opened):
-        made, labels = cached_order(request, opened, _spec(request)), _labels_of(request, opened)
-        drawn = picture_of(made, labels, epoch=_deal(request).epoch)
-    return Response(
-        drawn.content, media_type=drawn.media, headers={"content-security-policy": FILE_POLICY}
-    )
 
 
 def batch(request: ViewRequest) -> Response:
@@ -79,9 +83,10 @@ def batch(request: ViewRequest) -> Response:
         length = request.number("pack", 0)
         packed = length in lengths
         made = cached_order(request, opened, spec)
+        groups = _groups(request, opened, _labels_of(request, opened))
+        parts = [] if packed else rank_parts(opened, made, deal)
         return request.html(
             "batch.html",
-            title=f"{name}: batch {deal.step}",
             name=name,
             spec=spec,
             deal=deal,
@@ -89,19 +94,44 @@ def batch(request: ViewRequest) -> Response:
             lengths=lengths,
             length=length if packed else 0,
             batches=plan_of(made, deal).batch_count,
-            parts=[] if packed else rank_parts(opened, made, deal),
+            columns=[one.name for one in columns_of(opened.schema)],
+            label=request.query["label"],
+            groups=groups.names,
+            parts=[(part, groups.of(part.sample_ids[:_DRAWN]).tolist()) for part in parts],
             rows=_rows(request, opened, length, spec, deal) if packed else [],
         )
 
 
 def _labels_of(request: ViewRequest, dataset: OpenDataset) -> StoredLabels | None:
     """Return the labels that the query names; None without labels, or for too many samples."""
-    if not request.query["label"]:
+    if not request.query["label"] or dataset.sample_count > _MAX_MEASURED:
         return None
     column = column_named(columns_of(dataset.schema), request.query["label"]).name
     return request.site.labels.get(
-        (dataset.fingerprint, column), lambda: labels_of(dataset, column)
+        (dataset.fingerprint, column),
+        lambda: read_labels(dataset, column, max_bytes=_LABEL_BYTES, progress=nullcontext),
     )
+
+
+def _paths(shares: NDArray[np.float64]) -> list[str]:
+    """Return an SVG path for each group: its bars, which stand on those of the groups before."""
+    tops, width = np.cumsum(shares, axis=1), _WIDTH / len(shares)
+    return [
+        "".join(
+            f"M{x * width:.1f} {_HEIGHT * (1 - top):.1f}h{width - 0.6:.1f}v{_HEIGHT * share:.1f}"
+            f"h{0.6 - width:.1f}z"
+            for x, (top, share) in enumerate(zip(tops[:, at], shares[:, at], strict=True))
+            if share
+        )
+        for at in range(shares.shape[1])
+    ]
+
+
+def _groups(request: ViewRequest, dataset: OpenDataset, labels: StoredLabels | None) -> Groups:
+    columns = columns_of(dataset.schema)
+    label = request.query["label"]
+    classes = column_named(columns, label).classes if label else None
+    return groups_of(labels, classes, dataset.sample_count)
 
 
 def _spec(request: ViewRequest) -> OrderSpec:

@@ -9,7 +9,6 @@ from typing import Final
 
 from headrace.errors import BadArgumentError, ColumnNotFoundError
 from headrace.order import Order, OrderSpec
-from headrace.page.data.filter_results import MAX_FILTER_CHARACTERS
 from headrace.page.data.values import Column
 from headrace.page.runs.orders import order_of
 from headrace.page.site import ViewRequest
@@ -18,6 +17,7 @@ from headrace.storage import Filter, OpenDataset, make_filter
 _FINGERPRINT: Final = re.compile("[0-9a-f]{32}")
 _SPAN: Final = re.compile(r"\s*(\d{1,18})(?:\s*-\s*(\d{1,18}))?\s*")
 MAX_IDS: Final = 500
+_MAX_FILTER: Final = 4096
 
 
 @contextmanager
@@ -54,10 +54,8 @@ def filter_of(request: ViewRequest, opened: OpenDataset) -> Filter | None:
         BadArgumentError: The filter cannot be parsed.
     """
     text = request.query["where"].strip()
-    if len(text) > MAX_FILTER_CHARACTERS:
-        raise BadArgumentError(
-            f"the filter has more than {MAX_FILTER_CHARACTERS} characters", field="where"
-        )
+    if len(text) > _MAX_FILTER:
+        raise BadArgumentError(f"the filter has more than {_MAX_FILTER} characters", field="where")
     return make_filter(text, opened.schema) if text else None
 
 

@@ -2,60 +2,31 @@
 
 from __future__ import annotations
 
-from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
 import numpy as np
-from numpy.typing import NDArray
 from starlette.responses import RedirectResponse, Response
 
 from headrace.errors import HeadraceError
-from headrace.order import Token
-from headrace.page.guard.middleware import MAX_TARGET_BYTES
-from headrace.page.runs.comparison import Comparison, compare
-from headrace.page.runs.members import Finder, UnknownRunError
+from headrace.order import Order, Token
+from headrace.page.runs.comparison import compare
 from headrace.page.runs.orders import MAX_SHOWN
-from headrace.page.runs.pasted import PastedText, read_pasted, url_token
-from headrace.page.runs.run_options import RunOptions
-from headrace.page.runs.run_order import (
-    Member,
-    RunOrder,
-    check_members,
-    order_of_run,
-)
+from headrace.page.runs.pasted import read_pasted, url_token
 from headrace.page.site import ViewRequest, query_of
 from headrace.page.views.query import cached_order
 
 _MAX_IDS: Final = 256
 _MAX_LINKED: Final = 100
 _RUNS: Final = ("one", "two")
-_OPTIONS: Final = ("where", "skips", "mixture")
-_REFUSED: Final = 409
+_STAGES: Final = {
+    "filter": "a filter",
+    "skips": "a list of skipped samples",
+    "mixture": "a mixture",
+}
 
 
-@dataclass(frozen=True, slots=True)
-class _Part:
-    """The part of the next global batch from one dataset.
-
-    Attributes:
-        name: The name of the dataset.
-        fingerprint: Its version.
-        count: The number of its samples in the batch.
-        ids: The first of these ids.
-        shards: The shards with these samples, and the number of samples in each.
-        blocks: The number of blocks with these samples.
-    """
-
-    name: str
-    fingerprint: str
-    count: int
-    ids: list[int]
-    shards: list[tuple[int, int]]
-    blocks: int
-
-
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class _Place:
     """The position of a run.
 
@@ -63,130 +34,77 @@ class _Place:
         key: ``one`` or ``two``.
         text: Its token, as in URLs.
         token: The decoded token.
-        options: The options of the run that are known besides its token.
-        names: Its datasets and their versions, as far as known.
-        total: The number of samples in an epoch; 0 if unknown.
-        ids: The first samples of the next global batch, with their datasets in mixtures.
-        parts: The part of that batch from each dataset.
+        name: Its dataset, if it is here.
+        order: Its order, if known.
+        ids: The first samples of the next global batch.
+        shards: The number of shards with samples of that batch, as far as it is computed.
+        blocks: The number of blocks with them.
         why: Why its next samples are not shown.
-        is_refused: Whether the options belong to another run or cannot be parsed.
     """
 
     key: str
     text: str
     token: Token
-    options: RunOptions
-    names: tuple[tuple[str, str], ...] = ()
-    total: int = 0
-    ids: tuple[str, ...] = ()
-    parts: tuple[_Part, ...] = ()
+    name: str | None = None
+    order: Order | None = field(default=None, repr=False)
+    ids: list[int] = field(default_factory=list)
+    shards: int = 0
+    blocks: int = 0
     why: str = ""
-    is_refused: bool = False
 
 
 def run(request: ViewRequest) -> Response:
     """Show the positions of one or two tokens; a form is redirected to a URL that can be shared."""
-    pasted = {key: _pasted(request, key) for key in _RUNS if request.query[key].strip()}
-    is_too_long = False
+    pasted = {
+        key: read_pasted(request.query[key].strip()) for key in _RUNS if request.query[key].strip()
+    }
     if request.is_form:
-        address = f"/run?{_query(pasted)}"
-        is_too_long = len(address) > MAX_TARGET_BYTES
-        if not is_too_long:
-            return RedirectResponse(address, 303)
-    with ExitStack() as stack:
-        finder = Finder(request.site.library, request.site.filters, request.caller, stack)
-        found = [_placed(request, key, one, finder) for key, one in pasted.items()]
-        compared: Comparison | None = None
-        if len(found) > 1:
-            (one, first), (two, second) = found
-            compared = compare((one.token, first), (two.token, second))
-        return request.html(
-            "run.html",
-            status=_REFUSED if any(place.is_refused for place, _ in found) else 200,
-            title="Runs",
-            places={place.key: place for place, _ in found},
-            compared=compared,
-            is_too_long=is_too_long,
-            most=MAX_SHOWN,
+        found = {key: url_token(one.raw) for key, one in pasted.items()}
+        return RedirectResponse(f"/run?{query_of(found)}", 303)
+    places = [_Place(key, url_token(one.raw), one.token) for key, one in pasted.items()]
+    for place in places:
+        _find(request, place)
+    compared = None
+    if len(places) > 1:
+        one, two = places
+        compared = compare(
+            (one.token, one.order), (two.token, two.order), is_one_dataset=one.name == two.name
         )
+    return request.html(
+        "run.html",
+        places={place.key: place for place in places},
+        compared=compared,
+        most=MAX_SHOWN,
+        linked=_MAX_LINKED,
+    )
 
 
-def _pasted(request: ViewRequest, key: str) -> PastedText:
-    """Return the fields of a run; typed options override those of a state."""
-    found = read_pasted(request.query[key].strip())
-    typed = RunOptions(*(request.query[f"{what}_{key}"].strip() for what in _OPTIONS))
-    return PastedText(found.raw, found.token, typed.or_else(found.options))
-
-
-def _query(pasted: dict[str, PastedText]) -> str:
-    fields: dict[str, str | None] = {}
-    for key, one in pasted.items():
-        fields[key] = url_token(one.raw)
-        for what in _OPTIONS:
-            fields[f"{what}_{key}"] = getattr(one.options, what) or None
-    return query_of(fields)
-
-
-def _placed(
-    request: ViewRequest, key: str, pasted: PastedText, finder: Finder
-) -> tuple[_Place, RunOrder | None]:
-    def place(**known: object) -> _Place:
-        return _Place(key, url_token(pasted.raw), pasted.token, pasted.options, **known)  # type: ignore[arg-type]
-
+def _find(request: ViewRequest, place: _Place) -> None:
+    """Find the dataset, the order and the next samples of a run, as far as a page can know them."""
+    token, library = place.token, request.site.library
+    if token.stages:
+        stages = ", ".join(_STAGES.get(name, name) for name, _ in token.stages)
+        place.why = (
+            f"they depend on {stages}, of which a token has only the digest; `headrace order` "
+            "computes them from the same options"
+        )
+        return
+    place.name = library.version(request.caller, token.fingerprint)
+    if place.name is None:
+        place.why = f"no dataset that you may read has version {token.fingerprint}"
+        return
     try:
-        made = _run_order(request, pasted, finder)
-    except UnknownRunError as error:
-        return place(why=str(error)), None
+        with library.opened(request.caller, place.name, token.fingerprint) as dataset:
+            place.order = cached_order(request, dataset, token.spec)
+            shown = min(token.global_batch_size, MAX_SHOWN)
+            last = min(token.position + shown, place.order.sample_count)
+            if token.position >= last:
+                place.why = "the epoch is over: the next batch is the first of the next epoch"
+                return
+            ids = place.order.sample_ids(token.epoch, token.position, last)
+            ends = np.cumsum(dataset.shard_sample_counts)
+            place.ids = ids[:_MAX_IDS].tolist()
+            place.shards = np.unique(np.searchsorted(ends, ids, side="right")).size
+            place.blocks = np.unique(dataset.locate(ids)[0]).size
     except HeadraceError as error:
-        return place(why=request.site.without_urls(error).message, is_refused=True), None
-    names = tuple((member.name, member.dataset.fingerprint) for member in made.members)
-    token, total = pasted.token, made.order.sample_count
-    shown = min(token.global_batch_size, MAX_SHOWN)
-    last = min(token.position + shown, total)
-    if token.position >= last:
-        why = "the epoch is over: the next batch is the first of the next epoch"
-        return place(names=names, total=total, why=why), made
-    ids = made.order.sample_ids(token.epoch, token.position, last)
-    owners, own = made.split(ids)
-    pairs = zip(owners[:_MAX_IDS].tolist(), own[:_MAX_IDS].tolist(), strict=True)
-    return place(
-        names=names,
-        total=total,
-        ids=tuple(f"{owner}:{one}" if len(names) > 1 else str(one) for owner, one in pairs),
-        parts=tuple(
-            _part(member, own[owners == number])
-            for number, member in enumerate(made.members)
-            if (owners == number).any()
-        ),
-    ), made
-
-
-def _run_order(request: ViewRequest, pasted: PastedText, finder: Finder) -> RunOrder:
-    token = pasted.token
-    if token.stage("buckets"):
-        raise UnknownRunError(
-            "its batches are buckets of similar length, and only a server reads the lengths"
-        )
-    members, mixture = finder.members(token, pasted.options)
-    check_members(token, members, mixture)
-    if not any(map(token.stage, ("mixture", "filter", "skips"))):
-        return RunOrder(tuple(members), cached_order(request, members[0].dataset, token.spec))
-    # The order depends only on the digests, which were checked; members are closed after this view.
-    key = (token.fingerprint, token.spec, token.stages)
-    return RunOrder(
-        tuple(members), request.site.runs.get(key, lambda: order_of_run(token, members, mixture))
-    )
-
-
-def _part(member: Member, ids: NDArray[np.int64]) -> _Part:
-    blocks, _ = member.dataset.locate(ids)
-    ends = np.cumsum(member.dataset.shard_sample_counts)
-    shards, counts = np.unique(np.searchsorted(ends, ids, side="right"), return_counts=True)
-    return _Part(
-        member.name,
-        member.dataset.fingerprint,
-        ids.size,
-        ids[:_MAX_LINKED].tolist(),
-        list(zip(shards.tolist(), counts.tolist(), strict=True)),
-        int(np.unique(blocks).size),
-    )
+        place.why = request.site.without_urls(error).message

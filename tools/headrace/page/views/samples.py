@@ -28,7 +28,9 @@ from headrace.page.site import ViewRequest
 from headrace.page.views.query import MAX_IDS, column_at, filter_of, open_requested, sample_ids_of
 from headrace.storage import OpenDataset, Tokenizer
 
-_PAGE_SIZE: Final = 24
+_PAGE_SIZE: Final = 50
+_OFFERS: Final = 40
+"""Class names of a column that complete a filter."""
 _MAX_COLUMNS: Final = 40
 
 
@@ -91,20 +93,34 @@ class _Look:
 def samples(request: ViewRequest) -> Response:
     """Show a page of samples: from an id on, by ids, at random, or those that a filter keeps."""
     with open_requested(request) as (name, opened):
-        ids, next_id = _chosen_ids(request, opened)
-        look = _look(request, columns_of(opened.schema))
+        columns = columns_of(opened.schema)
+        look, problem = _look(request, columns), ""
+        try:
+            ids, next_id = _chosen_ids(request, opened)
+        except BadArgumentError as error:
+            if error.metadata.get("field") != "where":
+                raise
+            ids, next_id, problem = [], None, error.message
+        shown, pinned = _shown_columns(request, columns)
         rows = rows_of(request.site.library, opened, ids)
-        shown = look.columns[:_MAX_COLUMNS]
         cards = [
             _Card(sample, _cells(look, shown, row, is_whole=False))
             for sample, row in zip(ids, rows, strict=True)
         ]
         return request.html(
             "samples.html",
-            title=f"{name}: samples",
+            status=400 if problem else 200,
             name=name,
             cards=cards,
             look=look,
+            shown={one.name for one in shown},
+            heads=shown,
+            pinned=pinned,
+            problem=problem,
+            offers=[
+                (one.name, str(one.type)[:40], (one.classes or ())[:_OFFERS]) for one in columns
+            ],
+            has_images=any(cell.shown.kind == "image" for one in cards[:1] for cell in one.cells),
             tokenizers=list(request.site.tokenizers),
             count=opened.sample_count,
             fingerprint=opened.fingerprint,
@@ -112,6 +128,14 @@ def samples(request: ViewRequest) -> Response:
             at=request.number("at", 0),
             page=_page_size(request),
         )
+
+
+def _shown_columns(request: ViewRequest, columns: Sequence[Column]) -> tuple[list[Column], int]:
+    """Return the columns to show, pinned ones first, and how many are pinned."""
+    chosen = [one for at, one in enumerate(columns) if f"c{at}" in request.query] or columns
+    pins = {one.name for at, one in enumerate(columns) if f"p{at}" in request.query}
+    shown = sorted(chosen[:_MAX_COLUMNS], key=lambda one: one.name not in pins)
+    return shown, sum(one.name in pins for one in shown)
 
 
 def sample(request: ViewRequest) -> Response:
@@ -124,13 +148,12 @@ def sample(request: ViewRequest) -> Response:
         ends = np.cumsum(opened.shard_sample_counts)
         return request.html(
             "sample.html",
-            title=f"{name}: sample {sample_id}",
             name=name,
             card=_Card(sample_id, _cells(look, look.columns, row, is_whole=True)),
             look=look,
             count=opened.sample_count,
             fingerprint=opened.fingerprint,
-            place=(
+            place_of=(
                 int(np.searchsorted(ends, sample_id, side="right")),
                 int(blocks[0]),
                 int(offsets[0]),

@@ -1,0 +1,83 @@
+"""Say in a sentence how a job is doing, from what its streams waited for.
+
+This module alone decides who is to blame; what it is given are means over the last half minute.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Final, Literal
+
+from headrace.cli.show.texts import counted
+from headrace.page.live.history import FETCH_ERRORS, WAITING, Job, JobSeries, Mark
+
+Level = Literal["good", "slow", "bad"]
+_BUSY: Final = 0.6
+"""The share of making from which on the server's processors are the limit."""
+_QUIET_S: Final = 120.0
+"""Failures further apart than this belong to different faults."""
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """How a job is doing.
+
+    Attributes:
+        level: How bad it is.
+        job: The job.
+        text: A sentence without a full stop, after the name of its dataset.
+    """
+
+    level: Level
+    job: Job
+    text: str
+
+
+def verdict_on(
+    job: Job, series: JobSeries, *, marks: Sequence[Mark], is_short: bool, now: float
+) -> Verdict:
+    """Judge a job that has open streams.
+
+    Args:
+        job: The job.
+        series: Its last half hour.
+        marks: The events that the caller may see, latest last.
+        is_short: Whether the cache is too small for it.
+        now: The time, in seconds since 1970.
+    """
+    recent = series.recent()
+    ranks = counted(series.ranks, "rank")
+    if recent is None:
+        return Verdict("good", job, f"{ranks} just began; rates follow in a few seconds")
+    waiting, rate, store, making, reader, _ = recent.tolist()
+    if round(waiting) and store >= WAITING / 2:
+        cause = _store_fault(marks, now) or (
+            "the cache is too small, so blocks are read again"
+            if is_short
+            else "reads take longer than the trainer's steps"
+        )
+        some = f"{min(round(waiting), series.ranks)} of {ranks}"
+        return Verdict("slow" if rate else "bad", job, f"{some} wait for the store: {cause}")
+    if not rate and reader < _BUSY:
+        return Verdict("bad", job, f"nothing reached {ranks} in the last half minute")
+    if making >= _BUSY:
+        text = f"the server is the limit: it spends {making:.0%} of the time making batches"
+        return Verdict("slow", job, text)
+    if not rate:
+        return Verdict("slow", job, f"{ranks} did not read for half a minute: look at the trainer")
+    return Verdict("good", job, f"{ranks} get their batches before they ask for them")
+
+
+def _store_fault(marks: Iterable[Mark], now: float) -> str:
+    """Return which reads of the store fail, and since when; an empty text if none do."""
+    failures = [mark for mark in marks if mark.counter == FETCH_ERRORS][::-1]
+    since = now
+    for mark in failures:
+        if since - mark.wall > _QUIET_S:
+            break
+        since = mark.wall
+    if not failures or since == now:
+        return ""
+    return f"{failures[0].what} since {time.strftime('%H:%M', time.gmtime(since))} UTC"

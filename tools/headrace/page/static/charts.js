@@ -1,0 +1,68 @@
+// Draw the charts of the live view with uPlot; `data-chart` has their values as JSON.
+"use strict";
+
+const colour = (name) => getComputedStyle(document.documentElement).getPropertyValue(`--${name}`).trim();
+const clock = (at, end) => new Date(at * 1000).toISOString().slice(11, end);
+
+// Vertical lines for faults, drains, rebalances and rescales.
+const drawMarks = (plot, marks) => {
+  const { ctx, bbox } = plot;
+  ctx.save();
+  ctx.strokeStyle = colour("bad");
+  ctx.setLineDash([4, 4]);
+  for (const [at] of marks) {
+    const x = plot.valToPos(at, "x", true);
+    if (x < bbox.left || x > bbox.left + bbox.width) continue;
+    ctx.beginPath();
+    ctx.moveTo(x, bbox.top);
+    ctx.lineTo(x, bbox.top + bbox.height);
+    ctx.stroke();
+  }
+  ctx.restore();
+};
+
+const tableOf = (chart) => [chart.times, ...chart.lines.map((line) => line.values)];
+const axis = (more) => ({ stroke: colour("quiet"), grid: { stroke: colour("line"), width: 1 }, ticks: { show: false }, font: "11px system-ui", ...more });
+
+const makePlot = (place, chart) => {
+  const number = (value) => (value === null || value === undefined ? "–" : `${value.toLocaleString("en")}${chart.unit}`);
+  return new uPlot({
+    width: place.clientWidth, height: 200,
+    tzDate: (at) => uPlot.tzDate(new Date(at * 1000), "Etc/UTC"),
+    cursor: { drag: { x: false, y: false } },
+    scales: { x: { range: (_, low, high) => [Math.min(low, high - 120), high] }, y: { range: (_, low, high) => [0, chart.unit ? 100 : Math.max(high * 1.1, 1)] } },
+    axes: [axis({ space: 70, values: (_, all, __, ___, step) => all.map((at) => clock(at, step < 60 ? 19 : 16)) }), axis({ size: 58, values: (_, all) => all.map(number) })],
+    series: [{ label: "UTC", value: (_, at) => (at ? clock(at, 19) : "–") },
+      ...chart.lines.map((line, at) => ({ label: line.name, stroke: colour("abcdefgh"[at]), width: 2, points: { show: false }, value: (_, each) => number(each) }))],
+    hooks: { draw: [(drawn) => drawMarks(drawn, place.chart.marks)] },
+  }, tableOf(chart), place);
+};
+
+const namesOf = (chart) => chart.lines.map((line) => line.name).join("\n");
+window.drawCharts = (root) => {
+  for (const place of root.querySelectorAll("[data-chart]")) {
+    if (place.plot) continue;
+    place.chart ??= JSON.parse(place.dataset.chart);
+    place.plot = makePlot(place, place.chart);
+  }
+};
+
+// Charts stay where the rest of the view is replaced, so that a cursor over them stays too.
+window.keepCharts = (live, fresh) => {
+  for (const place of fresh.querySelectorAll("[data-chart]")) {
+    const old = document.getElementById(place.id);
+    place.chart = JSON.parse(place.dataset.chart);
+    if (!old?.plot || namesOf(old.chart) !== namesOf(place.chart)) continue;
+    old.chart = place.chart;
+    old.plot.setData(tableOf(place.chart));
+    place.replaceWith(old);
+  }
+};
+
+const everywhere = (act) => document.querySelectorAll("[data-chart]").forEach((place) => place.plot && act(place));
+addEventListener("resize", () => everywhere((place) => place.plot.setSize({ width: place.clientWidth, height: 200 })));
+matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => {
+  everywhere((place) => { place.plot.destroy(); place.plot = undefined; });
+  drawCharts(document);
+});
+drawCharts(document);
