@@ -29,7 +29,6 @@ from headrace.server.access.callers import read_tokens
 from headrace.storage import OpenDataset, SourceOptions, open_dataset, open_store
 from headrace.storage.mds import MdsWriter, commit_mds
 from headrace.v1 import shard_service_pb2 as pb
-from storage.iceberg.iceberg_tables import new_catalog
 from storage.mds.mds_make import texts
 from support.page_world import World, flights, parsed, torch_parts, world
 from support.pages import Block, Command, blocks, commands, pages
@@ -401,6 +400,8 @@ def _sources(here: World, spark: SparkSession | None) -> None:
 
 
 def _iceberg(here: World, _: SparkSession | None) -> None:
+    from storage.iceberg.iceberg_tables import new_catalog  # noqa: PLC0415 - needs an extra
+
     patch = here.stack.enter_context(pytest.MonkeyPatch.context())
     catalog = new_catalog(here.folder, patch)
     catalog.create_namespace("travel")

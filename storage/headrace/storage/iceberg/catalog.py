@@ -104,7 +104,7 @@ def _configured(name: TableName) -> Mapping[str, object]:
             url=name.url,
         ) from error
     config = Config()
-    found = config.get_catalog_config(name.catalog)
+    found: Mapping[str, object] | None = config.get_catalog_config(name.catalog)
     if not found:
         catalogs = config.config.get("catalog")
         known = sorted(catalogs) if isinstance(catalogs, dict) else []
