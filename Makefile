@@ -11,7 +11,7 @@ BIN := .venv/bin
 PIP_INSTALL := -m pip install --quiet --disable-pip-version-check
 # Stubs made by this version import on protobuf 5.29, 6 and 7 (docs/dependencies.md).
 PROTO_TOOLS := grpcio-tools==1.71.2 mypy-protobuf==3.6.0
-DIST_TOOLS := build==1.6.1
+DIST_TOOLS := build==1.6.1 ziglang==0.17.1 auditwheel==6.8.2
 # Locks are made by uv, bills of materials from locks by CycloneDX's own program.
 LOCK_TOOLS := uv==0.13.9 cyclonedx-bom==7.5.0
 # For every platform, from 3.11.5 on (mkdocs-material asks for it), and without the index that was asked.
@@ -122,8 +122,16 @@ sbom: .venv-locks/.done ## Write a bill of materials (CycloneDX) of each lock to
 	  .venv-locks/bin/python -W ignore -m cyclonedx_py requirements "$$lock" --pyproject pyproject.toml \
 	    --output-reproducible --output-file ".build/sbom/$$name.cdx.json"; done
 
-dist: .venv-dist/.done ## Build the wheel and the source archive into dist/
-	.venv-dist/bin/python -m build --outdir dist .
+# Zig compiles for a glibc and a processor other than those of this machine.
+WHEEL_ARCHS := x86_64 aarch64
+DIST ?= dist
+dist: .venv-dist/.done ## Build wheels for Linux (x86-64, ARM64) and the source archive into DIST=dist
+	.venv-dist/bin/python -m build --sdist --outdir "$(DIST)" .
+	for arch in $(WHEEL_ARCHS); do \
+	  CC="$(CURDIR)/.venv-dist/bin/python -m ziglang cc -mcpu=baseline -fno-sanitize=undefined -s -target $$arch-linux-gnu.2.17" \
+	  HEADRACE_WHEEL_PLATFORM="manylinux_2_17_$$arch" \
+	    .venv-dist/bin/python -m build --wheel --outdir "$(DIST)" .; done
+	.venv-dist/bin/python -m auditwheel show "$(DIST)"/headrace-*_x86_64.whl
 
 clean: ## Remove what the other targets made, and nothing else
 	rm -f server/headrace/server/kernels/*.so

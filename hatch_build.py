@@ -6,6 +6,7 @@ any platform and has no server that works; its client, converter and most comman
 
 from __future__ import annotations
 
+import os
 import runpy
 import sysconfig
 import tempfile
@@ -46,7 +47,9 @@ class CompiledLoops(BuildHookInterface):  # type: ignore[type-arg] # of no confi
             return
         if is_editable:
             return
-        platform = sysconfig.get_platform().replace("-", "_").replace(".", "_")
+        here = sysconfig.get_platform().replace("-", "_").replace(".", "_")
+        # Of `make dist`, whose compiler is told to compile for it.
+        platform = os.environ.get("HEADRACE_WHEEL_PLATFORM", here)
         build_data["force_include"][str(made)] = f"headrace/server/kernels/{made.name}"
         build_data["pure_python"] = False
         # The stable ABI of the oldest Python that headrace runs on.

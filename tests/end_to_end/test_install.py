@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 import tomllib
@@ -68,6 +69,22 @@ def test_a_wheel_holds_the_compiled_loops(wheel: Path) -> None:
 
     assert "-cp311-abi3-linux_" in wheel.name
     assert "headrace/server/kernels/_loops.abi3.so" in names
+
+
+@pytest.mark.long
+@pytest.mark.timeout(900)
+def test_wheels_are_for_two_architectures(tmp_path: Path) -> None:
+    """Each holds loops of its architecture, and auditwheel finds no symbol of a newer glibc."""
+    shown = _run("make", "-C", _ROOT, "dist", f"DIST={tmp_path}", folder=tmp_path)
+
+    assert 1 == len(list(tmp_path.glob("headrace-*.tar.gz")))
+    assert re.search(r'platform tag: "manylinux_2_(5|12|17)_x86_64"', shown)
+    # What ELF calls the two machines.
+    for architecture, machine in (("x86_64", 62), ("aarch64", 183)):
+        (built,) = tmp_path.glob(f"*-cp311-abi3-manylinux_2_17_{architecture}.whl")
+        with ZipFile(built) as archive:
+            header = archive.read("headrace/server/kernels/_loops.abi3.so")[:20]
+        assert machine == int.from_bytes(header[18:20], "little")
 
 
 def test_a_wheel_is_built_without_a_compiler(
