@@ -403,7 +403,10 @@ def _verdict(
             [(100, 0, 9, 1)],
             ("slow", "the server is the limit: it spends 90% of the time making batches"),
         ),
-        ([(0, 0, 0, 10)], ("slow", "1 rank did not read for half a minute: look at the trainer")),
+        (
+            [(0, 0, 0, 10)],
+            ("slow", "batches wait for 1 rank, which took none in the last half minute"),
+        ),
         ([(0, 0, 0, 0)], ("bad", "nothing reached 1 rank in the last half minute")),
     ],
 )

@@ -66,7 +66,8 @@ def verdict_on(
         text = f"the server is the limit: it spends {making:.0%} of the time making batches"
         return Verdict("slow", job, text)
     if not rate:
-        return Verdict("slow", job, f"{ranks} did not read for half a minute: look at the trainer")
+        text = f"batches wait for {ranks}, which took none in the last half minute"
+        return Verdict("slow", job, text)
     return Verdict("good", job, f"{ranks} get their batches before they ask for them")
 
 

@@ -40,23 +40,21 @@ const renew = async () => {
 };
 if (live) setTimeout(renew, 1000);
 
-// Samples: add the next page when its link comes near.
-const nearing = new IntersectionObserver(async ([{ target: link, isIntersecting }]) => {
-  if (!isIntersecting || link.dataset.busy) return;
-  link.dataset.busy = "1";
+// Samples: add the next page when the last line comes into view.
+const nearing = new IntersectionObserver(async ([{ target: row, isIntersecting }]) => {
+  const link = document.querySelector("[data-more]");
+  if (!isIntersecting || !link) return;
+  nearing.unobserve(row);
   try {
-    const page = await fetchPage(link.href), grid = document.getElementById(link.dataset.more);
-    grid.append(...document.importNode(page.getElementById(link.dataset.more), true).children);
-    const next = page.querySelector("[data-more]");
-    nearing.unobserve(link);
-    if (!next) { link.remove(); return; }
-    const fresh = document.importNode(next, true);
-    link.replaceWith(fresh);
-    nearing.observe(fresh);
-  } catch { nearing.unobserve(link); }
-}, { rootMargin: "600px" });
-const more = document.querySelector("[data-more]");
-if (more) nearing.observe(more);
+    const page = await fetchPage(link.href), next = page.querySelector("[data-more]");
+    row.after(...document.importNode(page.getElementById("samples"), true).children);
+    nearing.observe(row.parentNode.lastElementChild);
+    if (next) link.href = next.href;
+    else link.remove();
+  } catch { /* The link is still there. */ }
+});
+const end = document.querySelector("#samples > tr:last-child");
+if (end) nearing.observe(end);
 
 // Images that cannot be shown leave their place empty.
 document.addEventListener("error", ({ target }) => { if (target.matches?.(".thumbs img")) target.classList.add("over"); }, true);

@@ -19,7 +19,6 @@ from headrace.server.access.callers import Caller
 
 _MAX_EVENTS: Final = 12
 _MAX_LINES: Final = 8
-_LEVELS: Final = ("bad", "slow", "good")
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +89,7 @@ def _seen(history: History, caller: Caller) -> dict[str, Any]:
     return {
         "streams": streams,
         "jobs": rows,
-        "verdicts": sorted(verdicts, key=lambda one: _LEVELS.index(one.level)),
+        "verdicts": sorted(verdicts, key=lambda one: ("bad", "slow", "good").index(one.level)),
         "facts": _facts(history.latest) if caller.is_operator and history.latest else None,
         "charts": _charts(history.times(), jobs, marks),
         "events": marks[: -_MAX_EVENTS - 1 : -1],

@@ -28,7 +28,7 @@ from headrace.page.site import ViewRequest
 from headrace.page.views.query import MAX_IDS, column_at, filter_of, open_requested, sample_ids_of
 from headrace.storage import OpenDataset, Tokenizer
 
-_PAGE_SIZE: Final = 50
+_PAGE_SIZE: Final = 30
 _OFFERS: Final = 40
 """Class names of a column that complete a filter."""
 _MAX_COLUMNS: Final = 40
