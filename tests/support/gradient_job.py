@@ -6,11 +6,9 @@ Apart from the test, so that a rank loads no more than it needs.
 from __future__ import annotations
 
 import json
-import os
 import re
 import sys
 import textwrap
-import traceback
 from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
@@ -22,6 +20,9 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 from headrace.client import Batch, RemoteDataset, Sharding
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+from support.gang import run_gang
 
 DOCS = Path(__file__).parents[2] / "docs" / "validation.md"
 GLOBAL_BATCH = 8
@@ -133,24 +134,9 @@ def main() -> None:
     """Run all ranks: arguments are a folder to meet in, a server's address, and the cases."""
     folder, address, text = sys.argv[1:]
     cases = json.loads(text)
-    # A rank that ended sooner than the others would break the connections that they share.
-    told, tell = os.pipe()
-    wait, let_go = os.pipe()
-    for rank in range(_rank_count(cases)):
-        if not os.fork():
-            os.close(let_go)
-            said = b"!"
-            try:
-                run_rank(rank, Path(folder), address, cases)
-                said = b"."
-            except Exception:  # noqa: BLE001 - said aloud, and the parent's to judge
-                traceback.print_exc()
-            os.write(tell, said)
-            os.read(wait, 1)
-            os._exit(0)
-    heard = b"".join(os.read(told, 1) for _ in range(_rank_count(cases)))
-    os.close(let_go)
-    sys.exit(b"!" in heard)
+    sys.exit(
+        run_gang(_rank_count(cases), lambda rank: run_rank(rank, Path(folder), address, cases))
+    )
 
 
 if __name__ == "__main__":

@@ -82,7 +82,7 @@ class Options:
 @click.argument("target", metavar="TARGET", type=TARGET)
 @click.argument("dataset", metavar="[DATASET]", default="")
 @batch_size_option
-@sharding_options()
+@sharding_options(leave=("share",))
 @order_options(leave=())
 @columns_option
 @where_option

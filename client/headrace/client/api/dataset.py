@@ -20,6 +20,7 @@ from headrace.client.api.epoch_loops import EpochLoops
 from headrace.client.api.live_stream import LiveStream, open_reader
 from headrace.client.api.missing_methods import raise_missing
 from headrace.client.api.new_loops import NewLoops
+from headrace.client.api.shared_stream import SharedStream, Sharing
 from headrace.client.api.stats import ClientStats
 from headrace.client.api.stats_log import Log, StatsLog
 from headrace.client.api.stats_reporter import Reporter
@@ -45,11 +46,11 @@ from headrace.client.options.arguments import (
     epochs_of,
     token_bytes,
 )
-from headrace.client.options.mesh import AnyMesh
+from headrace.client.options.mesh import AnyMesh, MeshRank
 from headrace.client.options.order import Order, order_of
 from headrace.client.options.ranks import refuse_alone, resolve_ranks
 from headrace.client.options.read_request import ReadOptions
-from headrace.client.options.sharding import Sharding
+from headrace.client.options.sharding import Sharding, sharding_of
 from headrace.client.options.stage import Stage
 from headrace.client.options.transport import Transport, transport_of
 from headrace.client.reader.reader import BatchReader, Place
@@ -99,6 +100,7 @@ class RemoteDataset(IterableDataset[Result]):
     """
 
     _classes: Classes | None = None
+    _shared_stages: tuple[Stage, ...] | None = None
 
     def __init__(
         self,
@@ -195,7 +197,7 @@ class RemoteDataset(IterableDataset[Result]):
         self._reading = self._given
         self._on_batches = on_batches_of(transform, self._reading.world_size)
         self._device = None if device is None else checked_device(device)
-        self._live = self._live_stream()
+        self._live = self._live_stream(sharding_of(sharding).share)
         self._has_log = False
         self._may_replace = any(stage.may_replace for stage in self._reading.stages)
         self._reporter: Reporter | None = None
@@ -575,13 +577,42 @@ class RemoteDataset(IterableDataset[Result]):
     def __exit__(self, *exc: object) -> None:
         self.close()
 
-    def _live_stream(self) -> LiveStream:
+    def _live_stream(self, share: str | None) -> LiveStream:
+        if share is not None:
+            return self._shared_stream(share)
         if self._device is None:
             return LiveStream(self._transport, self._on_batches)
         idle_bytes = self._transport.prefetch_bytes
         return LiveStream(
             self._transport, make_mover=partial(ring_to, self._device, idle_bytes=idle_bytes)
         )
+
+    def _shared_stream(self, share: str) -> LiveStream:
+        if self._device is not None:
+            raise BadArgumentError(
+                f"device={str(self._device)!r} and share={share!r}, whose batches arrive in the "
+                "loop; expected one of them, and Batch.to() for the other",
+                field="device",
+            )
+
+        return SharedStream(
+            self._transport,
+            sharing=lambda: self._sharing(is_required=share == "broadcast"),
+            place=lambda: self._progress.place,
+        )
+
+    def _sharing(self, *, is_required: bool) -> Sharing:
+        own, found = self._reading.stages, self._reading.order_stages
+        mesh = next((each for each in found if isinstance(each, MeshRank)), None)
+
+        def read_for(numbers: Sequence[int]) -> set[str]:
+            ranks = [] if mesh is None else mesh.of_numbers(numbers)
+            common = [(ranks and stage.for_all(ranks)) or stage for stage in own]
+            self._shared_stages = tuple(common)
+            given = {name for stage in common for name in stage.left_out}
+            return {name for stage in own for name in stage.left_out} - given
+
+        return Sharing(() if mesh is None else mesh.sharing(own), read_for, is_required)
 
     def _move(self, place: Place) -> None:
         if share_of_worker() is not None:
@@ -612,7 +643,8 @@ class RemoteDataset(IterableDataset[Result]):
         return open_reader(self._endpoints, options, place, self._transport, landing)
 
     def _options(self, place: Place) -> ReadOptions:
-        return self._reading.options(place.token)
+        reading, shared = self._reading, self._shared_stages
+        return (reading if shared is None else replace(reading, stages=shared)).options(place.token)
 
     def _adopt(self, token: bytes, saved: Mapping[str, object]) -> None:
         content = decode_token(token)

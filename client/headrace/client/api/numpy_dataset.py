@@ -145,6 +145,12 @@ class NumpyDataset(Generic[ArraysResult]):
             sharding=sharding,
             transport=self._transport,
         ).settled()
+        if sharding is not None and sharding.share is not None:
+            raise BadArgumentError(
+                f"sharding.share is {sharding.share!r}, but a NumpyDataset has no "
+                "torch.distributed to share by; expected None, or use RemoteDataset",
+                field="sharding",
+            )
         if not reading.subject.name:
             raise BadArgumentError(
                 "dataset is a mixture, which NumpyDataset does not read; expected the name of one "

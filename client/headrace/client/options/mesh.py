@@ -6,13 +6,13 @@ import math
 import os
 import sys
 import uuid
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from hashlib import blake2b
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from headrace.arguments import shown, whole
-from headrace.client.options.stage import OrderStage
+from headrace.client.options.stage import OrderStage, Stage
 from headrace.errors import BadArgumentError
 from headrace.v1 import meshes_pb2
 
@@ -88,14 +88,14 @@ class MeshRank(OrderStage):
     Attributes:
         sizes: Each axis with its size, the slowest first.
         at: The index of the rank on each.
-        ranks: A digest of the mesh's ranks; empty if they count up.
         job: Names the job, so that a server can compare its ranks; empty for no name.
+        numbers: The ranks of the mesh, along the last axis first; empty if they are not known.
     """
 
     sizes: tuple[tuple[str, int], ...]
     at: tuple[int, ...]
-    ranks: str = ""
     job: str = ""
+    numbers: Sequence[int] = ()
 
     def part(self, *axes: str) -> tuple[int, int]:
         """Return the index of the rank on some axes together, and their number of ranks."""
@@ -110,11 +110,35 @@ class MeshRank(OrderStage):
         """Which part of each global batch the rank gets, and how many parts there are."""
         return self.part(*DATA_AXES)
 
+    def sharing(self, stages: Sequence[Stage]) -> tuple[int, ...]:
+        """Return the ranks that get the same as this one; empty if the ranks are not known.
+
+        Args:
+            stages: What servers do with each batch of this rank.
+        """
+        return tuple(
+            number
+            for number, other in zip(self.numbers, self._all(), strict=False)
+            if other.data == self.data
+            and all(stage.for_all((self, other)) is not None for stage in stages)
+        )
+
+    def of_numbers(self, numbers: Sequence[int]) -> list[MeshRank]:
+        """Return ranks of the mesh by their numbers."""
+        by_number = dict(zip(self.numbers, self._all(), strict=False))
+        return [by_number[number] for number in numbers]
+
+    def _all(self) -> Iterator[MeshRank]:
+        sizes = [size for _, size in self.sizes]
+        return (replace(self, at=_counted(sizes, at)) for at in range(math.prod(sizes)))
+
     @property
     def shape(self) -> str:
-        """The axes with their sizes, as servers compare them."""
+        """The axes with their sizes, as servers compare them; with a digest of unusual ranks."""
         sizes = ",".join(f"{axis}={size}" for axis, size in self.sizes)
-        return f"{sizes} {self.ranks}".rstrip()
+        if not self.numbers or self.numbers == range(len(self.numbers)):
+            return sizes
+        return f"{sizes} {blake2b(repr(self.numbers).encode(), digest_size=8).hexdigest()}"
 
     def to_message(self) -> meshes_pb2.Mesh:
         """Write it down for the wire."""
@@ -134,10 +158,12 @@ def mesh_rank(mesh: AnyMesh | None, *, rank: int, world_size: int) -> MeshRank |
     """
     if mesh is None:
         return None
+    numbers: Sequence[int]
     if _is_device_mesh(mesh):
-        found, ranks = _of_torch(mesh)
+        found, numbers = _of_torch(mesh)
     else:
-        found, ranks = mesh if isinstance(mesh, Mesh) else Mesh(mesh), ""  # type: ignore[arg-type]
+        found = mesh if isinstance(mesh, Mesh) else Mesh(mesh)  # type: ignore[arg-type]
+        numbers = ()
     sizes = tuple((axis, int(size)) for axis, size in found.sizes.items())
     count = math.prod(size for _, size in sizes)
     if count != world_size:
@@ -147,10 +173,11 @@ def mesh_rank(mesh: AnyMesh | None, *, rank: int, world_size: int) -> MeshRank |
             "whose product is the world size",
             field="mesh",
         )
-    at = _counted([size for _, size in sizes], rank)
-    if found.at is not None:
-        at = tuple(int(found.at[axis]) for axis, _ in sizes)
-    return MeshRank(sizes, at, ranks, _job())
+    counted = _counted([size for _, size in sizes], rank)
+    at = counted if found.at is None else tuple(int(found.at[axis]) for axis, _ in sizes)
+    if not numbers and at == counted:
+        numbers = range(count)
+    return MeshRank(sizes, at, _job(), numbers)
 
 
 def _counted(sizes: Sequence[int], rank: int) -> tuple[int, ...]:
@@ -166,8 +193,8 @@ def _is_device_mesh(mesh: object) -> bool:
     return module is not None and isinstance(mesh, module.DeviceMesh)
 
 
-def _of_torch(mesh: Any) -> tuple[Mesh, str]:
-    """Return a mesh of torch's, and a digest of its ranks; empty if they count up."""
+def _of_torch(mesh: Any) -> tuple[Mesh, Sequence[int]]:
+    """Return a mesh of torch's, and its ranks."""
     names, at = mesh.mesh_dim_names, mesh.get_coordinate()
     if names is None or at is None:
         found = "has no mesh_dim_names" if names is None else "does not have this rank"
@@ -176,11 +203,10 @@ def _of_torch(mesh: Any) -> tuple[Mesh, str]:
             "init_device_mesh(…, mesh_dim_names=('dp', 'cp', 'tp'))",
             field="mesh",
         )
-    ranks = mesh.mesh.flatten().tolist()
+    ranks, counted = mesh.mesh.flatten().tolist(), range(mesh.mesh.numel())
     sizes = dict(zip(names, mesh.mesh.shape, strict=True))
-    is_counted = ranks == list(range(len(ranks)))
-    digest = "" if is_counted else blake2b(repr(ranks).encode(), digest_size=8).hexdigest()
-    return Mesh(sizes, dict(zip(names, at, strict=True))), digest
+    made = Mesh(sizes, dict(zip(names, at, strict=True)))
+    return made, counted if ranks == list(counted) else tuple(ranks)
 
 
 def _job() -> str:

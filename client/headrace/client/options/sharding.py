@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from headrace.arguments import instance_or_none, whole_or_none
+from headrace.arguments import instance_or_none, one_of, whole_or_none
 from headrace.client.options.deal import Deal, deal_of
 from headrace.client.options.stage import OrderStage
 
@@ -21,6 +21,10 @@ class Sharding:
             their own; None if ``batch_size`` says how many a rank gets.
         deal: How to deal the samples of each global batch so that every rank has about the same
             work: ``balanced``, or a `Deal`; None to deal them in order.
+        share: Whether ranks of a mesh that get the same batches share one stream on each host,
+            over which the first of them reads and broadcasts: ``auto`` where they can, and
+            `ClientStats` says whether and why; ``broadcast`` or an error; None for a stream each.
+            Their loops must then take batches together.
 
     Raises:
         BadArgumentError: A value is out of range.
@@ -28,6 +32,7 @@ class Sharding:
 
     global_batch_size: int | None = None
     deal: Literal["balanced"] | Deal | None = None
+    share: Literal["auto", "broadcast"] | None = None
 
     def __post_init__(self) -> None:
         """Refuse values that are out of range."""
@@ -36,6 +41,7 @@ class Sharding:
         )
         object.__setattr__(self, "global_batch_size", size)
         deal_of(self.deal)
+        one_of("sharding.share", self.share, (None, "auto", "broadcast"))
 
     @property
     def stages(self) -> tuple[OrderStage, ...]:

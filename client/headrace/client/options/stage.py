@@ -59,6 +59,20 @@ class Stage(ABC):
         del mesh
         return self
 
+    def for_all(self, ranks: Sequence[MeshRank]) -> Stage | None:
+        """Return the stage of a rank from which others can take theirs; None if they cannot.
+
+        Args:
+            ranks: All of them.
+        """
+        del ranks
+        return self
+
+    @property
+    def left_out(self) -> Sequence[str]:
+        """The columns that the stage of a rank leaves out, and those of others may not."""
+        return ()
+
     @property
     def may_replace(self) -> bool:
         """Whether other samples may take the place of damaged ones."""

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from headrace.arguments import number, one_of, shown, text, texts
@@ -115,6 +115,23 @@ class _Part(Stage):
     part: int
     part_count: int
     without: tuple[str, ...]
+
+    def of_rank(self, mesh: MeshRank | None) -> Stage:
+        """Return the part of another rank."""
+        return self.whole.of_rank(mesh)
+
+    def for_all(self, ranks: Sequence[MeshRank]) -> Stage | None:
+        """Return the part with all columns that some rank needs; None if they get other parts."""
+        if {rank.part("cp") for rank in ranks} != {(self.part, self.part_count)}:
+            return None
+        left_out = [self.whole.of_rank(rank).left_out for rank in ranks]
+        common = [name for name in self.without if all(name in each for each in left_out)]
+        return replace(self, without=tuple(common))
+
+    @property
+    def left_out(self) -> Sequence[str]:
+        """What this rank's stage of a pipeline does not need."""
+        return self.without
 
     def to_message(self) -> slices_pb2.Slice:
         """Write it down for the wire."""
