@@ -23,6 +23,7 @@ from headrace.cli.options.shared import (
     world_size_option,
 )
 from headrace.cli.options.types import WEIGHTED_URL
+from headrace.cli.stored.mesh_picture import mesh_lines, mesh_of
 from headrace.cli.stored.shard_tables import read_tables
 from headrace.client import Order
 from headrace.errors import TokenDatasetChangedError
@@ -35,6 +36,7 @@ from headrace.order import (
     MixtureOrder,
     MixtureSpec,
     RankBatch,
+    SequenceLayout,
     SubsetMixtureOrder,
     SubsetOrder,
     batch_sample_ids,
@@ -63,6 +65,10 @@ class Options:
             several URLs, give one for each; '' keeps all samples.
         wanted: Print the positions of these samples in the epoch, on all ranks, instead of batches.
         as_json: Print one JSON object per batch, or per position found.
+        mesh: Print what each rank of a mesh gets instead, such as dp=2,cp=2,tp=2, the slowest axis
+            first.
+        sequence: Elements of a sequence, of which ranks along cp get parts.
+        layout: How sequences are divided.
     """
 
     specs: tuple[_WeightedUrl, ...]
@@ -83,6 +89,9 @@ class Options:
     wheres: tuple[str, ...] = field(default=(), metadata={"metavar": "EXPR"})
     wanted: str | None = field(default=None, metadata={"option": "--find", "metavar": "ID[,ID...]"})
     as_json: bool = field(default=False, metadata={"option": "--json"})
+    mesh: str = field(default="", metadata={"metavar": "AXIS=SIZE[,...]"})
+    sequence: int | None = None
+    layout: Literal["contiguous", "zigzag"] = "zigzag"
 
 
 @click.command(name="order", cls=ObjectCommand)
@@ -116,6 +125,7 @@ def command(**given: Any) -> None:
     headrace order s3://bucket/flights --global-batch-size 256 --step 1000 --rank 3 --world-size 8
     headrace order s3://bucket/web=0.7 s3://bucket/books=0.3 --global-batch-size 256
     headrace order s3://bucket/flights --global-batch-size 256 --world-size 8 --find 17,90210
+    headrace order s3://bucket/flights --global-batch-size 8 --mesh dp=2,cp=2,tp=2 --sequence 4096
     """
     options = Options(**given)
     opened = _open_order(options)
@@ -131,6 +141,8 @@ def command(**given: Any) -> None:
         end=EndMode(options.end),
     )
     lines = _batch_lines if options.wanted is None else _position_lines
+    if options.mesh:
+        lines = _mesh_lines
     for line in lines(opened, plan, options):
         click.echo(line)
 
@@ -147,6 +159,18 @@ def _batch_lines(order: AnyOrder, plan: EpochPlan, options: Options) -> Iterator
         batch = plan.batch(index, rank=options.rank, world_size=options.world_size)
         ids = _ids(order, options.epoch + later, batch)
         yield format_line(options.epoch + later, at, batch, ids)
+
+
+def _mesh_lines(order: AnyOrder, plan: EpochPlan, options: Options) -> Iterator[str]:
+    if options.step >= plan.batch_count:
+        raise click.UsageError(f"--step: an epoch has {plan.batch_count} steps; expected less.")
+    return mesh_lines(
+        mesh_of(options.mesh),
+        lambda part, parts: plan.batch(options.step, rank=part, world_size=parts),
+        lambda batch: _ids(order, options.epoch, batch),
+        length=options.sequence,
+        layout=SequenceLayout(options.layout),
+    )
 
 
 def _position_lines(order: AnyOrder, plan: EpochPlan, options: Options) -> Iterator[str]:
