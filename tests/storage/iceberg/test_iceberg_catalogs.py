@@ -12,7 +12,7 @@ import pytest
 
 from headrace.errors import StoreRefusedError, StoreUnavailableError, WorldError
 from headrace.storage import RetryPolicy, StoreOptions, open_dataset
-from headrace.storage.iceberg.catalog import TableVendor, find_table, within
+from headrace.storage.iceberg.catalog import TableVendor, asked, find_table
 from headrace.storage.iceberg.table_name import table_name
 from headrace.storage.store.lease import Lease
 from support.weed_catalog import weed_catalog
@@ -127,4 +127,4 @@ def test_a_silent_catalog_does_not_hang() -> None:
                 return asking.recv(1)
 
         with pytest.raises(StoreUnavailableError, match=r"did not answer within 0.2 s about n.t"):
-            within(0.2, ask, name=table_name(_URL))
+            asked(ask, name=table_name(_URL), deadline_s=0.2)

@@ -6,7 +6,6 @@ long as they like, so each question is asked in a thread that is given up after 
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeVar, cast
@@ -19,6 +18,7 @@ from headrace.errors import (
     StoreUnavailableError,
 )
 from headrace.storage.iceberg.table_name import TableName
+from headrace.storage.store.deadline import NoAnswerError, within
 from headrace.storage.store.lease import Grant
 from headrace.storage.store.safe_url import safe_url
 
@@ -64,34 +64,25 @@ def find_table(name: TableName) -> FoundTable:
         StoreRefusedError: The catalog refuses.
         StoreUnavailableError: The catalog cannot be reached, or does not answer in time.
     """
-    return within(DEADLINE_S, lambda: _found(name, _configured(name)), name=name)
+    return asked(lambda: _found(name, _configured(name)), name=name)
 
 
-def within(deadline_s: float, ask: Callable[[], _T], *, name: TableName) -> _T:
+def asked(ask: Callable[[], _T], *, name: TableName, deadline_s: float = DEADLINE_S) -> _T:
     """Call a function that may hang, and translate its errors.
 
     Raises:
         HeadraceError: See `find_table`.
     """
-    answers: list[_T] = []
-    failures: list[BaseException] = []
-
-    def answer() -> None:
-        try:
-            answers.append(ask())
-        except BaseException as error:  # noqa: BLE001 - raised below, in the caller's thread
-            failures.append(error)
-
-    thread = threading.Thread(target=answer, name="headrace-catalog", daemon=True)
-    thread.start()
-    thread.join(deadline_s)
-    if answers:
-        return answers[0]
-    if failures:
-        raise _translated(failures[0], name)
-    raise StoreUnavailableError(
-        f"{name.title} did not answer within {deadline_s:g} s about {name.table}", url=name.url
-    )
+    try:
+        return within(deadline_s, ask, name="headrace-catalog")
+    except NoAnswerError:
+        raise StoreUnavailableError(
+            f"{name.title} did not answer within {deadline_s:g} s about {name.table}", url=name.url
+        ) from None
+    except HeadraceError:
+        raise
+    except Exception as error:
+        raise _translated(error, name) from error
 
 
 def _configured(name: TableName) -> Mapping[str, object]:
@@ -186,9 +177,7 @@ class TableVendor:
         return found.grant
 
 
-def _translated(error: BaseException, name: TableName) -> BaseException:
-    if isinstance(error, HeadraceError) or not isinstance(error, Exception):
-        return error
+def _translated(error: Exception, name: TableName) -> HeadraceError:
     kinds = {kind.__name__ for kind in type(error).__mro__}
     first = str(error).strip().partition("\n")[0]
     found = safe_url(f"{type(error).__name__}: {first}")[:_MAX_TEXT]

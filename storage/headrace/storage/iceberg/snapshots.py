@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import re
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 from headrace.errors import NotADatasetError
 from headrace.storage.iceberg.table_name import TableName
+from headrace.storage.parquet.table_dataset import version_in
 
 if TYPE_CHECKING:
     from pyiceberg.schema import Schema
@@ -15,8 +15,6 @@ if TYPE_CHECKING:
     from pyiceberg.table.snapshots import Snapshot
 
 _SHOWN = 5
-_ID_DIGITS = 16
-_FINGERPRINT = re.compile("[0-9a-f]{32}")
 KEEP = (
     "a run needs its snapshot for as long as it lasts: set history.expire.max-snapshot-age-ms of "
     "the table to more than that, or tag the snapshot before (ALTER TABLE … CREATE TAG run AS OF "
@@ -31,13 +29,7 @@ def snapshot_of(metadata: TableMetadata, name: TableName, fingerprint: str | Non
         NotADatasetError: There is no such snapshot, or no longer; or the table is empty.
     """
     if fingerprint is not None:
-        if not _FINGERPRINT.fullmatch(fingerprint):
-            raise NotADatasetError(
-                f"{name.url} has no version {fingerprint[:100]}; a fingerprint has 32 hexadecimal "
-                "digits",
-                url=name.url,
-            )
-        return _by_id(metadata, name, int(fingerprint[:_ID_DIGITS], 16))
+        return _by_id(metadata, name, version_in(fingerprint, url=name.url))
     if name.reference is None:
         current = metadata.current_snapshot()
         if current is None:

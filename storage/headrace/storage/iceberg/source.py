@@ -8,7 +8,6 @@ from dataclasses import replace
 
 from headrace.errors import HeadraceError, NotADatasetError, StoreRefusedError
 from headrace.storage.iceberg.catalog import FoundTable, TableVendor, find_table
-from headrace.storage.iceberg.dataset import IcebergDataset, fingerprint_of
 from headrace.storage.iceberg.locations import Files, normal
 from headrace.storage.iceberg.plan import planned
 from headrace.storage.iceberg.snapshots import KEEP, gone, schemas_of, snapshot_of
@@ -16,6 +15,7 @@ from headrace.storage.iceberg.table_name import SCHEME, TableName, table_name
 from headrace.storage.parquet.build import build_index
 from headrace.storage.parquet.index import ParquetIndex
 from headrace.storage.parquet.index_codec import decode_index, encode_index
+from headrace.storage.parquet.table_dataset import TableDataset, table_fingerprint
 from headrace.storage.source.source import Index, Place, Progress, SourceOptions
 from headrace.storage.store.lease import Lease
 from headrace.storage.store.open_store import open_store
@@ -30,7 +30,7 @@ def detect(place: Place) -> bool:
     return place.url.startswith(f"{SCHEME}://")
 
 
-def open_at(place: Place, options: SourceOptions, *, fingerprint: str | None) -> IcebergDataset:
+def open_at(place: Place, options: SourceOptions, *, fingerprint: str | None) -> TableDataset:
     """Ask the catalog, plan the snapshot and read the footers of its files."""
     name = _name(place, options)
     with _opened(name, place.options) as (found, files):
@@ -43,14 +43,12 @@ def make_index(place: Place, options: SourceOptions, *, progress: Progress | Non
     name = _name(place, options)
     with _opened(name, place.options) as (found, files):
         index = _index(found, files, name, fingerprint=None, progress=progress)
-        fingerprint = fingerprint_of(index, str(found.table.metadata.table_uuid))
+        fingerprint = table_fingerprint(index, str(found.table.metadata.table_uuid))
         with _dataset(found, files, name, index) as dataset:
             return Index(dataset.url, fingerprint, dataset.sample_count, encode_index(index))
 
 
-def open_index(
-    content: bytes, place: Place, options: SourceOptions, *, where: str
-) -> IcebergDataset:
+def open_index(content: bytes, place: Place, options: SourceOptions, *, where: str) -> TableDataset:
     """Open a snapshot by its index: its files never change, and each read compares versions."""
     name = _name(place, options)
     index = decode_index(content, place=where)
@@ -134,7 +132,7 @@ def _index(
     for schema in schemas_of(metadata, snapshot, name):
         layout = planned(files, metadata, schema, snapshot=snapshot.snapshot_id)
         index = build_index(files.store, layout, progress=progress)
-        seen.append(fingerprint_of(index, str(metadata.table_uuid)))
+        seen.append(table_fingerprint(index, str(metadata.table_uuid)))
         if fingerprint in {None, seen[-1]}:
             return index
     raise NotADatasetError(
@@ -145,9 +143,7 @@ def _index(
     )
 
 
-def _dataset(
-    found: FoundTable, files: Files, name: TableName, index: ParquetIndex
-) -> IcebergDataset:
+def _dataset(found: FoundTable, files: Files, name: TableName, index: ParquetIndex) -> TableDataset:
     snapshot = index.table_version or 0
     if not len(index.row_groups):
         raise NotADatasetError(
@@ -166,4 +162,5 @@ def _dataset(
             return gone(metadata, name, snapshot)
         return f"though snapshot {snapshot} is still in the table's metadata; restore the file"
 
-    return IcebergDataset(files, index, identity=str(found.table.metadata.table_uuid), gone=left)
+    identity = str(found.table.metadata.table_uuid)
+    return TableDataset(files.store, index, url=files.url, identity=identity, gone=left)
