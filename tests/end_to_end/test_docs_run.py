@@ -22,6 +22,7 @@ import pytest
 import torch
 import trustme
 import yaml
+from deltalake import write_deltalake
 
 import headrace.client
 from headrace.server import ConfigSource, ServerConfig, start_server
@@ -37,6 +38,7 @@ from support.running import server_of
 from support.s3 import S3
 from support.served import epoch_request, read
 from support.tokenizer_files import bpe_file, random_texts
+from support.unity_catalog import unity_catalog
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -105,6 +107,10 @@ NOT_RUN = {
         "docs/iceberg.md",
         "ALTER TABLE travel.trips CREATE TAG run AS OF VERSION 472091",
     ): "of Iceberg's extension for Spark, whose jars the tests do not have",
+    (
+        "docs/unity-catalog.md",
+        "ALTER TABLE main.travel.trips SET TBLPROPERTIES (",
+    ): "of Databricks",
     ("docs/integrations/accelerate.md", "from pathlib import Path"): _PROGRAM,
     (
         "docs/integrations/accelerate.md",
@@ -409,6 +415,15 @@ def _iceberg(here: World, _: SparkSession | None) -> None:
     catalog.create_table("travel.trips", schema=trips.schema).append(trips)
 
 
+def _unity(here: World, _: SparkSession | None) -> None:
+    catalog = here.stack.enter_context(unity_catalog())
+    patch = here.stack.enter_context(pytest.MonkeyPatch.context())
+    patch.setenv("DATABRICKS_HOST", catalog.address)
+    patch.setenv("DATABRICKS_TOKEN", "any")
+    write_deltalake(here.folder / "lake", flights())
+    catalog.add("main.travel.trips", str(here.folder / "lake"))
+
+
 _PREPARED: dict[str, Callable[[World, SparkSession | None], None]] = {
     "README.md": _readme,
     "docs/augmentation.md": _client,
@@ -431,6 +446,7 @@ _PREPARED: dict[str, Callable[[World, SparkSession | None], None]] = {
     "docs/make-converter.md": _converter,
     "docs/datasets.md": _datasets,
     "docs/stored-index.md": _datasets,
+    "docs/unity-catalog.md": _unity,
     "docs/verify.md": _appended,
     "docs/iceberg.md": _iceberg,
     "docs/lengths.md": _lengths,

@@ -45,7 +45,7 @@ class Options:
     "headrace.storage:SourceOptions",
     "reading",
     leave=("allow_pickle", "mixed_arrays", "index_of"),
-    types={"source": click.Choice(["iceberg", "mds", "parquet", "webdataset"])},
+    types={"source": click.Choice(["iceberg", "mds", "parquet", "unity", "webdataset"])},
 )
 @object_options(
     "headrace.cli.index:Options",

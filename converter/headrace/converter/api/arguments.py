@@ -39,6 +39,7 @@ SourceFormat = Literal[
     "mds",
     "parquet",
     "text",
+    "unity",
     "webdataset",
 ]
 """The formats that `headrace.converter.convert_files` reads."""

@@ -54,6 +54,7 @@ _SOURCES = {
     "iceberg": "iceberg",
     "mds": "mds",
     "parquet": "parquet",
+    "unity": "unity",
     "webdataset": "webdataset",
 }
 
@@ -92,7 +93,7 @@ def convert_files(
         source_format: Format of ``source``: ``mds`` (MosaicML Streaming), ``huggingface`` (a folder
             that ``save_to_disk`` wrote, also of a ``DatasetDict``), ``images`` (files, in folders
             of their classes and splits), ``parquet`` (files, a folder of them, partitions),
-            ``delta``, ``iceberg`` (a table by its name, ``iceberg://catalog/namespace.table``),
+            ``delta``, ``iceberg`` and ``unity`` (tables by their names in catalogs),
             ``webdataset`` (tar files), ``csv``, ``json`` (objects) or ``text`` (lines), or
             ``headrace`` (a dataset of ours, to write it again).
         source_options: How to read the source.

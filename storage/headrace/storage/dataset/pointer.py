@@ -18,7 +18,7 @@ MANIFEST_FOLDER = "manifests"
 POINTER_VERSION = 1
 INDEX_POINTER_VERSION = 3
 _NAMED_SOURCE_VERSION = 2  # contained the URL of the source
-INDEXED_SOURCES = ("iceberg", "mds", "parquet", "webdataset")
+INDEXED_SOURCES = ("iceberg", "mds", "parquet", "unity", "webdataset")
 MAX_POINTER_BYTES = 16 << 20
 _MAX_TABLE_BYTES = 4 << 30
 

@@ -17,6 +17,7 @@ from headrace.storage.source.source import IndexedSource, Source
 _MODULES: Mapping[str, str] = {
     "arrow": "headrace.storage.open.arrow_source",
     "iceberg": "headrace.storage.iceberg.source",
+    "unity": "headrace.storage.unity.source",
     "mds": "headrace.storage.mds.source",
     "parquet": "headrace.storage.parquet.source",
     "webdataset": "headrace.storage.webdataset.source",

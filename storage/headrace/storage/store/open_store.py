@@ -12,18 +12,19 @@ from headrace.storage.store.name_store import NameStore
 from headrace.storage.store.options import StoreOptions
 from headrace.storage.store.store import Store
 
-NAME_SCHEMES = ("iceberg",)
+NAME_SCHEMES = ("iceberg", "uc")
 """Schemes of names that catalogs give; a source asks the catalog."""
 
 _VOLUME_PARTS = 5  # "", Volumes, catalog, schema, volume
 
 
 def open_store(url: str, *, options: StoreOptions | None = None) -> Store:
-    """Open the store of ``url``, without sending a request.
+    """Open the store of ``url``, without sending a request to it.
 
     Args:
-        url: A local path, ``file://``, ``s3://bucket/prefix``, or any URL that fsspec knows. On
-            Databricks also ``dbfs:/Volumes/...``, which is the path ``/Volumes/...``.
+        url: A local path, ``file://``, ``s3://bucket/prefix``, or any URL that fsspec knows; or
+            ``dbfs:/Volumes/...``, which is the path ``/Volumes/...`` on Databricks, and elsewhere
+            is read where Unity Catalog says that the volume lies.
         options: Endpoint, credentials, timeouts and retries; `None` for `StoreOptions()`.
 
     Raises:
@@ -39,7 +40,10 @@ def open_store(url: str, *, options: StoreOptions | None = None) -> Store:
         b'ell'
     """
     chosen = options or StoreOptions()
-    url = _mounted(url)
+    try:
+        url = _mounted(url)
+    except ConfigurationError as error:
+        return _elsewhere(url, chosen, error)
     scheme = urlsplit(url).scheme if "://" in url else "file"
     if not url:
         raise BadArgumentError(
@@ -60,6 +64,22 @@ def open_store(url: str, *, options: StoreOptions | None = None) -> Store:
     from headrace.storage.store.fsspec_store import FsspecStore  # noqa: PLC0415 - of an extra
 
     return FsspecStore(url, options=chosen)
+
+
+def _elsewhere(url: str, options: StoreOptions, why: ConfigurationError) -> Store:
+    """Open a volume of Unity Catalog from a machine that does not mount it."""
+    path = url.removeprefix("dbfs://").removeprefix("dbfs:")
+    if not path.startswith("/Volumes/") or len(path.rstrip("/").split("/")) < _VOLUME_PARTS:
+        raise why
+    from headrace.storage.store.volumes import open_volume  # noqa: PLC0415 - seldom needed
+
+    def open_at(place: str, reach: StoreOptions) -> Store:
+        return open_store(place, options=reach)
+
+    try:
+        return open_volume(path, options=options, open_at=open_at)
+    except ConfigurationError as error:
+        raise ConfigurationError(f"{why.message}; or {error.message}", url=url) from error
 
 
 def _mounted(url: str) -> str:

@@ -16,9 +16,10 @@ if TYPE_CHECKING:
 
 FORMATS = (
     *("csv", "delta", "headrace", "huggingface", "iceberg", "images", "json"),
-    *("mds", "orc", "parquet", "text", "webdataset"),
+    *("mds", "orc", "parquet", "text", "unity", "webdataset"),
 )
 
+_NAMES = {"iceberg": "iceberg", "uc": "unity"}
 _MARKER_FILES = {
     "headrace.json": "headrace",
     "index.json": "mds",
@@ -73,8 +74,8 @@ def detect_format(source: str) -> str:
     from headrace.storage import open_store  # noqa: PLC0415 - needs the [storage] extra
     from headrace.storage.source.other_kinds import has_object  # noqa: PLC0415 - as above
 
-    if source.startswith("iceberg://"):
-        return "iceberg"
+    if (named := _NAMES.get(source.partition("://")[0])) is not None:
+        return named
     with contextlib.closing(open_store(source)) as store:
         local, is_local = Path(store.url), "://" not in store.url
     if is_local and not local.exists():

@@ -1,0 +1,1 @@
+"""Read tables by the names that Unity Catalog has for them."""
