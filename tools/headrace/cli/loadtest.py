@@ -126,7 +126,7 @@ def command(**given: Any) -> int:
         interrupted=stop.is_set(),
     )
     if options.picture is not None and report.proof.batches:
-        draw(result, options.picture, faults=faults)
+        draw(result, options.picture, faults=faults, is_dark=options.dark)
     _show(report, kills, options)
     if report.interrupted:
         return _INTERRUPTED

@@ -10,20 +10,20 @@ from pathlib import Path
 
 import click
 import numpy as np
-from numpy.typing import NDArray
 
 from headrace.cli.options.objects import ObjectCommand, object_options
 from headrace.cli.options.shared import missing_as_null_option, ramp_option, seed_option
 from headrace.cli.options.types import PICTURE, SIZE
 from headrace.cli.show.texts import size
-from headrace.cli.stored.labels import read_labels
+from headrace.cli.stored.composition import groups_of, shares_of
+from headrace.cli.stored.labels import StoredLabels, read_labels
 from headrace.cli.stored.order_cost import OrderCost, order_cost
+from headrace.loadtest.report.style import drawing
 from headrace.order import Order, OrderSpec, table_of
-from headrace.storage import OpenDataset, SourceOptions, open_dataset
+from headrace.storage import OpenDataset, SourceOptions, classes_of, open_dataset
 
 # Longer epochs are not measured label by label; this many samples take 3 s.
 _MAX_MEASURED = 1 << 25
-_MAX_POINTS = 20_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,7 +39,9 @@ class Options:
         batch_size: Samples per batch over all ranks.
         read_bytes: Maximum number of stored bytes to read for --label, in evenly spaced blocks.
         get_price: Price of a million reads.
-        picture: Plot the order as PNG or SVG: place in storage against position in the epoch.
+        picture: Plot the orders as PNG or SVG: what each part of epoch 0 is made of, by labels or
+            eighths of the storage.
+        dark: Draw the picture on a dark background.
         as_json: Print one JSON object per setting.
     """
 
@@ -53,6 +55,7 @@ class Options:
     read_bytes: int = field(default=1 << 30, metadata={"option": "--read"})
     get_price: float = 0.4
     picture: Path | None = None
+    dark: bool = False
     as_json: bool = field(default=False, metadata={"option": "--json"})
 
 
@@ -95,9 +98,10 @@ def command(
     with open_dataset(url, source_options=source) as dataset:
         if not dataset.sample_count:
             raise click.UsageError(f"{url} has no samples.")
-        labels = None
+        stored = None
         if options.label is not None:
-            labels = _labels(dataset, options.label, max_bytes=options.read_bytes)
+            stored = _labels(dataset, options.label, max_bytes=options.read_bytes)
+        labels = None if stored is None else stored.labels
         orders = [
             _order(
                 dataset,
@@ -120,7 +124,7 @@ def command(
             for order, cost in zip(orders, costs, strict=True)
         ]
         if options.picture is not None:
-            _draw(orders, options.picture)
+            _draw(dataset, orders, stored, options)
     if options.as_json:
         for row in rows:
             click.echo(json.dumps(_facts(*row)))
@@ -136,8 +140,7 @@ def command(
     )
 
 
-def _labels(dataset: OpenDataset, column: str, *, max_bytes: int) -> NDArray[np.int64] | None:
-
+def _labels(dataset: OpenDataset, column: str, *, max_bytes: int) -> StoredLabels | None:
     if dataset.sample_count > _MAX_MEASURED:
         click.echo(
             f"an epoch of {dataset.sample_count:,} samples is too long to measure label by "
@@ -152,7 +155,7 @@ def _labels(dataset: OpenDataset, column: str, *, max_bytes: int) -> NDArray[np.
             "assumed to have the previous label (--read reads more)",
             err=True,
         )
-    return found.labels
+    return found
 
 
 def _order(dataset: OpenDataset, spec: OrderSpec) -> Order:
@@ -201,21 +204,28 @@ def _show(rows: Sequence[tuple[OrderSpec, OrderCost, float]]) -> None:
         click.echo("  ".join(cells))
 
 
-def _draw(orders: Sequence[Order], path: Path) -> None:
-    import matplotlib as mpl  # noqa: PLC0415 - only where a picture is wanted
-
-    mpl.use("Agg")
-    from matplotlib import pyplot as plt  # noqa: PLC0415
-
-    figure, axes = plt.subplots(
-        1, len(orders), figsize=(5 * len(orders), 5), layout="constrained", squeeze=False
-    )
-    for order, axis in zip(orders, axes[0], strict=True):
-        count = order.sample_count
-        positions = np.unique(np.linspace(0, count - 1, min(_MAX_POINTS, count)).astype(np.int64))
-        axis.plot(positions, order.at(0, positions), ",", color="tab:blue")
-        spec = order.spec
-        axis.set(title=f"runs of {size(spec.run_bytes)}, {size(spec.shuffle_bytes)} of memory")
-        axis.set(xlabel="position in the epoch", ylabel="place in storage")
-    figure.savefig(path, dpi=120)
-    plt.close(figure)
+def _draw(
+    dataset: OpenDataset, orders: Sequence[Order], labels: StoredLabels | None, options: Options
+) -> None:
+    """Draw what each part of epoch 0 is made of in each order, and in a uniform one."""
+    assert options.picture is not None
+    classes = classes_of(dataset.schema.field(options.label)) if options.label else None
+    groups = groups_of(labels, classes, dataset.sample_count)
+    shares = [shares_of(order, groups, epoch=0) for order in orders]
+    titles = [
+        f"runs of {size(order.spec.run_bytes)}, {size(order.spec.shuffle_bytes)} of memory"
+        for order in orders
+    ]
+    panels = [*zip(titles, (found for found, _ in shares), strict=True)]
+    panels.append(("a uniform shuffle", shares[0][1]))
+    picture_size = 9.0, 1.0 + 1.9 * len(panels)
+    with drawing(options.picture, size=picture_size, is_dark=options.dark) as figure:
+        axes = figure.subplots(len(panels), sharex=True)
+        colours = [f"C{at}" for at in range(len(groups.names))]
+        for axis, (title, found) in zip(axes, panels, strict=True):
+            places = 100 * np.arange(len(found)) / max(len(found) - 1, 1)
+            axis.stackplot(places, 100 * found.T, colors=colours, labels=groups.names, step="mid")
+            axis.set(title=title, ylabel="% of samples", xlim=(0, 100), ylim=(0, 100))
+        axes[-1].set_xlabel("% of the epoch")
+        handles, names = axes[0].get_legend_handles_labels()
+        figure.legend(handles, names, loc="outside upper center", ncols=5)

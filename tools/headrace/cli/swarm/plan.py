@@ -65,6 +65,7 @@ class Options:
         min_samples_per_s: Fail if all ranks together receive fewer samples per second.
         max_p99_ms: Fail if the 99th percentile of the wait for a batch is longer.
         picture: Plot the run as PNG or SVG.
+        dark: Draw the picture on a dark background.
         as_json: Print one JSON object at the end.
     """
 
@@ -102,6 +103,7 @@ class Options:
     min_samples_per_s: float | None = None
     max_p99_ms: float | None = None
     picture: Path | None = None
+    dark: bool = False
     as_json: bool = field(default=False, metadata={"option": "--json"})
 
     def __post_init__(self) -> None:
