@@ -266,11 +266,17 @@ class History:
             self.ranks.append(Rank(dataset))
 
     def _agree(self) -> None:
-        """Give each rank its share from the step that comes next."""
+        """Give each rank its share from the step that comes next, as a rank of a mesh."""
         self.random_.shuffle(self.ranks)
+        copies = self.random_.choice([1, 1, 2])
+        step, world = len(self.steps), len(self.ranks) * copies
         for number, rank in enumerate(self.ranks):
-            step = len(self.steps)
-            rank.dataset.reshard(rank=number, world_size=len(self.ranks), at_step=step)
+            rank.dataset.reshard(
+                rank=number * copies + self.random_.randrange(copies),
+                world_size=world,
+                mesh={"dp": len(self.ranks), "tp": copies},
+                at_step=step,
+            )
             rank.dataset.committed(step - 1)
 
 

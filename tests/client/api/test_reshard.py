@@ -67,6 +67,28 @@ def test_a_loop_goes_on_with_the_new_share(address: str, order: list[list[int]])
     assert [order[0], order[1][3:], order[2][3:4], order[3]] == found
 
 
+@pytest.mark.parametrize("make", [NumpyDataset, RemoteDataset])
+def test_ranks_of_another_mesh_share_the_same_batches(
+    make: Any, address: str, order: list[list[int]]
+) -> None:
+    """Those that differ in a model's axes get the same; a mesh is not forgotten by accident."""
+    mesh = {"dp": 3, "tp": 2}
+    options = {"batch_size": 2, "seed": _SEED, "columns": ["number"]}
+    with make(address, "d", rank=2, world_size=6, mesh=mesh, **options) as dataset:
+        reading = iter(dataset)
+        assert order[0][2:4] == _numbers(next(reading))
+        dataset.reshard(rank=3, world_size=8, mesh={"dp": 2, "tp": 4})
+        assert order[1][:3] == _numbers(next(reading))
+        dataset.reshard(at_step=1)
+        assert order[1][:3] == _numbers(next(reading))
+        with pytest.raises(BadArgumentError, match=r"has a mesh.*expected mesh="):
+            dataset.reshard(rank=0, world_size=1)
+        with pytest.raises(BadArgumentError, match=r"the world size is 4"):
+            dataset.reshard(rank=0, world_size=4, mesh=mesh)
+        dataset.reshard(rank=3, world_size=4, mesh={"dp": 4})
+        assert order[2][4:] == _numbers(next(reading))
+
+
 def test_a_loop_ends_with_its_epoch(address: str, order: list[list[int]]) -> None:
     """Whatever is changed while its last batch is used."""
     with _dataset(address) as dataset:

@@ -19,6 +19,7 @@ from headrace.client.batch.batch import Batch
 from headrace.client.batch.results import Result, WorkerResult
 from headrace.client.loader.worker_plan import MOST_WORKERS
 from headrace.client.loader.worker_share import expect_opened
+from headrace.client.options.mesh import AnyMesh
 from headrace.client.servers.runtime_folder import MOST_SOCKET_BYTES
 from headrace.client.state.state import State
 from headrace.errors import BadArgumentError, ConfigurationError
@@ -141,6 +142,7 @@ class BatchLoader(DataLoader[Result]):
         *,
         rank: int | None = None,
         world_size: int | None = None,
+        mesh: AnyMesh | None = None,
         at_step: int | None = None,
     ) -> None:
         """Read another rank's share from a step on; see `RemoteDataset.reshard`.
@@ -148,7 +150,7 @@ class BatchLoader(DataLoader[Result]):
         With workers, call it between two loops: they end, and the next ``for`` starts others. A
         loop that is left over gets an error.
         """
-        self._remote.reshard(rank=rank, world_size=world_size, at_step=at_step)
+        self._remote.reshard(rank=rank, world_size=world_size, mesh=mesh, at_step=at_step)
         # Kept workers would read the share of the old rank.
         self._iterator = None
 

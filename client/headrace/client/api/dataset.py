@@ -46,7 +46,7 @@ from headrace.client.options.arguments import (
     epochs_of,
     token_bytes,
 )
-from headrace.client.options.mesh import AnyMesh, MeshRank
+from headrace.client.options.mesh import AnyMesh, MeshRank, check_mesh_given
 from headrace.client.options.order import Order, order_of
 from headrace.client.options.ranks import refuse_alone, resolve_ranks
 from headrace.client.options.read_request import ReadOptions
@@ -176,7 +176,7 @@ class RemoteDataset(IterableDataset[Result]):
         rank, world_size = resolve_ranks(rank, world_size)
         self._restart, end_epoch = epochs_of(epochs)
         # A state is loaded into what the user described, not into what an earlier one made of it.
-        self._given, self._endpoints = Description(
+        described = Description(
             target=target,
             dataset=dataset,
             batch_size=batch_size,
@@ -193,8 +193,11 @@ class RemoteDataset(IterableDataset[Result]):
             order=order_of(order),
             sharding=sharding,
             transport=self._transport,
-        ).settled()
+        )
+        self._given, self._endpoints = described.settled()
         self._reading = self._given
+        # A mesh of torch does not travel to workers, and each reshard has its own.
+        self._described, self._has_mesh = replace(described, mesh=None), mesh is not None
         self._on_batches = on_batches_of(transform, self._reading.world_size)
         self._device = None if device is None else checked_device(device)
         self._live = self._live_stream(sharding_of(sharding).share)
@@ -432,6 +435,7 @@ class RemoteDataset(IterableDataset[Result]):
         *,
         rank: int | None = None,
         world_size: int | None = None,
+        mesh: AnyMesh | None = None,
         at_step: int | None = None,
     ) -> None:
         """Read the share of another rank from a step on: when ranks have left or joined.
@@ -442,8 +446,10 @@ class RemoteDataset(IterableDataset[Result]):
         again, over the same connection. If nothing changes, nothing is dropped.
 
         Args:
-            rank: This rank from now on, in ``[0, world_size)``; None, as ``world_size``, to stay.
-            world_size: Number of ranks from now on, at most the size of the global batch.
+            rank: This rank from now on, in ``[0, world_size)``; None, as ``world_size``, to stay;
+                or, with ``mesh``, for that of torch.distributed or the launcher.
+            world_size: Number of ranks from now on.
+            mesh: The axes of the ranks from now on; needed if the dataset has a mesh.
             at_step: The step (`Batch.step`) whose batch comes next. Later steps that the loop got
                 come again, and earlier ones that it did not get do not come. None for the first
                 step that is not `committed` or, in a loop that commits none, for the one after its
@@ -456,17 +462,25 @@ class RemoteDataset(IterableDataset[Result]):
                 is.
         """
         self._refuse_worker("reshard")
-        now = self._reading
-        if rank is None and world_size is None:
-            rank, world_size = now.rank, now.world_size
-        rank, world_size = resolve_ranks(rank, world_size)
+        stays = rank is None and world_size is None and mesh is None
+        if not stays:
+            rank, world_size = resolve_ranks(rank, world_size)
+            check_mesh_given(mesh, has_mesh=self._has_mesh)
         self._turns.take()
         try:
-            reading = now.resharded(rank, world_size)
             place = next_place(self._progress, at_step, self._place_of)
-            reading.options(place.token)
-            if place != self._progress.place or (rank, world_size) != (now.rank, now.world_size):
+            given, reading = self._given, self._reading
+            if not stays:
+                share = replace(self._described, rank=rank, world_size=world_size, mesh=mesh)
+                # A size that only followed from the number of ranks is now that of the state.
+                size = given.global_batch_size
+                given = replace(share.resharded(given, None), global_batch_size=size)
+                reading = share.resharded(reading, place.token)
+            options, now = reading.options(place.token), self._reading.options(place.token)
+            if place != self._progress.place or options != now:
                 self._take_share(reading, place)
+                self._given = given
+                self._has_mesh = mesh is not None or (stays and self._has_mesh)
         finally:
             self._turns.end()
 
@@ -660,14 +674,10 @@ class RemoteDataset(IterableDataset[Result]):
 
     def _take_share(self, reading: Reading, place: Place) -> None:
         self.close()
-        rank, world_size = reading.rank, reading.world_size
-        given = self._given.resharded(rank, world_size)
-        # A size that only followed from the number of ranks is now that of the state.
-        self._given = replace(given, global_batch_size=self._given.global_batch_size)
-        self._reading = replace(reading, subject=self._reading.subject)
+        self._reading = reading
         self._is_told = True
         if self._reporter is not None:
-            self._reporter.rank = rank
+            self._reporter.rank = reading.rank
         if self._on_batches is not None:
             self._on_batches = replace(self._on_batches, group_count=reading.world_size)
             if self._device is None:

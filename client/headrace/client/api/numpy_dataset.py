@@ -25,7 +25,7 @@ from headrace.client.options.arguments import (
     epoch_limit,
     token_bytes,
 )
-from headrace.client.options.mesh import AnyMesh
+from headrace.client.options.mesh import AnyMesh, check_mesh_given
 from headrace.client.options.order import Order, order_of
 from headrace.client.options.ranks import resolve_ranks
 from headrace.client.options.selection import Selection
@@ -127,7 +127,7 @@ class NumpyDataset(Generic[ArraysResult]):
         world_size = whole("world_size", world_size, low=1, high=_COUNT_LIMIT)
         rank = whole("rank", rank, low=0, high=world_size)
         self._transport = transport_of(transport)
-        reading, self._endpoints = Description(
+        self._described = Description(
             target=target,
             dataset=dataset,
             batch_size=batch_size,
@@ -144,7 +144,9 @@ class NumpyDataset(Generic[ArraysResult]):
             order=replace(order_of(order), with_ids=False),
             sharding=sharding,
             transport=self._transport,
-        ).settled()
+        )
+        reading, self._endpoints = self._described.settled()
+        self._has_mesh = mesh is not None
         if sharding is not None and sharding.share is not None:
             raise BadArgumentError(
                 f"sharding.share is {sharding.share!r}, but a NumpyDataset has no "
@@ -205,6 +207,7 @@ class NumpyDataset(Generic[ArraysResult]):
         *,
         rank: int | None = None,
         world_size: int | None = None,
+        mesh: AnyMesh | None = None,
         at_step: int | None = None,
     ) -> None:
         """Read the share of another rank from a step on, as `RemoteDataset.reshard` says.
@@ -214,19 +217,30 @@ class NumpyDataset(Generic[ArraysResult]):
             HeadraceError: ``at_step`` is not the next step, and no server says how long an epoch
                 is.
         """
-        now = self._options
-        if rank is None and world_size is None:
-            rank, world_size = now.rank, now.world_size
-        rank, world_size = resolve_ranks(rank, world_size)
+        stays = rank is None and world_size is None
+        if not stays:
+            check_mesh_given(mesh, has_mesh=self._has_mesh)
+        elif mesh is not None:
+            raise BadArgumentError(
+                "mesh is given without rank= and world_size=, which NumpyDataset takes from "
+                "nowhere else; give both",
+                field="rank",
+            )
         turns = self._loops.turns
         turns.take()
         try:
-            options = replace(now, rank=rank, world_size=world_size)
             place = next_place(self._progress, at_step, self._place_of)
-            if place != self._progress.place or options != now:
+            options = self._options
+            if not stays:
+                rank, world_size = resolve_ranks(rank, world_size)
+                share = replace(self._described, rank=rank, world_size=world_size, mesh=mesh)
+                reading = share.resharded(self._reading, place.token)
+                options = replace(reading.options(None), order=options.order)
+            if place != self._progress.place or options != self._options:
                 self.close()
                 self._options = options
                 self._progress.reshard(place)
+                self._has_mesh = mesh is not None or (stays and self._has_mesh)
         finally:
             turns.end()
 

@@ -145,13 +145,16 @@ class MeshRank(OrderStage):
         return meshes_pb2.Mesh(text=self.shape, rank=self.part(*AXES)[0], job=self.job)
 
 
-def mesh_rank(mesh: AnyMesh | None, *, rank: int, world_size: int) -> MeshRank | None:
+def mesh_rank(
+    mesh: AnyMesh | None, *, rank: int, world_size: int, job: str | None = None
+) -> MeshRank | None:
     """Return the place of a rank in the mesh that an argument means; None for no mesh.
 
     Args:
         mesh: A ``DeviceMesh`` of torch, a `Mesh`, or its sizes.
         rank: The rank of this process.
         world_size: The number of processes.
+        job: The name of the job; empty for none, None for that which all its ranks know.
 
     Raises:
         BadArgumentError: It is no mesh of so many ranks.
@@ -177,7 +180,21 @@ def mesh_rank(mesh: AnyMesh | None, *, rank: int, world_size: int) -> MeshRank |
     at = counted if found.at is None else tuple(int(found.at[axis]) for axis, _ in sizes)
     if not numbers and at == counted:
         numbers = range(count)
-    return MeshRank(sizes, at, _job(), numbers)
+    return MeshRank(sizes, at, _job() if job is None else job, numbers)
+
+
+def check_mesh_given(mesh: object, *, has_mesh: bool) -> None:
+    """Refuse to take the ranks of a mesh for ranks with samples of their own.
+
+    Raises:
+        BadArgumentError: A dataset with a mesh is given none for its new ranks.
+    """
+    if has_mesh and mesh is None:
+        raise BadArgumentError(
+            "the dataset has a mesh, and reshard() gives it other ranks without one; expected "
+            f"mesh=, {_WANTED}",
+            field="mesh",
+        )
 
 
 def _counted(sizes: Sequence[int], rank: int) -> tuple[int, ...]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from headrace.client.options.access import Access, access_of
 from headrace.client.options.addresses import addresses_of
@@ -18,6 +18,8 @@ from headrace.client.servers.replicas import Seat, seat_of
 from headrace.client.servers.targets import choose_endpoints, lane_of
 from headrace.client.state.read_spec import Reading
 from headrace.client.state.sources import Source, subject_of
+from headrace.client.state.subject import Subject
+from headrace.order import decode_token
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,16 +50,49 @@ class Description:
             BadArgumentError: An argument is out of range.
             ConfigurationError: There is no folder for the sockets of a private server.
         """
-        shards, fallback = sharding_of(self.sharding), self.transport.fallback
-        mesh = mesh_rank(self.mesh, rank=self.rank, world_size=self.world_size)
-        rank, world_size = (self.rank, self.world_size) if mesh is None else mesh.data
+        fallback = self.transport.fallback
         addresses = addresses_of(self.target, dataset=self.dataset)
         subject, sources = subject_of(
             self.dataset,
             is_private=addresses is None,
             url=None if fallback is None else fallback.url,
         )
-        reading = Reading(
+        reading = self._reading(subject)
+        access, seat = access_of(self.access), _seat_of(reading)
+        return reading, choose_endpoints(
+            addresses, sources, access, transport=self.transport, seat=seat
+        )
+
+    def resharded(self, reading: Reading, token: bytes | None) -> Reading:
+        """Return this rank's share of what another rank reads; the global batch keeps its size.
+
+        Servers do not compare the meshes of the ranks: streams of both may be open for a moment.
+
+        Args:
+            reading: What the other rank reads.
+            token: Where the share begins, if there is a token of it.
+
+        Raises:
+            BadArgumentError: The mesh has another number of ranks, or a stage does not fit to it.
+        """
+        size = reading.known_global_batch_size() if reading.has_size else None
+        found = self._reading(reading.subject, job="")
+        stages = found.order_stages
+        if token is not None:
+            stages = tuple(stage.adopted(decode_token(token)) for stage in stages)
+        return replace(
+            found,
+            order=reading.order,
+            order_stages=stages,
+            batch_size=None,
+            global_batch_size=size,
+        )
+
+    def _reading(self, subject: Subject, *, job: str | None = None) -> Reading:
+        shards = sharding_of(self.sharding)
+        mesh = mesh_rank(self.mesh, rank=self.rank, world_size=self.world_size, job=job)
+        rank, world_size = (self.rank, self.world_size) if mesh is None else mesh.data
+        return Reading(
             subject=subject,
             order=self.order.spec(seed=self.seed, shuffle=self.shuffle),
             unit_is_free=self.order.unit is None,
@@ -71,10 +106,6 @@ class Description:
             order_stages=(*self.order.stages, *shards.stages, *(() if mesh is None else (mesh,))),
             stages=tuple(stage.of_rank(mesh) for stage in stages_of(self.stages)),
             end_epoch=self.end_epoch,
-        )
-        access, seat = access_of(self.access), _seat_of(reading)
-        return reading, choose_endpoints(
-            addresses, sources, access, transport=self.transport, seat=seat
         )
 
 

@@ -135,13 +135,6 @@ class Reading:
             subject=self.subject.at(token, saved),
         )
 
-    def resharded(self, rank: int, world_size: int) -> Reading:
-        """Return the share of another rank; the global batch keeps its size, if it is known."""
-        size = self.known_global_batch_size() if self.has_size else None
-        return replace(
-            self, rank=rank, world_size=world_size, batch_size=None, global_batch_size=size
-        )
-
     def is_in_version_of(self, token: Token) -> bool:
         """Return whether a token is of the described subject's version."""
         return self.subject.token_start(self.order)[0] == token.fingerprint
