@@ -15,10 +15,11 @@ from typing import Any
 import pytest
 from torch.utils.data import DataLoader
 
-from headrace.client import Batch, BatchLoader, NumpyDataset, RemoteDataset, Sharding
+from headrace.client import Batch, BatchLoader, NumpyDataset, RemoteDataset, Sharding, Transport
 from headrace.errors import BadArgumentError
 from support.command import serving
 from support.datasets import small_table, write_dataset
+from support.proxy import proxied
 
 pytestmark = pytest.mark.filterwarnings("ignore:This DataLoader will create .* worker:UserWarning")
 
@@ -150,6 +151,23 @@ def test_nothing_is_dropped_if_nothing_changes(address: str) -> None:
         assert before is dataset._live._running
 
 
+@pytest.mark.parametrize("kind", ["grpc", "lz4"])
+def test_a_new_share_comes_over_the_same_connection(
+    kind: Any, address: str, order: list[list[int]]
+) -> None:
+    """Of a server that is up; after it is lost, over another one."""
+    with proxied(address) as proxy, _dataset(proxy.address, transport=Transport(kind)) as dataset:
+        reading = iter(dataset)
+        next(reading)
+        dataset.reshard(rank=0, world_size=2)
+        assert order[1][:3] == _numbers(next(reading))
+        assert 1 == proxy.connection_count
+        proxy.break_off()
+        dataset.reshard(rank=1, world_size=2)
+        proxy.mend()
+        assert order[2][3:] == _numbers(next(reading))
+
+
 @pytest.mark.parametrize(
     ("told", "message"),
     [
@@ -160,7 +178,7 @@ def test_nothing_is_dropped_if_nothing_changes(address: str) -> None:
     ],
 )
 def test_a_refused_change_changes_nothing(
-    told: dict[str, int], message: str, address: str, order: list[list[int]]
+    told: dict[str, Any], message: str, address: str, order: list[list[int]]
 ) -> None:
     """The loop goes on as it was."""
     with _dataset(address) as dataset:

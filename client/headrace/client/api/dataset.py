@@ -463,15 +463,16 @@ class RemoteDataset(IterableDataset[Result]):
         """
         self._refuse_worker("reshard")
         stays = rank is None and world_size is None and mesh is None
+        share = self._described
         if not stays:
-            rank, world_size = resolve_ranks(rank, world_size)
+            found, count = resolve_ranks(rank, world_size)
             check_mesh_given(mesh, has_mesh=self._has_mesh)
+            share = replace(share, rank=found, world_size=count, mesh=mesh)
         self._turns.take()
         try:
             place = next_place(self._progress, at_step, self._place_of)
             given, reading = self._given, self._reading
             if not stays:
-                share = replace(self._described, rank=rank, world_size=world_size, mesh=mesh)
                 # A size that only followed from the number of ranks is now that of the state.
                 size = given.global_batch_size
                 given = replace(share.resharded(given, None), global_batch_size=size)
@@ -673,7 +674,7 @@ class RemoteDataset(IterableDataset[Result]):
             self._turns.end()
 
     def _take_share(self, reading: Reading, place: Place) -> None:
-        self.close()
+        self._live.reopen()
         self._reading = reading
         self._is_told = True
         if self._reporter is not None:

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from headrace.client.api.stats import ClientStats
 from headrace.client.batch.transformed import Transformation, TransformingReader
 from headrace.client.feeds.feed import Event
+from headrace.client.feeds.grpc_feed import Connections
 from headrace.client.feeds.transport import Feeds, Landing, TransportState
 from headrace.client.options.read_request import ReadOptions
 from headrace.client.options.transport import Transport
@@ -64,6 +65,7 @@ class LiveStream:
         self._mover: Mover | None = None
         self._transport = TransportState()
         self._running: Prefetcher | None = None
+        self._connections = Connections()
         self.is_broken = False
         self._finalizer: weakref.finalize[[Prefetcher, object], LiveStream] | None = None
         self._past = ClientStats()
@@ -124,7 +126,13 @@ class LiveStream:
 
     def _reader(self, make_reader: Callable[[Landing], BatchReader]) -> Reader:
         most = self._wanted.max_batch_bytes
-        landing = Landing(self._pool.take, None, self._transport, max_batch_bytes=most)
+        landing = Landing(
+            self._pool.take,
+            None,
+            self._transport,
+            max_batch_bytes=most,
+            connections=self._connections,
+        )
         if self._transformation is not None:
             return TransformingReader(make_reader(landing), self._transformation)
         if self._make_mover is None:
@@ -133,8 +141,18 @@ class LiveStream:
         moved = replace(landing, allocate=mover.take, adopt=mover.adopt, keep=None)
         return mover.moving(make_reader(moved))
 
+    def reopen(self) -> None:
+        """Stop reading and drop the prefetched batches; the next stream takes the connection."""
+        if self._running is not None and self._process is _process:
+            self._connections.keep()
+        self._end()
+
     def close(self) -> None:
         """Stop reading and drop the prefetched batches; completes an interrupted close, too."""
+        self._end()
+        self._connections.drop()
+
+    def _end(self) -> None:
         self.is_broken = True
         self._ready.clear()
         running = self._running

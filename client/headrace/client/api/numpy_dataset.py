@@ -237,7 +237,7 @@ class NumpyDataset(Generic[ArraysResult]):
                 reading = share.resharded(self._reading, place.token)
                 options = replace(reading.options(None), order=options.order)
             if place != self._progress.place or options != self._options:
-                self.close()
+                self._live.reopen()
                 self._options = options
                 self._progress.reshard(place)
                 self._has_mesh = mesh is not None or (stays and self._has_mesh)

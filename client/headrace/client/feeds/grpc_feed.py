@@ -5,9 +5,10 @@ from __future__ import annotations
 import contextlib
 import threading
 import time
+import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
 import grpc
@@ -31,6 +32,56 @@ from headrace.client.wire.frames import (
 from headrace.errors import HeadraceError, ServerUnreachableError
 from headrace.v1 import shard_service_pb2 as pb
 
+_READY_S = 0.1
+"""A connection that is up is shared at once; one that is not may as well be made anew."""
+
+
+class Connections:
+    """The connections of one dataset's streams, one after the other. Safe for several threads.
+
+    gRPC shares a connection among channels of one name that are open at a time, so one that is
+    opened before another is closed keeps its connection.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._newest: tuple[Endpoint, str] | None = None
+        self._kept: tuple[Endpoint, grpc.Channel] | None = None
+
+    def open(self, endpoint: Endpoint) -> grpc.Channel:
+        """Return a channel for a stream, which the caller closes: a kept one if it leads there."""
+        with self._lock:
+            kept, self._kept = self._kept, None
+            if kept is not None and kept[0] == endpoint:
+                return kept[1]
+            name = uuid.uuid4().hex
+            self._newest = endpoint, name
+        if kept is not None:
+            kept[1].close()
+        return endpoint.access.open_channel(endpoint.address, connection=name)
+
+    def keep(self) -> None:
+        """Keep the connection of the newest stream for the next one, if it is up."""
+        self.drop()
+        if self._newest is None:
+            return
+        endpoint, name = self._newest
+        channel = endpoint.access.open_channel(endpoint.address, connection=name)
+        try:
+            grpc.channel_ready_future(channel).result(timeout=_READY_S)
+        except grpc.FutureTimeoutError:
+            channel.close()
+            return
+        with self._lock:
+            self._kept = endpoint, channel
+
+    def drop(self) -> None:
+        """Close the connection that is kept, if there is one."""
+        with self._lock:
+            kept, self._kept = self._kept, None
+        if kept is not None:
+            kept[1].close()
+
 
 @dataclass(frozen=True, slots=True)
 class WireFeeds:
@@ -42,6 +93,7 @@ class WireFeeds:
         keep: Makes a message memory of its batch; None to copy all payloads.
         max_batch_bytes: Most payload bytes of a batch, whatever a server says.
         on_start: Takes the first message of each stream; None to ignore it.
+        connections: Where connections come from.
     """
 
     allocate: Allocate
@@ -49,14 +101,15 @@ class WireFeeds:
     keep: Keep | None = memory_of
     max_batch_bytes: int = DEFAULT_MAX_BATCH_BYTES
     on_start: Callable[[pb.StreamStart], None] | None = None
+    connections: Connections = field(default_factory=Connections)
 
     @contextmanager
     def __call__(
         self, endpoint: Endpoint, request: pb.ReadBatchesRequest, *, clock: HopClock
     ) -> Iterator[WireFeed]:
-        """Open a stream on a new connection, and close both at the end."""
+        """Open a stream on a connection of its own, and close both at the end."""
         keep_freed_memory()
-        with endpoint.access.open_channel(endpoint.address) as channel:
+        with self.connections.open(endpoint) as channel:
             call = encoded_messages(channel, "ReadBatches", request, endpoint.access.metadata())
             bounds = Bounds.of(request, self.max_batch_bytes)
             assembler = StreamAssembler(

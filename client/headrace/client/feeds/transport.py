@@ -6,7 +6,7 @@ import functools
 import logging
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from importlib import import_module
 from typing import Any
 
@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from headrace.client.feeds.feed import Feed, OpenFeed
-from headrace.client.feeds.grpc_feed import WireFeeds
+from headrace.client.feeds.grpc_feed import Connections, WireFeeds
 from headrace.client.feeds.shortage import CacheShortage
 from headrace.client.feeds.wait_times import HopClock
 from headrace.client.options.settings import DEFAULT_MAX_BATCH_BYTES
@@ -82,6 +82,7 @@ class Landing:
         keep: Makes a message memory of its batch; None where payloads must go to ``allocate``.
         takes_runs: Whether batches in shared memory may come together (`BatchEvent.ahead`).
         max_batch_bytes: Most payload bytes of a batch, whatever a server says.
+        connections: Where the connections of streams come from.
     """
 
     allocate: Allocate
@@ -90,6 +91,7 @@ class Landing:
     keep: Keep | None = memory_of
     takes_runs: bool = False
     max_batch_bytes: int = DEFAULT_MAX_BATCH_BYTES
+    connections: Connections = field(default_factory=Connections)
 
 
 class Feeds:
@@ -110,6 +112,7 @@ class Feeds:
             landing.keep,
             landing.max_batch_bytes,
             landing.transport.begin,
+            landing.connections,
         )
 
     @contextmanager

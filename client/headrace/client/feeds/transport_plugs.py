@@ -81,7 +81,7 @@ class TransportPlug:
             bounds=Bounds.of(request, landing.max_batch_bytes),
             on_start=landing.transport.begin,
         )
-        with endpoint.access.open_channel(endpoint.address) as channel:
+        with landing.connections.open(endpoint) as channel:
             call = encoded_messages(channel, "AttachTransport", wanted, metadata)
             wire = WireFeed(channel, call, assembler, clock, target=endpoint.address)
             with watched(wire, silence_s=self.silence_s):

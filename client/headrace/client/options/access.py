@@ -21,9 +21,6 @@ _CHANNEL_OPTIONS: list[tuple[str, int | str]] = [
     # hands them over: this saves 8 to 15 microseconds per message, and a thread per stream. The
     # name is from grpc.experimental.ChannelOptions.
     ("SingleThreadedUnaryStream", 1),
-    # Each stream has its own connection, made when the stream is opened: a broken connection causes
-    # no back-off for the next, and the streams of a lost replica spread over the others.
-    ("grpc.use_local_subchannel_pool", 1),
     ("grpc.initial_reconnect_backoff_ms", 100),
     # Despite its name, this is how long connecting may take, with all handshakes. With 100 ms, a
     # server that is farther away could never be reached.
@@ -32,6 +29,7 @@ _CHANNEL_OPTIONS: list[tuple[str, int | str]] = [
     # Servers send at most 3 MiB of payload per message; gRPC's default limit of 4 MiB is kept.
 ]
 
+_UNSHARED: tuple[str, int | str] = ("grpc.use_local_subchannel_pool", 1)
 
 _OPENED_IN: set[int] = set()
 """Ids of the processes that have opened a channel: this one and those it was forked from."""
@@ -114,14 +112,24 @@ class Access:
         if self.auth is not None and not callable(self.auth):
             _check_token(self.auth)
 
-    def open_channel(self, target: str) -> grpc.Channel:
-        """Open a channel that shares no connection.
+    def open_channel(self, target: str, *, connection: str = "") -> grpc.Channel:
+        """Open a channel with a connection of its own.
+
+        One that broke then causes no back-off for the next, and the streams of a lost replica
+        spread over the others.
+
+        Args:
+            target: The address.
+            connection: Names a connection, which all channels share that name it while one of them
+                is open; empty for one that no other channel shares.
 
         Raises:
             ConfigurationError: A file of ``tls`` cannot be read.
         """
         _OPENED_IN.add(os.getpid())
-        options = _CHANNEL_OPTIONS
+        # gRPC shares connections among channels whose options are all the same.
+        own = ("headrace.connection", connection) if connection else _UNSHARED
+        options = [*_CHANNEL_OPTIONS, own]
         if self.authority:
             # A service's own replicas, by IP address: the environment's proxy is not for them.
             options = [
