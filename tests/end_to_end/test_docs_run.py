@@ -346,6 +346,24 @@ def _lengths(here: World, _: SparkSession | None) -> None:
     _meshes(here, _)
 
 
+def _elastic(here: World, spark: SparkSession | None) -> None:
+    """With a replica of torchft that is alone: tests/integrations/test_torchft.py has others."""
+    _client(here, spark)
+    committed: list[bool] = []
+    weight = torch.ones(1, requires_grad=True)
+    here.names |= {
+        "steps": 3,
+        "model": lambda batch: weight * batch["delay"],
+        "optimizer": SimpleNamespace(zero_grad=list, step=lambda: committed.append(True)),
+        "manager": SimpleNamespace(
+            current_step=lambda: len(committed),
+            participating_rank=lambda: 0,
+            num_participants=lambda: 1,
+            is_participating=lambda: True,
+        ),
+    }
+
+
 def _meshes(here: World, _: SparkSession | None) -> None:
     tokens = pa.table({"tokens": [list(range(at % 700)) for at in range(400)]})
     corpus = here.dataset("corpus", tokens)
@@ -430,6 +448,7 @@ _PREPARED: dict[str, Callable[[World, SparkSession | None], None]] = {
     "docs/access.md": _client,
     "docs/batches.md": _client,
     "docs/client.md": _client,
+    "docs/elastic.md": _elastic,
     "docs/failover.md": _client,
     "docs/meshes.md": _meshes,
     "docs/mixtures.md": _client,

@@ -14,6 +14,7 @@ from support.environments import on_top
 OWN = {
     "ray": ["ray[train]==2.60.0"],
     "databricks": ["databricks-sdk-air[data]==0.1.1", "mlflow-skinny==3.17.2"],
+    "torchft": ["torchft==0.2.0"],
     "torchtitan": ["torchtitan==0.2.2", "triton"],
 }
 """Frameworks that are too large for the development environment, with what pip installs."""
