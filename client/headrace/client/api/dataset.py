@@ -478,7 +478,7 @@ class RemoteDataset(IterableDataset[Result]):
                 given = replace(share.resharded(given, None), global_batch_size=size)
                 reading = share.resharded(reading, place.token)
             options, now = reading.options(place.token), self._reading.options(place.token)
-            if place != self._progress.place or options != now:
+            if place != self._progress.place or options != now or not self._live.may_stay:
                 self._take_share(reading, place)
                 self._given = given
                 self._has_mesh = mesh is not None or (stays and self._has_mesh)

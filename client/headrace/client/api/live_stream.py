@@ -141,6 +141,11 @@ class LiveStream:
         moved = replace(landing, allocate=mover.take, adopt=mover.adopt, keep=None)
         return mover.moving(make_reader(moved))
 
+    @property
+    def may_stay(self) -> bool:
+        """Whether the stream may go on when the ranks are agreed on, and nothing changes here."""
+        return True
+
     def reopen(self) -> None:
         """Stop reading and drop the prefetched batches; the next stream takes the connection."""
         if self._running is not None and self._process is _process:

@@ -117,10 +117,14 @@ class SharedStream(LiveStream):
         columns = {name: at for name, at in event.columns.items() if name not in self._left_out}
         return BatchEvent(event.header, columns, event.payload, ahead=event.ahead)
 
-    def close(self) -> None:
-        """Stop reading; the next event is agreed on again."""
+    @property
+    def may_stay(self) -> bool:
+        return self._group is None and super().may_stay
+
+    def _end(self) -> None:
+        # The next event is agreed on again.
         self._is_joined = False
-        super().close()
+        super()._end()
 
     def stats(self) -> ClientStats:
         """Return the sum over all streams of this process, and how the last one came."""
