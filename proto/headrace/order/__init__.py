@@ -51,8 +51,10 @@ from headrace.order.slices.buckets import (
 from headrace.order.slices.even_deal import (
     MAX_ACCUMULATED,
     DealSpec,
+    check_sizes,
     check_speeds,
     deal_evenly,
+    part_edges_of,
     slices_of,
 )
 from headrace.order.slices.listing import batch_sample_ids, rank_batches
@@ -127,6 +129,7 @@ __all__ = [
     "Window",
     "batch_sample_ids",
     "buckets_text",
+    "check_sizes",
     "check_skips",
     "check_speeds",
     "check_within",
@@ -146,6 +149,7 @@ __all__ = [
     "mixture_order_of",
     "network_sides",
     "order_of",
+    "part_edges_of",
     "piecewise",
     "rank_batches",
     "sample_keys",

@@ -20,8 +20,10 @@ from headrace.order import (
     Order,
     OrderSpec,
     ShardTable,
+    check_sizes,
     check_speeds,
     deal_evenly,
+    part_edges_of,
     slices_of,
 )
 
@@ -140,6 +142,7 @@ def test_golden() -> None:
         {"square_cost": float("nan")},
         {"length_cost": float("inf")},
         {"speeds": (0.0,)},
+        {"sizes": (3, 0)},
         {"speeds": (float("nan"),)},
     ],
 )
@@ -147,6 +150,27 @@ def test_options_that_cannot_be_are_refused(options: dict[str, Any]) -> None:
     """Each names its field."""
     with pytest.raises(BadArgumentError):
         DealSpec(**options)
+
+
+@given(sizes=st.lists(st.integers(1, 9), min_size=1, max_size=5), rest=st.integers(0, 45))
+def test_sizes_share_each_batch_in_proportion(sizes: list[int], rest: int) -> None:
+    """A full one by the sizes, and of a smaller one a rank gets no more than of a full one."""
+    deal = DealSpec(sizes=tuple(sizes))
+    whole = part_edges_of(deal, len(sizes), sum(sizes))
+    count = min(rest, sum(sizes))
+    edges = part_edges_of(deal, len(sizes), count)
+
+    assert sizes == np.diff(whole).tolist()
+    assert [0, count] == [edges[0], edges[-1]]
+    assert (abs(np.diff(edges) - np.array(sizes) * count / sum(sizes)) < 1).all()
+    assert (np.diff(edges) <= sizes).all()
+
+
+@pytest.mark.parametrize("sizes", [(3, 5), (3, 4, 2)])
+def test_sizes_are_one_for_each_rank_and_make_the_batch(sizes: tuple[int, ...]) -> None:
+    """Others are refused, with both numbers and sums."""
+    with pytest.raises(BadArgumentError, match=r"together [89], but 3 ranks share .* of 8"):
+        check_sizes(DealSpec(sizes=sizes), 3, 8)
 
 
 def test_speeds_are_one_for_each_rank() -> None:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from headrace.arguments import number, shown, whole
+from headrace.arguments import flag, number, shown, whole
 from headrace.client.options.stage import OrderStage
 from headrace.errors import BadArgumentError
 from headrace.order import MAX_ACCUMULATED
@@ -13,6 +13,7 @@ from headrace.v1 import dealing_pb2
 
 _MOST_COST = 1e9
 _MOST_SPEED = 1e3
+_MOST_SIZE = 1 << 31
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,12 +31,18 @@ class Deal(OrderStage):
         speeds: The relative speed of each rank with samples of its own, > 0; empty if all are
             equal.
         accumulate: Batches per step of the optimizer, over which costs are balanced.
+        sizes: How many samples of each global batch a rank gets, for every rank with samples of its
+            own; the sum is the global batch size. None if all get as many.
+        balance: Whether to balance costs. Without, samples are dealt in order, for ``sizes`` alone,
+            and need no stored lengths.
     """
 
     length_cost: float = 0.0
     square_cost: float = 0.0
     speeds: tuple[float, ...] = ()
     accumulate: int = 1
+    sizes: Mapping[int, int] | None = None
+    balance: bool = True
 
     def __post_init__(self) -> None:
         """Refuse values that are out of range."""
@@ -55,6 +62,9 @@ class Deal(OrderStage):
         object.__setattr__(self, "speeds", found)
         accumulate = whole("Deal.accumulate", self.accumulate, low=1, high=MAX_ACCUMULATED + 1)
         object.__setattr__(self, "accumulate", accumulate)
+        flag("Deal.balance", self.balance)
+        if self.sizes is not None:
+            object.__setattr__(self, "sizes", _checked_sizes(self.sizes))
 
     def to_message(self) -> dealing_pb2.Deal:
         """Write it down for the wire."""
@@ -63,7 +73,22 @@ class Deal(OrderStage):
             square_cost=self.square_cost,
             speeds=self.speeds,
             accumulate=self.accumulate,
+            sizes=[] if self.sizes is None else list(self.sizes.values()),
+            in_order=not self.balance,
         )
+
+
+def _checked_sizes(sizes: object) -> dict[int, int]:
+    if not isinstance(sizes, Mapping) or set(sizes) != set(range(len(sizes))) or not sizes:
+        raise BadArgumentError(
+            f"Deal.sizes is {shown(sizes)}; expected the samples of every rank with samples of its "
+            "own, such as {0: 24, 1: 8}",
+            field="deal",
+        )
+    return {
+        rank: whole(f"Deal.sizes[{rank}]", sizes[rank], low=1, high=_MOST_SIZE)
+        for rank in range(len(sizes))
+    }
 
 
 def deal_of(deal: object) -> Deal | None:

@@ -8,6 +8,7 @@ from typing import Literal
 from headrace.arguments import instance_or_none, one_of, whole_or_none
 from headrace.client.options.deal import Deal, deal_of
 from headrace.client.options.stage import OrderStage
+from headrace.errors import BadArgumentError
 
 _MOST_COUNT = 1 << 62
 
@@ -40,7 +41,14 @@ class Sharding:
             "sharding.global_batch_size", self.global_batch_size, low=1, high=_MOST_COUNT
         )
         object.__setattr__(self, "global_batch_size", size)
-        deal_of(self.deal)
+        deal = deal_of(self.deal)
+        given = None if deal is None or deal.sizes is None else sum(deal.sizes.values())
+        if size is not None and given not in {None, size}:
+            raise BadArgumentError(
+                f"Deal.sizes has {given} samples together, but global_batch_size is {size}; "
+                "expected the same",
+                field="deal",
+            )
         one_of("sharding.share", self.share, (None, "auto", "broadcast"))
 
     @property

@@ -34,6 +34,9 @@ class DealSpec:
         speeds: The relative speed of each rank, > 0; empty if all are equal.
         accumulate: Global batches of a step, over which costs are balanced, in
             [1, `MAX_ACCUMULATED`].
+        sizes: How many samples of a full global batch each rank gets, >= 1; empty if all get as
+            many.
+        in_order: Whether samples are dealt in order, whatever they cost.
 
     Raises:
         BadArgumentError: A value is out of range.
@@ -43,6 +46,8 @@ class DealSpec:
     square_cost: float = 0.0
     speeds: tuple[float, ...] = ()
     accumulate: int = 1
+    sizes: tuple[int, ...] = ()
+    in_order: bool = False
 
     def __post_init__(self) -> None:
         check_range("accumulate", self.accumulate, low=1, high=MAX_ACCUMULATED + 1)
@@ -52,6 +57,8 @@ class DealSpec:
                 raise BadArgumentError(
                     f"{field} is {value}, must be in [0, {_MOST_COST:g}]", field=field
                 )
+        for size in self.sizes:
+            check_range("sizes", size, low=1, high=1 << 31)
         for speed in self.speeds:
             if not (math.isfinite(speed) and 1 / _MOST_SPEED <= speed <= _MOST_SPEED):
                 raise BadArgumentError(
@@ -124,6 +131,41 @@ def slices_of(position: int, count: int, *, lanes: int, unit: int) -> _Array:
     edges = (units[:, None] + within).reshape(-1) - position
     inner = edges[(edges > 0) & (edges < count)]
     return np.concatenate([[0], inner, [count]])
+
+
+def check_sizes(deal: DealSpec, parts: int, global_batch_size: int) -> None:
+    """Refuse sizes that are not those of all parts of a global batch.
+
+    Raises:
+        BadArgumentError: Their number or their sum is another.
+    """
+    if not deal.sizes:
+        return
+    if len(deal.sizes) != parts or sum(deal.sizes) != global_batch_size:
+        raise BadArgumentError(
+            f"deal has {len(deal.sizes)} sizes, together {sum(deal.sizes)}, but {parts} ranks "
+            f"share a global batch of {global_batch_size}; it must have one size for each, and "
+            "their sum must be that",
+            field="deal.sizes",
+        )
+
+
+def part_edges_of(deal: DealSpec, parts: int, count: int) -> _Array:
+    """Return where each part of a global batch starts, and where the last one ends.
+
+    Args:
+        deal: The options.
+        parts: Number of parts.
+        count: Samples of the batch; fewer than in a full one are shared in proportion.
+
+    Returns:
+        ``(parts + 1,) int64``, from 0 to `count`.
+    """
+    if not deal.sizes:
+        return np.arange(parts + 1) * count // parts
+    edges: _Array = np.concatenate([[0], np.cumsum(deal.sizes)])
+    shared: _Array = edges * count // edges[-1]
+    return shared
 
 
 def check_speeds(deal: DealSpec, parts: int) -> _Costs:

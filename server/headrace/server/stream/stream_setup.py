@@ -233,6 +233,9 @@ def _contents(
     windowed, blocks, is_cuttable = _cut(spec, served, finder, need if may_be_cut else None)
     finder = finder if windowed is None else windowed
     dealing = stream_dealing(spec, served, finder)
+    rows = greatest_rows(spec, served.readable)
+    if dealing is not None and dealing.sizes:
+        rows = dealing.sizes[spec.rank]
     title = f"batches for rank {spec.rank} of {spec.world_size}"
     pipeline = stream_pipeline(spec, served, messages, stages)
     if pipeline is not None:
@@ -248,7 +251,7 @@ def _contents(
         texts or spec.columns,
         plans,
         spec.max_chunk_bytes,
-        greatest_rows(spec, served.readable) * served.samples_an_item,
+        rows * served.samples_an_item,
         served.shown_ids,
         blocks,
         sample_writer(texts) if texts else served.writer(spec.columns),

@@ -219,6 +219,27 @@ def test_samples_are_found_where_they_were_dealt(channel: grpc.Channel) -> None:
     assert list(explained.sample_ids) == ranks[2][0].ids
 
 
+@pytest.mark.parametrize("dataset", ["d", "bare"])
+@pytest.mark.parametrize("end", [pb.END_MODE_UNEVEN, pb.END_MODE_DROP_LAST])
+def test_ranks_get_batches_of_their_sizes(
+    channel: grpc.Channel, dataset: str, end: pb.EndMode
+) -> None:
+    """Of the same global batches: in order, without lengths, or balanced."""
+    (whole,) = _ranks(channel, 1, dataset=dataset, end=end)
+    sizes = [17, 3, 12]
+    deals = [dealing_pb.Deal(sizes=sizes, in_order=True)]
+    deals += [dealing_pb.Deal(sizes=sizes)] if dataset == "d" else []
+    for deal in deals:
+        ranks = _ranks(channel, 3, dataset=dataset, end=end, deal=deal)
+        for batch, parts in zip(whole, zip(*ranks, strict=True), strict=True):
+            joined = [i for part in parts for i in part.ids]
+            assert batch.header.resume_token == parts[1].header.resume_token
+            if len(batch.ids) == 32:
+                assert sizes == [len(part.ids) for part in parts]
+            assert batch.ids == (joined if deal.in_order else batch.ids)
+            assert sorted(batch.ids) == sorted(joined)
+
+
 def test_what_cannot_be_dealt_is_refused(channel: grpc.Channel) -> None:
     """Without lengths, with speeds of other ranks, more at once than memory holds, and mixtures."""
     mixture = mixtures_pb.Mixture(
@@ -230,6 +251,13 @@ def test_what_cannot_be_dealt_is_refused(channel: grpc.Channel) -> None:
         "must be in [0, 1e+09]": _request(deal=dealing_pb.Deal(length_cost=-1)),
         "at most 4194304 samples": _request(
             deal=dealing_pb.Deal(accumulate=2), global_batch_size=1 << 21 | 1, world_size=1 << 21
+        ),
+        "2 sizes, together 31, but 1 ranks share": _request(deal=dealing_pb.Deal(sizes=[16, 15])),
+        "sizes, but 2 lanes": _request(
+            deal=dealing_pb.Deal(sizes=[32]), order=pb.OrderSpec(lanes=2, unit=32)
+        ),
+        "sizes, but batches are padded": _request(
+            deal=dealing_pb.Deal(sizes=[32]), end=pb.END_MODE_PAD
         ),
         "accumulate is 257": _request(deal=dealing_pb.Deal(accumulate=257)),
         "deal needs the lengths": _request(dataset="", mixture=mixture, deal=dealing_pb.Deal()),

@@ -18,9 +18,10 @@ from headrace.server.datasets.served import Lengths, Served
 from headrace.server.order_stages.dealing.dealer import Dealer, piece_costs, sample_costs
 from headrace.server.plan.find_samples import BatchPlaces, Finder
 from headrace.server.plan.ranks import Ranks
-from headrace.server.plan.stream_request import ReadRequest, wanted_order
+from headrace.server.plan.stream_request import ReadRequest, batches_of, wanted_order
 from headrace.server.stream.order_plugs import OrderPlug, Turns
 from headrace.server.telemetry.metrics import Metrics
+from headrace.v1 import shard_service_pb2 as pb
 from headrace.v1.dealing_pb2 import Deal
 
 # Each rank's batch needs the samples of all ranks, and of the earlier batches of its step: 640 MiB
@@ -41,7 +42,7 @@ class Dealt(OrderStage):
     Args:
         inner: What it reads in order.
         deal: The options.
-        lengths: The lengths of its samples; None if they are packed.
+        lengths: The lengths of its samples; None if they are packed, or dealt in order.
         dealers: The dealers of all jobs.
         most_looked_up: See `Served`.
     """
@@ -86,7 +87,7 @@ class Plug(OrderPlug):
 
     name = "deal"
     options = Deal
-    limits = {"Deal.speeds": _MOST_SPEEDS}  # noqa: RUF012 - read only, as in its base
+    limits = {"Deal.speeds": _MOST_SPEEDS, "Deal.sizes": _MOST_SPEEDS}  # noqa: RUF012 - read only, as in its base
     after = ("skips", "buckets")
 
     def __init__(self, metrics: Metrics, turns: Turns) -> None:
@@ -103,6 +104,7 @@ class Plug(OrderPlug):
         if options is None:
             return served
         deal = _spec(options)
+        _check_sizes(deal, request)
         size = wanted_order(request).global_batch_size * deal.accumulate
         if size > _LIMIT:
             raise BadArgumentError(
@@ -114,9 +116,23 @@ class Plug(OrderPlug):
         return Dealt(
             served,
             deal,
-            lengths=None if served.has_pieces else served.lengths(field="deal"),
+            lengths=_lengths(served, deal),
             dealers=self._dealers,
             most_looked_up=_LOOKED_UP // size,
+        )
+
+
+def _lengths(served: Served, deal: DealSpec) -> Lengths | None:
+    return None if served.has_pieces or deal.in_order else served.lengths(field="deal")
+
+
+def _check_sizes(deal: DealSpec, request: ReadRequest) -> None:
+    batches = batches_of(request)
+    if deal.sizes and (batches.order.lanes > 1 or batches.end == pb.END_MODE_PAD):
+        found = f"{batches.order.lanes} lanes" if batches.order.lanes > 1 else "batches are padded"
+        raise BadArgumentError(
+            f"deal has sizes, but {found}; ask for one lane, and for another end of epochs",
+            field="deal.sizes",
         )
 
 
@@ -127,6 +143,8 @@ def _spec(message: Deal) -> DealSpec:
             square_cost=message.square_cost,
             speeds=tuple(message.speeds),
             accumulate=message.accumulate or 1,
+            sizes=tuple(message.sizes),
+            in_order=message.in_order,
         )
     except BadArgumentError as error:
         field = f"deal.{error.metadata.get('field', '')}"

@@ -3,7 +3,8 @@
 Contract:
 
 1. Each global batch has the same samples as with dealing in order, and every rank gets as many of
-   each lane's slice; only the assignment differs. A rank's samples keep their order.
+   each lane's slice, or as many as its size says; only the assignment differs. The samples of a
+   rank keep their order.
 2. The assignment depends only on the global batch, its samples' lengths, the ranks and the options:
    not on where a stream started, nor on other streams.
 3. A last batch that is padded with repeats is dealt in order.
@@ -29,8 +30,10 @@ from headrace.order import (
     Pieces,
     RankBatch,
     Row,
+    check_sizes,
     check_speeds,
     find_rows,
+    part_edges_of,
     slices_of,
 )
 from headrace.server.kernels.loader import LOOPS
@@ -59,7 +62,7 @@ class Dealer:
         costs: Computes their costs.
 
     Raises:
-        BadArgumentError: There are speeds, but not one for each rank.
+        BadArgumentError: There are speeds, but not one for each rank, or sizes of other batches.
     """
 
     def __init__(
@@ -71,6 +74,7 @@ class Dealer:
         self._finder = finder
         self._costs = costs
         self._pace = check_speeds(deal, ranks.world_size)
+        check_sizes(deal, ranks.world_size, ranks.global_batch_size)
         self._lock = threading.Lock()
         self._kept: OrderedDict[tuple[int, int], tuple[NDArray[np.int32], NDArray[np.float64]]]
         self._kept = OrderedDict()
@@ -96,6 +100,11 @@ class Dealer:
         ]
         positions = [own + batch.position for own, batch in zip(owns, batches, strict=True)]
         return whole[0].together.picked(whole, owns), positions
+
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        """Return how many samples of a full batch each rank gets; empty for equal shares."""
+        return self._deal.sizes
 
     def is_dealt(self, batch: RankBatch) -> bool:
         """Return whether a global batch is dealt by cost; else it is dealt in order."""
@@ -132,9 +141,10 @@ class Dealer:
             loads = self._owners(epoch, before, position)[1].copy()
         if whole is None:
             (whole,) = self._finder.find(epoch, [[(position, end)]])
-        costs = self._costs(whole)
+        # Samples that cost nothing are dealt in order.
+        costs = np.zeros(end - position) if self._deal.in_order else self._costs(whole)
         edges = slices_of(position, costs.size, lanes=self._order.lanes, unit=self._order.unit)
-        part_edges = np.arange(self._ranks.world_size + 1) * costs.size // self._ranks.world_size
+        part_edges = part_edges_of(self._deal, self._ranks.world_size, costs.size)
         owners = dealt(costs, edges, part_edges, loads, self._pace).astype(np.int32)
         with self._lock:
             self._kept[key] = owners, loads
