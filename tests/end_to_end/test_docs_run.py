@@ -31,6 +31,7 @@ from headrace.storage import OpenDataset, SourceOptions, open_dataset, open_stor
 from headrace.storage.mds import MdsWriter, commit_mds
 from headrace.v1 import shard_service_pb2 as pb
 from storage.mds.mds_make import texts
+from support.hub import hub
 from support.page_world import World, flights, parsed, torch_parts, world
 from support.pages import Block, Command, blocks, commands, pages
 from support.private import end_servers
@@ -442,6 +443,22 @@ def _unity(here: World, _: SparkSession | None) -> None:
     catalog.add("main.travel.trips", str(here.folder / "lake"))
 
 
+def _hub(here: World, _: SparkSession | None) -> None:
+    served = here.stack.enter_context(hub())
+    served.repo = "acme/trips"
+    sink = io.BytesIO()
+    pq.write_table(flights(), sink)
+    served.push({"data/train.parquet": sink.getvalue()})
+    served.push({"data/train.parquet": sink.getvalue()}, ref="v1.0")
+    converted = {"default/train/0000.parquet": sink.getvalue()}
+    served.push(converted, ref="refs/convert/parquet")
+    patch = here.stack.enter_context(pytest.MonkeyPatch.context())
+    # What HF_ENDPOINT sets, which is read when the package is imported.
+    patch.setattr("huggingface_hub.constants.ENDPOINT", served.address)
+    template = f"{served.address}/{{repo_id}}/resolve/{{revision}}/{{filename}}"
+    patch.setattr("huggingface_hub.constants.HUGGINGFACE_CO_URL_TEMPLATE", template)
+
+
 _PREPARED: dict[str, Callable[[World, SparkSession | None], None]] = {
     "README.md": _readme,
     "docs/augmentation.md": _client,
@@ -467,6 +484,7 @@ _PREPARED: dict[str, Callable[[World, SparkSession | None], None]] = {
     "docs/stored-index.md": _datasets,
     "docs/unity-catalog.md": _unity,
     "docs/verify.md": _appended,
+    "docs/hugging-face-hub.md": _hub,
     "docs/iceberg.md": _iceberg,
     "docs/lengths.md": _lengths,
     "docs/llm.md": _llm,

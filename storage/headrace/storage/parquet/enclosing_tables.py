@@ -6,6 +6,7 @@ current ones. Only the log of the table tells them apart, and it is not in the p
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, suppress
@@ -22,6 +23,7 @@ _LOGS = {
     SINK_LOG_FOLDER: "a streaming sink of Spark",
     HUDI_FOLDER: "a Hudi table",
 }
+_HUB = re.compile(r"datasets/[^/]+")  # of hf://, above the repository
 _ICEBERG_FILES, _ICEBERG_LOG = "data", "metadata"
 
 
@@ -64,13 +66,14 @@ def _possible_logs(url: str) -> Iterator[tuple[str, str, str]]:
 
 
 def _parent(url: str) -> str:
-    """Return the folder that a URL is in, empty above a bucket or the root of a disk."""
+    """Return the folder that a URL is in, empty above a bucket, a repository or a disk's root."""
     scheme, mark, rest = url.rstrip("/").partition("://")
     if not mark:
         path = Path(url).absolute()
         return "" if path.parent in {path, path.parent.parent} else str(path.parent)
     folder = rest.rpartition("/")[0]
-    return f"{scheme}://{folder}" if folder else ""
+    is_above = not folder or (scheme == "hf" and _HUB.fullmatch(folder))
+    return "" if is_above else f"{scheme}://{folder}"
 
 
 def _has_files(url: str, options: StoreOptions) -> bool:

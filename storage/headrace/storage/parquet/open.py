@@ -7,7 +7,7 @@ from headrace.storage.parquet.build import build_index
 from headrace.storage.parquet.dataset import ParquetDataset
 from headrace.storage.parquet.enclosing_tables import refuse_parts_of_tables
 from headrace.storage.parquet.index import ParquetIndex
-from headrace.storage.parquet.layout import find_files, layout_of, refuse_other_tables
+from headrace.storage.parquet.layout import FoundFiles, find_files, layout_of, refuse_other_tables
 from headrace.storage.source.source import Progress
 from headrace.storage.source.unchanged import check_unchanged
 from headrace.storage.store.open_store import open_store
@@ -58,7 +58,7 @@ def open_parquet(
     try:
         refuse_other_tables(url, found.entries)
         if index is None:
-            refuse_parts_of_tables(url, options=chosen)
+            refuse_parts_of_tables(_place_of(found), options=chosen)
             layout = layout_of(url, found, options=chosen, table_version=table_version)
             index = build_index(
                 found.files, layout, missing_as_null=missing_as_null, progress=progress
@@ -70,6 +70,12 @@ def open_parquet(
     except BaseException:
         found.files.close()
         raise
+
+
+def _place_of(found: FoundFiles) -> str:
+    """Return the URL of what was found, of the same commit where the store is of one."""
+    url = found.files.url
+    return f"{url.rstrip('/')}/{found.entries[0].name}" if found.is_file else url
 
 
 def _check_not_empty(index: ParquetIndex, url: str) -> None:

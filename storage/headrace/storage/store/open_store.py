@@ -24,7 +24,8 @@ def open_store(url: str, *, options: StoreOptions | None = None) -> Store:
     Args:
         url: A local path, ``file://``, ``s3://bucket/prefix``, or any URL that fsspec knows; or
             ``dbfs:/Volumes/...``, which is the path ``/Volumes/...`` on Databricks, and elsewhere
-            is read where Unity Catalog says that the volume lies.
+            is read where Unity Catalog says that the volume lies; or
+            ``hf://datasets/OWNER/NAME``, which is pinned to the commit that it means now.
         options: Endpoint, credentials, timeouts and retries; `None` for `StoreOptions()`.
 
     Raises:
@@ -63,6 +64,10 @@ def open_store(url: str, *, options: StoreOptions | None = None) -> Store:
         return S3Store(url, options=chosen)
     from headrace.storage.store.fsspec_store import FsspecStore  # noqa: PLC0415 - of an extra
 
+    if url.startswith("hf://datasets/"):
+        from headrace.storage.store.hub import pinned, ranged  # noqa: PLC0415 - seldom needed
+
+        return FsspecStore(pinned(url, options=chosen), options=ranged(chosen))
     return FsspecStore(url, options=chosen)
 
 
