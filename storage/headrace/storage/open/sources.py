@@ -48,7 +48,7 @@ def open_dataset(
     """
     url, chosen = index_options(url, source_options or SourceOptions())
     store_options = options or StoreOptions()
-    candidates = sources("arrow" if chosen.index_of else chosen.source)
+    candidates = sources("arrow" if chosen.index_of else chosen.source, url=url)
     place = Place(url, open_store(url, options=store_options), store_options)
     try:
         return _found(place, candidates).open_at(place, chosen, fingerprint=fingerprint)
