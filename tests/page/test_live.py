@@ -79,6 +79,8 @@ def test_a_server_shows_who_reads_and_where(tmp_path: Path) -> None:
         assert "<dt>Streams</dt>" in text
         assert "No stream is open." in text
         assert "red" in page.ask("/").text
+        # What is to be copied reads from this server.
+        assert f'RemoteDataset("{server.address}", "red"' in page.ask("/d/red").text
         assert 200 == page.ask("/d/red/samples").status
 
 

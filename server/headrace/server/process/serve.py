@@ -7,6 +7,7 @@ import signal
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import replace
 from queue import Empty, SimpleQueue
 from types import FrameType
 
@@ -105,7 +106,9 @@ def _serve_alone(
             if source is not None:
                 reloader = stack.enter_context(Reloader(source, server.reload))
                 stack.enter_context(_handled({signal.SIGHUP: lambda *_: reloader.request()}))
-            stack.enter_context(running_page(config, source, server.status))
+            stack.enter_context(
+                running_page(replace(config, listen=server.addresses), source, server.status)
+            )
             _log.info("serving", extra=event(**server.described))
             wait(server.addresses)
         server.drain()
@@ -117,7 +120,7 @@ def _serve_workers(
     with start_supervisor(config, source=source) as supervisor:
         with (
             _handled({signal.SIGHUP: lambda *_: supervisor.reload()} if source else {}),
-            running_page(config, source, supervisor.status),
+            running_page(replace(config, listen=supervisor.addresses), source, supervisor.status),
         ):
             wait(supervisor.addresses)
         supervisor.drain()
