@@ -7,25 +7,24 @@ from pathlib import Path
 
 from matplotlib.artist import Artist
 from matplotlib.axes import Axes
-from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 from demo.events import StepDone
 from demo.training import Attempt, Record
+from headrace.loadtest.report.style import LIGHT, drawing
 
-COLOURS = ("#0072B2", "#009E73")
-_ACCURACY, FAULT = "#E69F00", "#D55E00"
-"""Of Okabe and Ito, which the colour-blind can tell apart: of two attempts, and of others."""
+COLOURS = LIGHT[0], LIGHT[2]
+_ACCURACY, FAULT = LIGHT[4], LIGHT[6]
+"""Which the colour-blind can tell apart: of two attempts, and of others."""
 
 
 def draw(records: Sequence[Record], path: Path) -> None:
     """Write a PNG picture with one panel a training."""
-    figure = Figure(figsize=(11, 3.3 * len(records)), layout="constrained")
-    panels = figure.subplots(len(records), squeeze=False)[:, 0]
-    for panel, record in zip(panels, records, strict=True):
-        handles = _draw_record(panel, record)
-    figure.legend(handles=handles, loc="outside upper center", ncols=4, frameon=False)
-    figure.savefig(path, dpi=110)
+    with drawing(path, size=(11, 3.3 * len(records))) as figure:
+        panels = figure.subplots(len(records), squeeze=False)[:, 0]
+        for panel, record in zip(panels, records, strict=True):
+            handles = _draw_record(panel, record)
+        figure.legend(handles=handles, loc="outside upper center", ncols=4)
 
 
 def _draw_record(panel: Axes, record: Record) -> list[Artist]:

@@ -21,6 +21,7 @@ from demo.jobs import JOBS, Job
 from demo.object_store import Weed, WeedFailedError, start_weed
 from demo.plot import draw
 from demo.processes import Processes, ProcessFailedError
+from demo.progress import Progress
 from demo.proof import Verdict, judge
 from demo.report import print_next_steps, print_tables, write_page, write_summary
 from demo.serving import Server, headrace_program
@@ -47,6 +48,7 @@ class Story:
         self.build = output / ".build"
         self.console = Console(record=True)
         self._number = 0
+        self._progress = Progress()
 
     def tell(self) -> bool:
         """Run the demo; return whether everything that it claims came true."""
@@ -106,9 +108,8 @@ class Story:
             names = [f"{job.task}-{split}" for job in JOBS for split in ("train", "test")]
             places = {name: name for name in names}
             places |= {"photos-train": "photos/train", "photos-test": "photos/val"}
-            server = Server(
-                processes, {name: store.url(f"demo/{place}") for name, place in places.items()}
-            )
+            urls = {name: store.url(f"demo/{place}") for name, place in places.items()}
+            server = Server(processes, urls, picture=self.output / "live.png")
             self._say(f"ready at {server.address}")
         return server
 
@@ -120,6 +121,7 @@ class Story:
                 processes=processes,
                 server=server,
                 say=self._say,
+                show=self._progress.show,
             )
             return training.run()
 
@@ -137,7 +139,8 @@ class Story:
 
     def _conclude(self, verdicts: Sequence[Verdict], *, seconds: float) -> bool:
         with self._step("What happened"):
-            print_tables(self.console, verdicts)
+            with self._progress.pause():
+                print_tables(self.console, verdicts)
             draw([verdict.record for verdict in verdicts], self.output / "loss.png")
             write_summary(verdicts, self.output / "summary.json", seconds=seconds)
             self._say(f"what happened, with pictures: {self.output / 'report.html'}")
@@ -151,8 +154,10 @@ class Story:
         )
         pictures = {
             "Losses and accuracies": self.output / "loss.png",
+            "The live page, after the last trainers were killed": self.output / "live.png",
             "What the server made of six photographs, epoch by epoch": self.output / "photos.png",
         }
+        pictures = {title: path for title, path in pictures.items() if path.exists()}
         write_page(self.console, pictures, self.output / "report.html")
         return passed
 
@@ -164,10 +169,15 @@ class Story:
             f"\n[bold cyan]{self._number}. {title}[/]", highlight=False, soft_wrap=True
         )
         started = time.monotonic()
-        yield
+        with Progress() as self._progress:
+            yield
         self._say(f"[dim]{time.monotonic() - started:.1f} s[/]")
 
     def _say(self, text: str) -> None:
+        with self._progress.pause():
+            self._print(text)
+
+    def _print(self, text: str) -> None:
         self.console.print(f"   {text}", highlight=False, soft_wrap=True)
 
 
@@ -177,6 +187,7 @@ def _python_path() -> dict[str, str]:
 
 def _prepare(build: Path) -> None:
     """Forget the last run except for its downloads, and keep temporary files out of /tmp."""
+    (build.parent / "live.png").unlink(missing_ok=True)
     for name in ("logs", "runs", "spark", "store", "tmp"):
         shutil.rmtree(build / name, ignore_errors=True)
     for name in ("matplotlib", "spark", "tmp"):

@@ -116,12 +116,14 @@ class Training:
         processes: Processes,
         server: Server,
         say: Callable[[str], None],
+        show: Callable[[str], None] = lambda _: None,
     ) -> None:
         self.job = job
         self.folder = folder
         self.processes = processes
         self.server = server
         self.say = say
+        self.show = show
         self.record = Record(job, folder)
 
     def run(self) -> Record:
@@ -158,6 +160,10 @@ class Training:
                 self.say(f"world size {event.world_size} begins at step {event.first_step}")
             case StepDone():
                 attempt.steps.append(event)
+                self.show(f"epoch {event.epoch + 1} of {self.job.epochs}, step {event.step}")
+                if len(attempt.steps) == 1 and len(self.record.attempts) > 1:
+                    # Others are at work again, and the live page shows what was killed.
+                    self.server.photograph()
             case EpochDone():
                 attempt.tests.append(event)
                 self.say(_epoch_line(event, attempt))
