@@ -20,8 +20,10 @@ from headrace.v1 import columns_pb2 as columns_pb
 from headrace.v1 import dealing_pb2 as dealing_pb
 from headrace.v1 import images_pb2 as images_pb
 from headrace.v1 import lane_pb2, ring_pb2
+from headrace.v1 import meshes_pb2 as meshes_pb
 from headrace.v1 import mixtures_pb2 as mixtures_pb
 from headrace.v1 import shard_service_pb2 as pb
+from headrace.v1 import slices_pb2 as slices_pb
 from headrace.v1.stages import packed
 from support.asking import asking, order_stages
 from support.datasets import write_dataset
@@ -143,6 +145,28 @@ def _batches() -> list[pb.GetBatchRequest]:
             "dataset": _OTHER,
             "columns": ["photo", "label"],
             "stages": [packed(photo), packed(mix)],
+        },
+        {
+            "dataset": _OTHER,
+            "columns": ["tokens"],
+            "stages": [
+                packed(meshes_pb.Mesh(text="dp=2,cp=2", rank=1, job="j")),
+                packed(columns_pb.Pad(column="tokens", length=6, fill=-1.0)),
+                packed(
+                    slices_pb.Slice(
+                        columns=["tokens"],
+                        part=1,
+                        part_count=2,
+                        layout="SLICE_LAYOUT_ZIGZAG",
+                        fills=[-1.0],
+                        positions="at",
+                    )
+                ),
+            ],
+        },
+        {
+            "dataset": _OTHER,
+            "deal": dealing_pb.Deal(sizes=[3, 7], in_order=True),
         },
         {
             "dataset": _OTHER,

@@ -149,9 +149,9 @@ class Slice(ColumnStage):
             return sum(each.nbytes for each in found) + 4 * elements
         # Each document grows by less than a unit.
         documents = batch.columns[self._boundaries].values.size
-        grown = elements + documents * self._unit
+        grown = (elements + documents * self._unit) // self._parts
         itemsize = sum(each.dtype.itemsize for each in found)
-        return sum(each.nbytes for each in found) + grown * (_INDEX_BYTES + itemsize)
+        return grown * (_INDEX_BYTES + itemsize) + documents * _INDEX_BYTES
 
     def work(self, batch: Batch) -> Work[Batch]:
         made = {name: each for name, each in batch.columns.items() if name not in self._without}
