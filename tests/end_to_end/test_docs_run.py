@@ -223,6 +223,7 @@ LONG_PAGES = {
     "docs/llm.md",
     "docs/loadtest.md",
     "docs/make-converter.md",
+    "docs/sizing.md",
     "docs/stored-index.md",
     "docs/verify.md",
 }
@@ -486,6 +487,7 @@ _PREPARED: dict[str, Callable[[World, SparkSession | None], None]] = {
     "docs/verify.md": _appended,
     "docs/hugging-face-hub.md": _hub,
     "docs/iceberg.md": _iceberg,
+    "docs/sizing.md": _appended,
     "docs/lengths.md": _lengths,
     "docs/llm.md": _llm,
     "docs/doctor.md": _loadtest,

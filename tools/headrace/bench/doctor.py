@@ -5,23 +5,10 @@ from __future__ import annotations
 import statistics
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 
-from headrace.client import (
-    Access,
-    BatchEvent,
-    BatchReader,
-    BufferPool,
-    CacheShortage,
-    Deadlines,
-    Feeds,
-    Landing,
-    Place,
-    ReadOptions,
-    Transport,
-    TransportState,
-    fetch_dataset,
-)
+from headrace.bench.read_batches import DEADLINES, Reading, read_batches
+from headrace.client import Access, CacheShortage, ReadOptions, fetch_dataset
 from headrace.order import OrderSpec
 
 _MIB = 1 << 20
@@ -118,7 +105,6 @@ def diagnose(
     Raises:
         HeadraceError: No server answered, or the server refused the call.
     """
-    deadlines = Deadlines(connect_s=30, give_up_s=60)
     options = ReadOptions(
         dataset,
         # A new seed, so that blocks that others have read do not speed up the first pass.
@@ -126,12 +112,12 @@ def diagnose(
         need.batch_size,
         columns=need.columns,
     )
-    round_trip_ms = _round_trip_ms(targets[0], dataset, deadlines, access)
-    first, batches = _read(
-        targets, options, deadlines, access, seconds=seconds, max_batches=1 << 40
+    round_trip_ms = _round_trip_ms(targets[0], dataset, access)
+    first = read_batches(targets, options, seconds=seconds, access=access)
+    again = read_batches(
+        targets, options, seconds=seconds, max_batches=first.batches, access=access
     )
-    again, _ = _read(targets, options, deadlines, access, seconds=seconds, max_batches=batches)
-    return judge(need, first, again, round_trip_ms=round_trip_ms)
+    return judge(need, _pass_of(first), _pass_of(again), round_trip_ms=round_trip_ms)
 
 
 def judge(need: Need, first: Pass, again: Pass, *, round_trip_ms: float) -> Diagnosis:
@@ -166,58 +152,20 @@ def judge(need: Need, first: Pass, again: Pass, *, round_trip_ms: float) -> Diag
     return Diagnosis(need, round_trip_ms, first, again, fed, hop, verdict, remedy)
 
 
-def _round_trip_ms(target: str, dataset: str, deadlines: Deadlines, access: Access) -> float:
+def _round_trip_ms(target: str, dataset: str, access: Access) -> float:
     durations = []
     for _ in range(_CALLS):
         start = time.perf_counter()
-        fetch_dataset(target, dataset, deadlines=deadlines, access=access)
+        fetch_dataset(target, dataset, deadlines=DEADLINES, access=access)
         durations.append(time.perf_counter() - start)
     return statistics.median(durations) * 1e3
 
 
-def _read(
-    targets: Sequence[str],
-    options: ReadOptions,
-    deadlines: Deadlines,
-    access: Access,
-    *,
-    seconds: float,
-    max_batches: int,
-) -> tuple[Pass, int]:
-    allocate, transport = BufferPool(idle_bytes=64 * _MIB).take, TransportState()
-    landing = Landing(allocate, None, transport)
-    reader = BatchReader(
-        targets,
-        options,
-        place=Place(),
-        deadlines=deadlines,
-        allocate=allocate,
-        open_feed=Feeds(Transport("grpc"), landing, silence_s=deadlines.silence_s),
-        access=access,
+def _pass_of(read: Reading) -> Pass:
+    return Pass(
+        read.samples / read.seconds,
+        read.payload_bytes / _MIB / read.seconds,
+        read.first_s * 1e3,
+        {hop: seconds / read.seconds for hop, seconds in read.waited_s.items()},
+        read.cache_shortage,
     )
-    start = time.perf_counter()
-    reader.clock.begin_wait()
-    first_s, samples, payload_bytes, batches = 0.0, 0, 0, 0
-    try:
-        for event in reader.events():
-            if not isinstance(event, BatchEvent):
-                continue
-            first_s = first_s or time.perf_counter() - start
-            samples += event.header.sample_count
-            payload_bytes += event.header.payload_bytes
-            batches += 1
-            if batches >= max_batches or time.perf_counter() - start >= seconds:
-                break
-    finally:
-        reader.close()
-    elapsed = time.perf_counter() - start
-    spent = reader.clock.waited()
-    hops = {field.name: getattr(spent, field.name) / elapsed for field in fields(spent)}
-    found = Pass(
-        samples / elapsed,
-        payload_bytes / _MIB / elapsed,
-        first_s * 1e3,
-        hops,
-        transport.cache_shortage,
-    )
-    return found, batches
