@@ -95,7 +95,7 @@ def _show(found: JobPlan, cores: int) -> None:
     for name, text in rows:
         click.echo(f"{name:<16}{text}")
     if found.is_cached:
-        click.echo("After the first epoch nothing is read from the store.")
+        click.echo("The cache holds all data: the store is read in the first epoch alone.")
     used = found.use[found.bottleneck]
     click.echo(
         f"The first to become too small: {found.bottleneck}, at {used:.0%} of what should be used "

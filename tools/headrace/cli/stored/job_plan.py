@@ -72,11 +72,11 @@ class JobPlan:
         replicas: Number of replicas, one of which may be away.
         cores: Processors that all replicas use together.
         sent_bytes_per_s: Bytes a second to the trainers.
-        stored_bytes_per_s: Bytes a second from the store.
+        stored_bytes_per_s: Bytes a second from the store, after the first epoch.
         cache_bytes: The setting of each replica.
         memory_bytes: Memory of each replica's container.
         epoch_s: Seconds that an epoch takes.
-        epoch_reads: Reads of the store in an epoch.
+        epoch_reads: Reads of the store in an epoch; if all is cached, in the first.
         epoch_price: Their price.
         first_batch_ms: Milliseconds until the first batch of a stream.
         is_cached: Whether the cache holds all data, so that only the first epoch reads the store.
@@ -115,7 +115,8 @@ def plan_job(
     epoch_s = dataset.sample_count / job.batch_size / batches_per_s
     is_cached = memory_bytes >= dataset.raw_bytes
     sent = batches_per_s * cost.batch_bytes * _HEADERS
-    stored = dataset.stored_bytes / epoch_s
+    # What the cache holds is read once, in the first epoch.
+    stored = 0.0 if is_cached else dataset.stored_bytes / epoch_s
     replicas = 2
     while True:
         # Without lanes, each replica reads what the order needs, and one may be away.
