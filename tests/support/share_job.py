@@ -23,7 +23,7 @@ def _dataset(address: str, name: str = "d", **options: Any) -> RemoteDataset[Any
 
 
 def _rows(address: str, rank: int) -> Any:
-    """Two epochs, a resume within the second, and a function of each batch."""
+    """Two epochs, a step of the second twice, a resume within it, and a function of batches."""
     del rank
 
     def doubled(batch: Batch) -> list[Any]:
@@ -33,6 +33,8 @@ def _rows(address: str, rank: int) -> Any:
     with _dataset(address, transform=doubled, epochs=2) as dataset:
         found = [list(dataset)]
         again = iter(dataset)
+        next(again)
+        dataset.reshard(mesh={"tp": 2}, at_step=8)
         found.append([next(again)])
         state = dataset.state_dict()
         dataset.load_state_dict(state)
