@@ -15,7 +15,15 @@ from typing import Any
 import pytest
 from torch.utils.data import DataLoader
 
-from headrace.client import Batch, BatchLoader, NumpyDataset, RemoteDataset, Sharding, Transport
+from headrace.client import (
+    Batch,
+    BatchLoader,
+    Deal,
+    NumpyDataset,
+    RemoteDataset,
+    Sharding,
+    Transport,
+)
 from headrace.errors import BadArgumentError
 from support.command import serving
 from support.datasets import small_table, write_dataset
@@ -187,6 +195,19 @@ def test_a_refused_change_changes_nothing(
         with pytest.raises(BadArgumentError, match=message):
             dataset.reshard(**told)
         assert order[1] == _numbers(next(reading))
+
+
+def test_sizes_of_another_number_of_ranks_are_refused(address: str, order: list[list[int]]) -> None:
+    """By the server; with as many ranks as before, the loop goes on."""
+    sharding = Sharding(deal=Deal(sizes={0: 4, 1: 2}, balance=False), global_batch_size=_SIZE)
+    options: dict[str, Any] = {"batch_size": None, "rank": 0, "world_size": 2}
+    with _dataset(address, **options, sharding=sharding) as dataset:
+        assert order[0][:4] == _numbers(next(iter(dataset)))
+        dataset.reshard(rank=0, world_size=3)
+        with pytest.raises(BadArgumentError, match=r"sizes"):
+            next(iter(dataset))
+        dataset.reshard(rank=1, world_size=2)
+        assert order[1][4:] == _numbers(next(iter(dataset)))
 
 
 @pytest.mark.parametrize("options", [{"device": "cpu"}, {}])
