@@ -33,7 +33,9 @@ from headrace.errors import HeadraceError, ServerUnreachableError
 from headrace.v1 import shard_service_pb2 as pb
 
 _READY_S = 0.1
-"""A connection that is up is shared at once; one that is not may as well be made anew."""
+"""A connection that is up answers at once; one that is not may as well be made anew."""
+_HEALTH = "/grpc.health.v1.Health/Check"
+_NO_ANSWER = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED)
 
 
 class Connections:
@@ -67,9 +69,7 @@ class Connections:
             return
         endpoint, name = self._newest
         channel = endpoint.access.open_channel(endpoint.address, connection=name)
-        try:
-            grpc.channel_ready_future(channel).result(timeout=_READY_S)
-        except grpc.FutureTimeoutError:
+        if not _is_up(channel):
             channel.close()
             return
         with self._lock:
@@ -81,6 +81,23 @@ class Connections:
             kept, self._kept = self._kept, None
         if kept is not None:
             kept[1].close()
+
+
+def _is_up(channel: grpc.Channel) -> bool:
+    """Return whether a server answers, whatever it says.
+
+    To watch the channel's state would take a thread of gRPC, for whose end `close` would wait.
+    """
+    check = channel.unary_unary(
+        _HEALTH, request_serializer=_as_it_is, response_deserializer=_as_it_is
+    )
+    try:
+        check(b"", timeout=_READY_S)
+    except grpc.RpcError as answer:
+        # The exception is the call.
+        answer.__traceback__ = None
+        return answer.code() not in _NO_ANSWER
+    return True
 
 
 @dataclass(frozen=True, slots=True)
