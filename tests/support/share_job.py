@@ -48,6 +48,33 @@ def _gone(address: str, rank: int) -> None:
     next(iter(_dataset(address, "gone")))
 
 
+def _again(address: str, rank: int) -> Any:
+    """Loops that go on after an error of all: of the function, and of a read."""
+    del rank
+    fails = [False, True, False]
+
+    def rows(batch: Batch) -> list[Any]:
+        if fails and fails.pop(0):
+            raise HeadraceError("the function fails")
+        found: list[Any] = batch["x"].tolist()
+        return found
+
+    found: list[Any] = []
+    with _dataset(address, transform=rows, epochs=1) as dataset:
+        for _ in range(2):
+            try:
+                found += dataset
+            except HeadraceError as error:
+                found.append(type(error).__name__)
+    gone = _dataset(address, "gone")
+    for _ in range(2):
+        try:
+            next(iter(gone))
+        except HeadraceError as error:
+            found.append(type(error).__name__)
+    return found
+
+
 def _apart(address: str, rank: int) -> None:
     """Ranks at different places."""
     dataset = _dataset(address)
@@ -74,7 +101,7 @@ def run_rank(rank: int, folder: Path, address: str) -> None:
         world_size=2,
         timeout=timedelta(seconds=60),
     )
-    cases: list[Callable[[str, int], Any]] = [_rows, _gone, _apart, _dead]
+    cases: list[Callable[[str, int], Any]] = [_rows, _gone, _again, _apart, _dead]
     found = {}
     for case in cases:
         try:

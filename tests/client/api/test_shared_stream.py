@@ -30,12 +30,18 @@ def test_both_get_the_same_and_every_error(tmp_path: Path) -> None:
         subprocess.run(job, check=False, timeout=60)
         with RemoteDataset(server.address, "d", batch_size=8, epochs=2) as dataset:
             wanted = [[(2 * batch["x"]).tolist() for batch in dataset] for _ in range(2)]
+        with RemoteDataset(server.address, "d", batch_size=8, epochs=1) as dataset:
+            once = [batch["x"].tolist() for batch in dataset]
     found: list[Any] = [json.loads((tmp_path / f"{rank}.json").read_text()) for rank in range(2)]
 
     for each in found:
         assert wanted == each["_rows"]["batches"]
         assert "shared: rank 0 reads and broadcasts to the ranks 0, 1" in each["_rows"]["how"]
         assert each["_gone"].startswith("DatasetNotFoundError")
+        assert [
+            *(once[0], "StageFailedError", *once[1:]),
+            *["DatasetNotFoundError"] * 2,
+        ] == each["_again"]
         assert "rank 0 at epoch 0, position 0, rank 1 at epoch 0, position 8" in each["_apart"]
     assert found[1]["_dead"].startswith("ServerUnreachableError: a rank that shares")
 

@@ -95,6 +95,9 @@ class SharedStream(LiveStream):
 
     def next_event(self, make_reader: Callable[[Landing], BatchReader]) -> Event | None:
         """Take the next event together with the other ranks; see `LiveStream.next_event`."""
+        if self.is_broken:
+            # What the others got is not known here, so all agree on the place again.
+            self.close()
         if not self._is_joined:
             self._join()
         group = self._group
