@@ -14,7 +14,7 @@ from typing import Any, cast
 
 import pytest
 
-from headrace.client import NumpyDataset, RemoteDataset, Sharding
+from headrace.client import Batch, BatchLoader, NumpyDataset, RemoteDataset, Sharding
 from headrace.errors import BadArgumentError
 from support.datasets import write_rows
 from support.running import server_of
@@ -64,6 +64,30 @@ def test_a_rank_alone_reads_alone_and_says_why(tmp_path: Path) -> None:
             next(iter(together))
 
     assert "not shared: torch.distributed is not initialised" in why
+
+
+def test_workers_read_alone_and_call_the_function(tmp_path: Path) -> None:
+    """With ``auto``; ``broadcast`` is refused there, too."""
+    write_rows(str(tmp_path / "d"), sample_count=64, width=2)
+    with server_of({"d": str(tmp_path / "d")}) as server:
+
+        def loader(share: Any, **options: Any) -> BatchLoader[Any]:
+            sharding = Sharding(share=share)
+            return BatchLoader(
+                RemoteDataset(
+                    *(server.address, "d"), batch_size=8, epochs=1, sharding=sharding, **options
+                ),
+                num_workers=1,
+            )
+
+        with loader("auto", transform=_size) as alone:
+            assert [8] * 8 == list(alone)
+        with loader("broadcast") as together, pytest.raises(BadArgumentError, match="worker"):
+            next(iter(together))
+
+
+def _size(batch: Batch) -> int:
+    return batch.sample_count
 
 
 @pytest.mark.parametrize(

@@ -298,6 +298,12 @@ class RemoteDataset(IterableDataset[Result]):
                 "sent between processes; expected device=None there, or no workers",
                 field="device",
             )
+        if sharding_of(self._described.sharding).share == "broadcast":
+            raise BadArgumentError(
+                "share='broadcast' inside a DataLoader worker, which reads for itself; expected "
+                "share='auto', or no workers",
+                field="sharding",
+            )
         if was_forked_after_use():
             raise BadArgumentError(
                 "a worker was forked from a process that had already called a headrace server, and "
@@ -543,6 +549,8 @@ class RemoteDataset(IterableDataset[Result]):
     def __getstate__(self) -> dict[str, object]:
         """Unpickle in a worker as the same dataset, and anywhere else as a copy."""
         state = dict(self.__dict__)
+        # What the ranks of a host need together, a process that reads alone does not.
+        state.pop("_shared_stages", None)
         if get_spawning_popen() is None:
             state["_key"] = uuid.uuid4().hex
             state["_side"] = None
@@ -612,6 +620,7 @@ class RemoteDataset(IterableDataset[Result]):
 
         return SharedStream(
             self._transport,
+            self._on_batches,
             sharing=lambda: self._sharing(is_required=share == "broadcast"),
             place=lambda: self._progress.place,
         )

@@ -83,15 +83,26 @@ class SharedStream(LiveStream):
 
         Args:
             transport: How the rank that reads does so.
-            transformation: See `LiveStream`; None if the stream is shared.
+            transformation: See `LiveStream`; called where the stream is not shared, as in another
+                process.
             make_mover: The same.
             sharing: Returns with whom to share; None to share with nobody, as in a forked process.
             place: Returns the place after the last event that the loop got.
         """
-        super().__init__(transport, transformation, make_mover)
+        # The loop of a shared stream transforms batches itself.
+        super().__init__(transport, transformation if sharing is None else None, make_mover)
+        self._alone = transformation
         self._of_rank, self._place_now = sharing, place
         self._group: _Group | None = None
         self._is_joined, self._why, self._left_out = False, "", _NONE
+
+    def __reduce__(
+        self,
+    ) -> tuple[
+        type[LiveStream], tuple[Transport, Transformation | None, Callable[[], Mover] | None]
+    ]:
+        """Unpickle as a stream of this process alone."""
+        return LiveStream, (self._wanted, self._alone, self._make_mover)
 
     def next_event(self, make_reader: Callable[[Landing], BatchReader]) -> Event | None:
         """Take the next event together with the other ranks; see `LiveStream.next_event`."""
@@ -137,8 +148,9 @@ class SharedStream(LiveStream):
         reason = "; ".join(filter(None, (found.transport_reason, self._why)))
         return replace(found, transport_reason=reason)
 
-    def transform_by(self, transformation: object) -> None:
-        """Leave batches as they are: the loop transforms them."""
+    def transform_by(self, transformation: Transformation | None) -> None:
+        """Call another function in the processes to come; the loop transforms batches here."""
+        self._alone = transformation
 
     def _join(self) -> None:
         self._group = None
