@@ -54,6 +54,17 @@ def test_a_rank_may_say_where_it_is() -> None:
     assert (5, 6) == found.data
 
 
+@pytest.mark.parametrize("rank", range(4))
+def test_where_one_rank_is_does_not_say_where_others_are(rank: int) -> None:
+    """Also of a rank that is where it would be in order, as the first is: all share, or none."""
+    at = {"tp": rank % 2, "dp": rank // 2}
+
+    found = mesh_rank(Mesh({"tp": 2, "dp": 2}, at), rank=rank, world_size=4)
+
+    assert found is not None
+    assert found.sharing([]) == ()
+
+
 @pytest.mark.parametrize(
     ("mesh", "words"),
     [

@@ -209,7 +209,7 @@ def _why_alone(sharing: Sharing) -> str:
     if not (dist.is_available() and dist.is_initialized()):
         return "torch.distributed is not initialised in this process"
     if not sharing.ranks:
-        return "no mesh says which ranks get the same"
+        return "no mesh says which ranks get the same (Mesh.at says where one rank is)"
     if dist.get_rank() not in sharing.ranks or dist.get_world_size() <= max(sharing.ranks):
         return (
             f"rank {dist.get_rank()} of {dist.get_world_size()} of torch.distributed is none of "

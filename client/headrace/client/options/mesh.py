@@ -176,10 +176,11 @@ def mesh_rank(
             "whose product is the world size",
             field="mesh",
         )
-    counted = _counted([size for _, size in sizes], rank)
-    at = counted if found.at is None else tuple(int(found.at[axis]) for axis, _ in sizes)
-    if not numbers and at == counted:
-        numbers = range(count)
+    if found.at is None:
+        at, numbers = _counted([size for _, size in sizes], rank), range(count)
+    else:
+        # Where this rank is, even if it is there in order, does not say where others are.
+        at = tuple(int(found.at[axis]) for axis, _ in sizes)
     return MeshRank(sizes, at, _job() if job is None else job, numbers)
 
 
