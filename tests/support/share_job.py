@@ -75,6 +75,11 @@ def _again(address: str, rank: int) -> Any:
     return found
 
 
+def _unlike(address: str, rank: int) -> None:
+    """Ranks that ask for different columns."""
+    next(iter(_dataset(address, columns=["x"] if rank else [])))
+
+
 def _apart(address: str, rank: int) -> None:
     """Ranks at different places."""
     dataset = _dataset(address)
@@ -101,7 +106,7 @@ def run_rank(rank: int, folder: Path, address: str) -> None:
         world_size=2,
         timeout=timedelta(seconds=60),
     )
-    cases: list[Callable[[str, int], Any]] = [_rows, _gone, _again, _apart, _dead]
+    cases: list[Callable[[str, int], Any]] = [_rows, _gone, _again, _unlike, _apart, _dead]
     found = {}
     for case in cases:
         try:

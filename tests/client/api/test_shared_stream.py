@@ -42,6 +42,7 @@ def test_both_get_the_same_and_every_error(tmp_path: Path) -> None:
             *(once[0], "StageFailedError", *once[1:]),
             *["DatasetNotFoundError"] * 2,
         ] == each["_again"]
+        assert "columns is () on rank 0, but ('x',) on rank 1" in each["_unlike"]
         assert "rank 0 at epoch 0, position 0, rank 1 at epoch 0, position 8" in each["_apart"]
     assert found[1]["_dead"].startswith("ServerUnreachableError: a rank that shares")
 

@@ -629,14 +629,18 @@ class RemoteDataset(IterableDataset[Result]):
         own, found = self._reading.stages, self._reading.order_stages
         mesh = next((each for each in found if isinstance(each, MeshRank)), None)
 
-        def read_for(numbers: Sequence[int]) -> set[str]:
+        def stages_for(numbers: Sequence[int]) -> tuple[Stage, ...]:
             ranks = [] if mesh is None else mesh.of_numbers(numbers)
-            common = [(ranks and stage.for_all(ranks)) or stage for stage in own]
-            self._shared_stages = tuple(common)
+            return tuple((ranks and stage.for_all(ranks)) or stage for stage in own)
+
+        def read_for(numbers: Sequence[int]) -> set[str]:
+            common = self._shared_stages = stages_for(numbers)
             given = {name for stage in common for name in stage.left_out}
             return {name for stage in own for name in stage.left_out} - given
 
-        return Sharing(() if mesh is None else mesh.sharing(own), read_for, is_required)
+        ranks = () if mesh is None else mesh.sharing(own)
+        reads = self._reading.said(stages_for(ranks), self._progress.place.token)
+        return Sharing(ranks, reads, read_for, is_required)
 
     def _move(self, place: Place) -> None:
         if share_of_worker() is not None:

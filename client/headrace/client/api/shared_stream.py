@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import logging
 import socket
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
 from datetime import timedelta
@@ -53,17 +53,19 @@ class Sharing:
 
     Attributes:
         ranks: The ranks that get the same, this one included.
+        reads: What is read for them, by the names of options; the same on all of them.
         read_for: Called on each rank with the ranks of its host: the first reads what all of them
             need from now on. Returns the columns that this rank takes none of.
         is_required: Whether a rank that cannot share raises an error.
     """
 
     ranks: tuple[int, ...]
+    reads: Mapping[str, str]
     read_for: Callable[[Sequence[int]], AbstractSet[str]]
     is_required: bool
 
 
-_ALONE = Sharing((), lambda _: frozenset(), is_required=False)
+_ALONE = Sharing((), {}, lambda _: frozenset(), is_required=False)
 _NONE: AbstractSet[str] = frozenset()
 
 
@@ -175,7 +177,8 @@ class SharedStream(LiveStream):
         assert self._place_now is not None
         own, place = socket.gethostname(), self._place_now()
         at = (place.epoch, place.position, place.token)
-        found = group.gathered((own, at))
+        gathered = group.gathered((own, at, dict(sharing.reads)))
+        found = [(host, each) for host, each, _ in gathered]
         places = {each for _, each in found}
         if len(places) > 1:
             described = ", ".join(
@@ -187,6 +190,7 @@ class SharedStream(LiveStream):
                 "state on all of them",
                 field="sharding",
             )
+        _check_reads(sharing.ranks, [each for *_, each in gathered])
         here = tuple(
             rank for rank, (host, _) in zip(sharing.ranks, found, strict=True) if host == own
         )
@@ -218,6 +222,17 @@ def _why_alone(sharing: Sharing) -> str:
     if len(sharing.ranks) == 1:
         return "no other rank gets the same"
     return ""
+
+
+def _check_reads(ranks: Sequence[int], reads: Sequence[Mapping[str, str]]) -> None:
+    for rank, each in zip(ranks, reads, strict=True):
+        for name, first in reads[0].items():
+            if each[name] != first:
+                raise BadArgumentError(
+                    f"ranks that share a stream read different batches: {name} is {first} on rank "
+                    f"{ranks[0]}, but {each[name]} on rank {rank}; give all of them the same",
+                    field="sharding",
+                )
 
 
 class _Group:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from headrace.client.options.read_request import ReadOptions
@@ -111,6 +111,21 @@ class Reading:
             with_ids=self.with_ids,
             end_epoch=self.end_epoch,
         )
+
+    def said(self, stages: Sequence[Stage], token: bytes | None) -> dict[str, str]:
+        """Return in words what is read with other stages, by the names of options.
+
+        Not what tokens or servers say: of ranks that read the same, some may not have asked yet.
+        """
+        options = self.options(token)
+        names = (
+            *("dataset", "global_batch_size", "rank", "world_size", "order", "end"),
+            *("columns", "with_ids", "end_epoch"),
+        )
+        return {
+            **{name: repr(getattr(options, name)) for name in names},
+            "stages": repr(tuple(stages)),
+        }
 
     def adopted(self, token: Token, saved: Mapping[str, object]) -> Reading:
         """Return the reading that continues from a token.
