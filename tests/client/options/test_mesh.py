@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 
 from headrace.client import Mesh, RemoteDataset
-from headrace.client.options.mesh import AXES, DATA_AXES, mesh_rank
+from headrace.client.options.mesh import _OF_JOB, AXES, DATA_AXES, mesh_rank
 from headrace.errors import BadArgumentError
 
 
@@ -107,11 +107,20 @@ def test_a_mesh_of_torch_needs_names(tmp_path: Path) -> None:
 
 
 def test_launchers_name_the_job(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Another start of it is another job; without a launcher it has no name."""
+    """Another start, step or host is another job; without a launcher it has no name."""
     jobs = []
-    for variables in ({}, {"MASTER_PORT": "1"}, {"MASTER_PORT": "1", "SLURM_JOB_ID": "7"}):
+    local = {"MASTER_ADDR": "localhost", "MASTER_PORT": "1"}
+    for host, variables in (
+        ("a", {}),
+        ("a", {"MASTER_PORT": "1"}),
+        ("a", {"MASTER_PORT": "1", "SLURM_JOB_ID": "7"}),
+        ("a", {"MASTER_PORT": "1", "SLURM_JOB_ID": "7", "SLURM_STEP_ID": "1"}),
+        ("a", local),
+        ("b", local),
+    ):
         with monkeypatch.context() as patch:
-            for name in ("MASTER_ADDR", "MASTER_PORT", "SLURM_JOB_ID", "TORCHELASTIC_RUN_ID"):
+            patch.setattr("socket.gethostname", lambda host=host: host)
+            for name in _OF_JOB:
                 patch.delenv(name, raising=False)
             for name, value in variables.items():
                 patch.setenv(name, value)
@@ -119,4 +128,4 @@ def test_launchers_name_the_job(monkeypatch: pytest.MonkeyPatch) -> None:
             jobs.append(None if found is None else found.job)
 
     assert "" == jobs[0]
-    assert 3 == len(set(jobs))
+    assert 6 == len(set(jobs))

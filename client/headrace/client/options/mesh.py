@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+import socket
 import sys
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
@@ -33,8 +34,10 @@ _OF_JOB = (
     "MASTER_ADDR",
     "MASTER_PORT",
     "SLURM_JOB_ID",
+    "SLURM_STEP_ID",
     "SLURM_RESTART_COUNT",
 )
+_OF_THIS_HOST = ("localhost", "127.0.0.1", "::1")
 
 
 @dataclass(frozen=True, slots=True)
@@ -237,4 +240,7 @@ def _job() -> str:
     given = [os.environ.get(name, "") for name in _OF_JOB]
     if not any(given):
         return ""
+    if os.environ.get("MASTER_ADDR") in _OF_THIS_HOST:
+        # The same for jobs of other hosts.
+        given.append(socket.gethostname())
     return blake2b("\0".join(given).encode(), digest_size=16).hexdigest()
