@@ -24,6 +24,9 @@ _USES = {
     "": "from headrace.client import NumpyDataset; NumpyDataset('h:1', 'd', batch_size=1)",
     "storage": "from headrace.storage import open_store; open_store('a').close()",
     "delta": "import deltalake; from headrace.storage import open_store; open_store('a').close()",
+    "iceberg": "import pyiceberg.catalog; from headrace.storage.iceberg import catalog",
+    "databricks": "import databricks.sdk; from headrace.storage import open_store",
+    "hub": "import huggingface_hub; from headrace.storage import open_store",
     "server": (
         "from headrace.errors import HeadraceError\n"
         "from headrace.server import ServerConfig, start_server\n"

@@ -7,7 +7,7 @@ is requested: drivers that only write do not need it.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, TypedDict, Unpack
 
 from headrace.arguments import mapping_or_none
@@ -178,7 +178,7 @@ class Conversion:
         from headrace.client import PrivateServer, Transport  # noqa: PLC0415 - see above
 
         # Without options, all readers of this URL share one server.
-        store = None if self.options == StoreOptions() else asdict(self.options)
+        store = None if self.options == StoreOptions() else self.options.settings()
         return Transport(private=PrivateServer(store=store))
 
 

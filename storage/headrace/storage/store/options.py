@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import Literal, get_args
 
 from headrace.errors import BadArgumentError
@@ -114,6 +114,12 @@ class StoreOptions:
             raise BadArgumentError(
                 f"max_connections is {self.max_connections}, expected >= 1", field="max_connections"
             )
+
+    def settings(self) -> dict[str, object]:
+        """Return them as a server's settings state them, which is all but a lease."""
+        stated = asdict(replace(self, lease=None))
+        del stated["lease"]
+        return stated
 
 
 def options_with_environment(
