@@ -111,9 +111,9 @@ class WireServer:
             most_of_caller=_MOST_OF_NETWORK,
             turn_s=_TURN_S,
         )
-        # Used by the serving thread: calls that gRPC was asked for, running calls, events that were
-        # taken, and whether no connection is left.
-        self._asked = self._calls = self._handled = 0
+        # Used by the serving thread: calls that gRPC was asked for, running calls, calls that have
+        # ended, events that were taken, and whether no connection is left.
+        self._asked = self._calls = self._ended = self._handled = 0
         self._is_shut = False
         self._worked_s = self._rests_until = 0.0
         self._lock = threading.Lock()
@@ -132,9 +132,9 @@ class WireServer:
         return int(self._server.add_http2_port(address.encode(), known._credentials))  # noqa: SLF001 - as gRPC's own server does
 
     @property
-    def call_count(self) -> int:
-        """Number of calls that have had their turn and have not ended."""
-        return self._calls
+    def ended_count(self) -> int:
+        """Number of calls that have had their turn and have ended."""
+        return self._ended
 
     def start(self) -> None:
         """Start to take calls."""
@@ -240,6 +240,7 @@ class WireServer:
 
         def over() -> None:
             self._calls -= 1
+            self._ended += 1
             on_over()
 
         call.serve(arrival, over)
