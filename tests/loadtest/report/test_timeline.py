@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import re
 import threading
 from collections.abc import Sequence
 from pathlib import Path
@@ -102,10 +103,9 @@ def test_faults_are_in_the_picture(tmp_path: Path) -> None:
 
     draw(swarm, path, faults=[Mark(5.0, "kill"), Mark(6.0, "blackhole 3 s")])
 
-    content = path.read_text()
-    assert "<!--  kill -->" in content
-    assert "<!--  blackhole 3 s -->" in content
-    assert "<!-- time spent waiting, including first batches -->" in content
+    shown = {text.strip() for text in re.findall(r">([^<>]*)</text>", path.read_text())}
+    assert {"kill", "blackhole 3 s"} <= shown
+    assert "Time spent waiting, including first batches" in shown
 
 
 def test_faults_are_noted_when_they_happen() -> None:
