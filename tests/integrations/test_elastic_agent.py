@@ -44,8 +44,13 @@ def _agent(address: str, folder: Path, port: int, *, is_host: bool) -> subproces
             stdout=errors,
             stderr=errors,
             start_new_session=True,
-            # Torch 2.13 says only in its first round where the workers meet, without this.
-            env={**os.environ, "OMP_NUM_THREADS": "1", "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"},
+            env={
+                **os.environ,
+                "PYTHONPATH": os.pathsep.join(sys.path),
+                "OMP_NUM_THREADS": "1",
+                # Torch 2.13 says only in its first round where the workers meet, without this.
+                "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1",
+            },
         )
 
 
@@ -85,6 +90,8 @@ class Job:
             self.others.append(self._start(is_host=False))
         elif kind == "leave" and self.others:
             _kill(self.others.pop(random_.randrange(len(self.others))))
+            # Workers that wait for nobody do not notice.
+            self.train(step + 1)
         else:
             _write(self._folder / "kill", f"{step} 0")
             self.train(step + 1)
