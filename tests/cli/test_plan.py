@@ -6,6 +6,8 @@ import dataclasses
 import json
 from pathlib import Path
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from click.testing import CliRunner
 from hypothesis import given
@@ -106,6 +108,20 @@ def test_the_command_measures_and_prints(url: str) -> None:
     assert found["epoch_s"] == pytest.approx(1.0)
     assert found["cost"]["batch_bytes"] >= 100 * 4 * 4
     assert found["cost"]["warm_batch_s"] >= 0
+
+
+def test_columns_that_some_files_lack_are_null_for_its_server_too(tmp_path: Path) -> None:
+    """Without the option neither opens the files, and with it both do."""
+    for name, columns in (("a", {"x": [1] * 64}), ("b", {"x": [2] * 64, "y": [3] * 64})):
+        pq.write_table(pa.table(columns), tmp_path / f"{name}.parquet")
+    arguments = [str(tmp_path), "--ranks=1", "--step-ms=100", "--seconds=0.1", "--json"]
+
+    refused = CliRunner().invoke(command, arguments)
+    taken = CliRunner().invoke(command, [*arguments, "--missing-as-null"])
+
+    assert 0 != refused.exit_code
+    assert 0 == taken.exit_code, taken.output
+    assert 0 < json.loads(taken.stdout)["replicas"]
 
 
 def test_a_dataset_without_a_batch_is_refused(tmp_path: Path) -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
+import tempfile
 import time
 from dataclasses import dataclass, replace
 
@@ -36,7 +38,13 @@ class ServingCost:
 
 
 def measure_serving(
-    url: str, order: OrderSpec, dataset: OpenDataset, *, batch_size: int, seconds: float
+    url: str,
+    order: OrderSpec,
+    dataset: OpenDataset,
+    *,
+    batch_size: int,
+    seconds: float,
+    missing_as_null: bool = False,
 ) -> ServingCost:
     """Serve a dataset in a process of its own, and measure what one rank of the job costs.
 
@@ -46,21 +54,24 @@ def measure_serving(
         dataset: The dataset, opened.
         batch_size: Samples per batch of a rank.
         seconds: The duration of each of four passes.
+        missing_as_null: Whether columns that some files lack are null there.
 
     Raises:
         HeadraceError: It cannot be served or read.
     """
-    sample_bytes, size = dataset.stored_bytes / dataset.sample_count, batch_size
-    order = replace(order, unit=size)
-    with serving({"planned": url}, stderr=subprocess.DEVNULL) as server:
-        # In the order of storage, so that what was read is known.
-        stored = ReadOptions("planned", OrderSpec(shuffle=False, unit=size), size, end_epoch=1)
-        cold, cold_s = _timed(server, stored, seconds=seconds)
-        _, again_s = _timed(server, stored, seconds=seconds, max_batches=cold.batches)
-        wanted = ReadOptions("planned", order, size, end_epoch=1)
-        first, _ = _timed(server, wanted, seconds=seconds)
-        warm, warm_s = _timed(server, wanted, seconds=seconds, max_batches=first.batches)
-    stored_bytes = cold.samples * sample_bytes
+    size, served = batch_size, {"url": url, "source": {"missing_as_null": missing_as_null}}
+    with tempfile.NamedTemporaryFile("w", suffix=".yaml") as config:
+        json.dump({"datasets": {"planned": served}}, config)
+        config.flush()
+        with serving({}, f"--config={config.name}", stderr=subprocess.DEVNULL) as server:
+            # In the order of storage, so that what was read is known.
+            stored = ReadOptions("planned", OrderSpec(shuffle=False, unit=size), size, end_epoch=1)
+            cold, cold_s = _timed(server, stored, seconds=seconds)
+            _, again_s = _timed(server, stored, seconds=seconds, max_batches=cold.batches)
+            wanted = ReadOptions("planned", replace(order, unit=size), size, end_epoch=1)
+            first, _ = _timed(server, wanted, seconds=seconds)
+            warm, warm_s = _timed(server, wanted, seconds=seconds, max_batches=first.batches)
+    stored_bytes = cold.samples * dataset.stored_bytes / dataset.sample_count
     return ServingCost(
         warm.payload_bytes / warm.batches,
         warm_s / warm.batches,

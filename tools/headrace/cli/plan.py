@@ -64,7 +64,12 @@ def command(*, url: str, missing_as_null: bool, as_json: bool, **given: Any) -> 
         order = Order(job.order, table_of(dataset.stretches()))
         wanted = order_cost(dataset, order, None, batch_size=job.order.unit)
         cost = measure_serving(
-            url, job.order, dataset, batch_size=job.batch_size, seconds=job.seconds
+            url,
+            job.order,
+            dataset,
+            batch_size=job.batch_size,
+            seconds=job.seconds,
+            missing_as_null=missing_as_null,
         )
         found = plan_job(
             job,

@@ -140,10 +140,7 @@ def plan_job(
                 "Gbit/s do not have; give larger ones",
                 field="cores",
             )
-    streams = math.ceil(job.ranks / there)
     cache = math.ceil(min(dataset.raw_bytes, memory_bytes) * _CACHE)
-    payload = streams * (4 * cost.batch_bytes + _MESSAGES_BYTES)
-    needed = _IDLE_BYTES + _READS_BYTES + cache + payload + streams * _STREAM_BYTES
     reads = math.ceil(reads_per_gib * dataset.stored_bytes / (1 << 30)) * replicas
     return JobPlan(
         replicas,
@@ -151,7 +148,7 @@ def plan_job(
         sent,
         stored * replicas,
         cache,
-        math.ceil(needed * _CONTAINER),
+        _container_bytes(cache, cost.batch_bytes, math.ceil(job.ranks / there)),
         epoch_s,
         reads,
         reads * job.get_price / 1e6,
@@ -160,3 +157,10 @@ def plan_job(
         max(use, key=lambda name: use[name]),
         use,
     )
+
+
+def _container_bytes(cache_bytes: int, batch_bytes: float, streams: int) -> int:
+    """Return the memory of a replica by the formula of docs/limits.md, and a tenth more."""
+    payload_bytes = streams * (4 * batch_bytes + _MESSAGES_BYTES)
+    needed = _IDLE_BYTES + _READS_BYTES + cache_bytes + payload_bytes + streams * _STREAM_BYTES
+    return math.ceil(needed * _CONTAINER)
