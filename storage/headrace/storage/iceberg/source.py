@@ -104,7 +104,7 @@ def store_options(found: FoundTable, name: TableName, options: StoreOptions) -> 
         endpoint=options.endpoint or stated("s3.endpoint"),
         region=options.region or stated("s3.region", "client.region"),
     )
-    if options.access_key or options.profile or options.anonymous:
+    if options.has_credentials:
         return filled
     if found.grant is not None:
         vendor = TableVendor(name, str(found.table.metadata.table_uuid))

@@ -115,6 +115,11 @@ class StoreOptions:
                 f"max_connections is {self.max_connections}, expected >= 1", field="max_connections"
             )
 
+    @property
+    def has_credentials(self) -> bool:
+        """Whether these say who asks, or that nobody does; a lease says that of its store alone."""
+        return bool(self.access_key or self.profile or self.anonymous)
+
     def settings(self) -> dict[str, object]:
         """Return them as a server's settings state them, which is all but a lease."""
         stated = asdict(replace(self, lease=None))
@@ -146,8 +151,7 @@ def options_with_environment(
     key, secret = (
         environment.get(f"AWS_{part}") for part in ("ACCESS_KEY_ID", "SECRET_ACCESS_KEY")
     )
-    is_chosen = options.access_key or options.anonymous or options.profile or options.lease
-    if is_chosen or not (key and secret):
+    if options.has_credentials or options.lease or not (key and secret):
         return filled
     return replace(
         filled,

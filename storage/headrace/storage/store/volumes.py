@@ -78,7 +78,7 @@ def open_volume(
         location, lease = _known.get(volume) or _found(volume)
         _known[volume] = location, lease
     url = f"{location}/{rest}".rstrip("/")
-    if options.access_key or options.profile or options.anonymous or not url.startswith(_S3):
+    if options.has_credentials or not url.startswith(_S3):
         return open_at(url, options)
     return open_at(url, replace(options, lease=lease))
 

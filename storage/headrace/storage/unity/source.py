@@ -104,9 +104,8 @@ def _found(name: UnityName, options: StoreOptions) -> tuple[UnityTable, tuple[St
     """Ask the catalog for a table, and open the store of its location."""
     table = call_with_retries(lambda: find_table(name), options.retry)
     is_s3 = table.location.startswith(("s3://", "s3a://", "s3n://"))
-    own = options.access_key or options.profile or options.anonymous
     reach = options
-    if is_s3 and not own:
+    if is_s3 and not options.has_credentials:
         reach = replace(options, lease=Lease(UnityVendor(table)))
     return table, (open_store(table.location, options=reach), reach)
 
