@@ -2,7 +2,7 @@
 
 Eight ranks, each a process with a loop that trains for a while, read from one server. A barrier is
 the moment when the group has agreed; each rank then takes another share, a step back or not. Beside
-it, the same with a dataset that is opened anew, as after a restart.
+it, the same with a dataset that is closed and opened, as after a restart.
 
     PYTHONPATH=tests python tests/benchmarks/bench_reshard.py
 """
@@ -52,7 +52,7 @@ def _rank(rank: int, args: argparse.Namespace, address: str, together: Barrier, 
         own, world = (rank + number + 1) % ranks, ranks if number % 2 else 2 * ranks
         together.wait()
         began = time.perf_counter()
-        if args.anew:
+        if args.opens_again:
             state = dataset.state_dict()
             dataset.close()
             dataset = _dataset(address, own, ranks, size, args.transport)
@@ -79,7 +79,7 @@ def _measure(args: argparse.Namespace, address: str) -> None:
     for each in ranks:
         each.join()
     p50, p99 = np.percentile(told[:, 0] * 1e3, [50, 99])
-    kind = "opened anew" if args.anew else "reshard"
+    kind = "opened again" if args.opens_again else "reshard"
     batch_bytes = args.batch_size * _WIDTH * 4
     print(
         f"{kind:12} {len(told):6} {p50:8.1f} {p99:8.1f} {told[:, 0].max() * 1e3:8.1f} "
@@ -102,7 +102,7 @@ def main() -> None:
         url = str(Path(folder) / "rows")
         write_rows(url, sample_count=_SAMPLES, width=_WIDTH)
         with serving({"rows": url}) as server:
-            for args.anew in (False, True):
+            for args.opens_again in (False, True):
                 _measure(args, server.address)
 
 

@@ -114,7 +114,7 @@ class Job:
                 _kill(agent)
 
     def has_saved(self, steps: int) -> bool:
-        """Return whether so many steps are saved."""
+        """Return whether at least this number of steps is saved."""
         saved = self._folder / "state.pt"
         return saved.exists() and len(torch.load(saved)["trained"]) >= steps
 

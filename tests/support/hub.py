@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import hashlib
 import json
-import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from typing import Any
 from urllib.parse import parse_qs, unquote, urlsplit
+
+from support.http_serving import http_serving
 
 _Files = Mapping[str, bytes]
 _PAGE = 2  # entries of a listing; the real Hub has 1,000
@@ -159,13 +160,6 @@ def _blob(content: bytes) -> str:
 def hub() -> Iterator[Hub]:
     """Run a Hub."""
     made = Hub()
-    server = ThreadingHTTPServer(("127.0.0.1", 0), type("_Own", (_Handler,), {"hub": made}))
-    made.address = f"http://127.0.0.1:{server.server_port}"
-    thread = threading.Thread(target=server.serve_forever, args=(0.02,), name="hub")
-    thread.start()
-    try:
+    with http_serving(_Handler, hub=made) as port:
+        made.address = f"http://127.0.0.1:{port}"
         yield made
-    finally:
-        server.shutdown()
-        server.server_close()
-        thread.join(60)

@@ -6,13 +6,14 @@ It injects faults: statuses, expiry, keys of other stores, and none at all.
 from __future__ import annotations
 
 import json
-import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from typing import Any
+
+from support.http_serving import http_serving
 
 _TABLES = "/api/2.1/unity-catalog/tables/"
 _VOLUMES = "/api/2.1/unity-catalog/volumes/"
@@ -111,13 +112,6 @@ class _Handler(BaseHTTPRequestHandler):
 def unity_catalog() -> Iterator[UnityCatalog]:
     """Run a catalog without tables."""
     catalog = UnityCatalog()
-    server = ThreadingHTTPServer(("127.0.0.1", 0), type("_Own", (_Handler,), {"catalog": catalog}))
-    catalog.address = f"http://127.0.0.1:{server.server_port}"
-    thread = threading.Thread(target=server.serve_forever, args=(0.02,), name="unity-catalog")
-    thread.start()
-    try:
+    with http_serving(_Handler, catalog=catalog) as port:
+        catalog.address = f"http://127.0.0.1:{port}"
         yield catalog
-    finally:
-        server.shutdown()
-        server.server_close()
-        thread.join(60)

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import socket
-import threading
 from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 
 import pytest
@@ -15,6 +14,7 @@ from headrace.storage import RetryPolicy, StoreOptions, open_dataset
 from headrace.storage.iceberg.catalog import TableVendor, asked, find_table
 from headrace.storage.iceberg.table_name import table_name
 from headrace.storage.store.lease import Lease
+from support.http_serving import http_serving
 from support.weed_catalog import weed_catalog
 
 _URL = "iceberg://weed/n.t"
@@ -87,14 +87,8 @@ class _Refusing(BaseHTTPRequestHandler):
 @pytest.fixture
 def address(request: pytest.FixtureRequest) -> Iterator[str]:
     """The address of a catalog that answers with the status of the test."""
-    handler = type("_Handler", (_Refusing,), {"status": request.param})
-    server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
-    thread = threading.Thread(target=server.serve_forever, args=(0.02,))
-    thread.start()
-    yield f"http://127.0.0.1:{server.server_port}"
-    server.shutdown()
-    server.server_close()
-    thread.join(60)
+    with http_serving(_Refusing, status=request.param) as port:
+        yield f"http://127.0.0.1:{port}"
 
 
 @pytest.mark.parametrize(

@@ -116,7 +116,7 @@ def test_parquet_tables_are_read_too(catalog: UnityCatalog, s3: S3) -> None:
 
 
 def test_a_loop_goes_on_in_its_version(catalog: UnityCatalog, s3: S3) -> None:
-    """After the table has grown and with another server, whose keys are given to it anew."""
+    """After the table has grown and with another server, which gets keys of its own."""
     served = {"trips": DatasetConfig(url=_URL, store=_options(s3))}
 
     def loop(address: str) -> RemoteDataset:

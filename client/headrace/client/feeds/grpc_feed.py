@@ -33,7 +33,7 @@ from headrace.errors import HeadraceError, ServerUnreachableError
 from headrace.v1 import shard_service_pb2 as pb
 
 _READY_S = 0.1
-"""A connection that is up answers at once; one that is not may as well be made anew."""
+"""A connection that is up answers at once; one that is not is no quicker than a new one."""
 _HEALTH = "/grpc.health.v1.Health/Check"
 _NO_ANSWER = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED)
 

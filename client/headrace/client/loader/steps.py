@@ -136,6 +136,6 @@ def of_old_share(what: str, remedy: str) -> BadArgumentError:
     return BadArgumentError(
         f"{what} before reshard(), and would read the share of the old rank; {remedy}, and start "
         "another `for` over the loader: it continues after the last committed step. "
-        "BatchLoader.reshard() ends its workers by itself",
+        "BatchLoader.reshard() ends its workers for you",
         field="rank",
     )

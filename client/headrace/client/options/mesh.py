@@ -160,7 +160,7 @@ def mesh_rank(
         job: The name of the job; empty for none, None for that which all its ranks know.
 
     Raises:
-        BadArgumentError: It is no mesh of so many ranks.
+        BadArgumentError: It is not a mesh, or has another number of ranks than the job.
     """
     if mesh is None:
         return None
