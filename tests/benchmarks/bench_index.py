@@ -71,7 +71,7 @@ _OPEN = """
 import sys, time
 import headrace.storage.mds.stored_index, headrace.storage.parquet, headrace.storage.webdataset
 from headrace.storage.open import arrow_source
-from headrace.storage.store import local
+from headrace.storage.store.local import local_store
 from headrace.storage import open_dataset
 
 def most():

@@ -40,7 +40,7 @@ _OURS = """
 import numpy as np
 from headrace.storage import open_dataset
 from headrace.storage.open import arrow_source
-from headrace.storage.store import local
+from headrace.storage.store.local import local_store
 before, start = status("VmRSS:"), time.perf_counter()
 dataset = open_dataset(sys.argv[1])
 report(start, before)

@@ -11,7 +11,7 @@ import pytest
 from headrace.errors import CommitConflictError, ManifestCorruptError
 from headrace.storage import open_dataset, repair_manifest
 from headrace.storage.dataset.pointer import INDEX_POINTER_VERSION
-from headrace.storage.store.local import LocalStore
+from headrace.storage.store.local.local_store import LocalStore
 from headrace.storage.store.store import Version
 from support.shards import numbered_batch, write_shards_of
 

@@ -25,7 +25,7 @@ _REFUSED = """
 import os, sys
 from headrace.errors import StoreRefusedError
 from headrace.storage import open_store
-from headrace.storage.store import local
+from headrace.storage.store.local import local_store
 if os.geteuid() == 0:
     os.setgroups([])
     os.setgid(65534)

@@ -12,7 +12,7 @@ import pytest
 from headrace.errors import ShardCorruptError, StoreUnavailableError
 from headrace.storage import RetryPolicy, Store, StoreOptions, open_store
 from headrace.storage.store.byte_range import ByteRange, WrongBytesError
-from headrace.storage.store.fsspec_answers import RangeAnswer, checked
+from headrace.storage.store.foreign.answers import RangeAnswer, checked
 
 _OBJECT = bytes(range(256)) * 4
 

@@ -34,6 +34,7 @@ ROOMY = (
     "headrace.client",
     "headrace.converter",
     "headrace.storage",
+    "headrace.storage.store",
     "headrace.order",
     "headrace.cli",
     "headrace.loadtest",
@@ -69,12 +70,13 @@ def _packages() -> str:
 
 
 def _package(name: str) -> str:
-    graph = grimp.build_graph(name, cache_dir=None)
+    graph = grimp.build_graph(".".join(name.split(".")[:2]), cache_dir=None)
     rooms = [child for child in graph.find_children(name) if graph.find_children(child)]
     imports = _between(graph, rooms)
     rows = [f"| `{room}/` | {_purpose(name, room)} |" for room in _from_the_top(imports)]
     table = ["| room | what it is for |", "|---|---|", *rows]
-    return "\n".join([f"### `{name}`", "", *_mermaid(imports), "", *table])
+    arrows = [*_mermaid(imports), ""] if any(imports.values()) else []
+    return "\n".join([f"### `{name}`", "", *arrows, *table])
 
 
 def _mermaid(imports: Mapping[str, set[str]]) -> list[str]:

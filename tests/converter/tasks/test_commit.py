@@ -11,7 +11,7 @@ import pytest
 from headrace.converter.tasks.commit import Commits, commit_splits
 from headrace.errors import StoreRefusedError, StoreUnavailableError
 from headrace.storage import RetryPolicy
-from headrace.storage.store.local import LocalStore
+from headrace.storage.store.local.local_store import LocalStore
 from headrace.storage.store.retry import call_with_retries
 from support.shards import numbered_batch, write_shard
 

@@ -36,7 +36,7 @@ from headrace.storage import (
 from headrace.storage.care.entry_notes import decode_entries, encode_entries
 from headrace.storage.care.gc import DEFAULT_OLDER_THAN_S
 from headrace.storage.dataset.read_manifest import read_manifest
-from headrace.storage.store.local import LocalStore
+from headrace.storage.store.local.local_store import LocalStore
 from support import killed_compaction
 from support.killed_compaction import OPTIONS, SAMPLES, write_small_shards
 from support.s3 import S3

@@ -29,7 +29,7 @@ from headrace.storage import (
 from headrace.storage.care.gc import split_versions
 from headrace.storage.dataset.pointer import TableFile, VersionEntry
 from headrace.storage.mds import MdsWriter, commit_mds
-from headrace.storage.store.fsspec_store import entry_of
+from headrace.storage.store.foreign.fsspec_store import entry_of
 from support.s3 import S3
 from support.shards import numbered_batch, write_shards_of
 

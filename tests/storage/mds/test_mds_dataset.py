@@ -25,7 +25,7 @@ from headrace.storage import (
 )
 from headrace.storage.mds import ENCODING_KEY, FORMAT_KEY, MdsDataset, decode_index
 from headrace.storage.mds.layout import BLOCK_BYTES
-from headrace.storage.store.local import LocalStore
+from headrace.storage.store.local.local_store import LocalStore
 from storage.mds.mds_make import change_index, change_words, index_of, texts, write_mds
 from storage.mds.mds_values import table_of
 from support.datasets import write_dataset

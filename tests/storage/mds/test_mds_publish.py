@@ -10,7 +10,7 @@ import pytest
 from headrace.errors import DatasetExistsError
 from headrace.storage import Mode, Version, open_dataset
 from headrace.storage.mds import MdsShardEntry, MdsWriter, commit_mds
-from headrace.storage.store.local import LocalStore
+from headrace.storage.store.local.local_store import LocalStore
 
 _BATCH = pa.record_batch({"id": [1, 2, 3]})
 

@@ -32,7 +32,7 @@ from headrace.storage import (
     open_store,
     store_index,
 )
-from headrace.storage.store.workspace import asked
+from headrace.storage.store.databricks.workspace import asked
 from support.running import server_of
 from support.s3 import S3
 from support.shards import write_shard

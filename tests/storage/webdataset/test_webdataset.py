@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from headrace.errors import ConfigurationError, HeadraceError, NotADatasetError, ShardCorruptError
 from headrace.storage import OpenDataset, open_dataset
-from headrace.storage.store.local import LocalStore
+from headrace.storage.store.local.local_store import LocalStore
 from headrace.storage.store.store import ObjectEntry
 from headrace.storage.webdataset.index import build_index
 from storage.webdataset.tar_files import samples, wanted, write_tar

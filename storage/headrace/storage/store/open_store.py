@@ -7,7 +7,7 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from headrace.errors import BadArgumentError, ConfigurationError
-from headrace.storage.store.local import LocalStore
+from headrace.storage.store.local.local_store import LocalStore
 from headrace.storage.store.name_store import NameStore
 from headrace.storage.store.options import StoreOptions
 from headrace.storage.store.store import Store
@@ -59,13 +59,13 @@ def open_store(url: str, *, options: StoreOptions | None = None) -> Store:
     if scheme in {"file", "local"}:
         return LocalStore(url)
     if scheme in {"s3", "s3a", "s3n"}:
-        from headrace.storage.store.s3 import S3Store  # noqa: PLC0415 - of an extra
+        from headrace.storage.store.s3.s3_store import S3Store  # noqa: PLC0415 - of an extra
 
         return S3Store(url, options=chosen)
-    from headrace.storage.store.fsspec_store import FsspecStore  # noqa: PLC0415 - of an extra
+    from headrace.storage.store.foreign.fsspec_store import FsspecStore  # noqa: PLC0415 - of an extra
 
     if url.startswith("hf://datasets/"):
-        from headrace.storage.store.hub import pinned, ranged  # noqa: PLC0415 - seldom needed
+        from headrace.storage.store.foreign.hub import pinned, ranged  # noqa: PLC0415 - seldom needed
 
         return FsspecStore(pinned(url, options=chosen), options=ranged(chosen))
     return FsspecStore(url, options=chosen)
@@ -76,7 +76,7 @@ def _elsewhere(url: str, options: StoreOptions, why: ConfigurationError) -> Stor
     path = url.removeprefix("dbfs://").removeprefix("dbfs:")
     if not path.startswith("/Volumes/") or len(path.rstrip("/").split("/")) < _VOLUME_PARTS:
         raise why
-    from headrace.storage.store.volumes import open_volume  # noqa: PLC0415 - seldom needed
+    from headrace.storage.store.databricks.volumes import open_volume  # noqa: PLC0415 - seldom needed
 
     def open_at(place: str, reach: StoreOptions) -> Store:
         return open_store(place, options=reach)

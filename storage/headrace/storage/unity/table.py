@@ -11,8 +11,8 @@ from headrace.errors import (
     NotADatasetError,
     StoreRefusedError,
 )
+from headrace.storage.store.databricks.workspace import TITLE, asked, keys_of_s3
 from headrace.storage.store.lease import Grant
-from headrace.storage.store.workspace import TITLE, asked, keys_of_s3
 
 SCHEME = "uc"
 _PARTS = 3

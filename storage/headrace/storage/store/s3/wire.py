@@ -41,7 +41,7 @@ from botocore.exceptions import (
     ReadTimeoutError,
 )
 
-from headrace.storage.store.s3_connection import (
+from headrace.storage.store.s3.connection import (
     Connection,
     EndlessHeadError,
     PlainConnection,

@@ -20,7 +20,7 @@ from headrace.errors import (
     StoreUnavailableError,
 )
 from headrace.storage import StoreOptions, open_dataset, open_store
-from headrace.storage.store.s3_errors import translate
+from headrace.storage.store.s3.errors import translate
 from support.recording_store import FAST_RETRY, RecordingStore, recording_store
 from support.s3 import S3
 from support.shards import numbered_batch, write_shards_of

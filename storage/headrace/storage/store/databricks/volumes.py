@@ -8,10 +8,10 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from headrace.errors import ConfigurationError, NotADatasetError, StoreRefusedError
+from headrace.storage.store.databricks.workspace import TITLE, asked, keys_of_s3
 from headrace.storage.store.lease import Grant, Lease
 from headrace.storage.store.options import StoreOptions
 from headrace.storage.store.store import Store
-from headrace.storage.store.workspace import TITLE, asked, keys_of_s3
 
 _PARTS = 5  # "", Volumes, catalog, schema, volume
 _S3 = ("s3://", "s3a://", "s3n://")

@@ -15,7 +15,7 @@ import hashlib
 from typing import TYPE_CHECKING
 
 from headrace.errors import HeadraceError
-from headrace.storage.store.s3_client import S3Requests
+from headrace.storage.store.s3.client import S3Requests
 
 if TYPE_CHECKING:
     from mypy_boto3_s3.type_defs import CompletedPartTypeDef

@@ -15,7 +15,7 @@ Contract:
 4. If the first request cannot be repeated like this (another signature, a URL that does not end
    with the key), all requests go through boto3.
 5. If the store is reached without proxies, later requests of known length use our own connections
-   (`headrace.storage.store.s3_wire`), as long as the answers are of the kind that is supported
+   (`headrace.storage.store.s3.wire`), as long as the answers are of the kind that is supported
    there.
 6. GETs of boto3 use our sessions too, so that a read waits no longer than ``read_timeout_s`` for a
    silent store, and a listing no longer than ``write_timeout_s``: boto3 has only one timeout for
@@ -50,10 +50,10 @@ from botocore.utils import get_environ_proxies, percent_encode
 from urllib3.response import HTTPResponse
 
 from headrace.storage.store.byte_range import ByteRange
-from headrace.storage.store.s3_connection import IS_SUPPORTED, MIN_BYTES_PER_S, tls_context
-from headrace.storage.store.s3_errors import EXPIRED
-from headrace.storage.store.s3_wire import OtherAnswerError, Wire
-from headrace.storage.store.sigv4 import SigningKeys, SigningScope, signed_get_headers
+from headrace.storage.store.s3.connection import IS_SUPPORTED, MIN_BYTES_PER_S, tls_context
+from headrace.storage.store.s3.errors import EXPIRED
+from headrace.storage.store.s3.sigv4 import SigningKeys, SigningScope, signed_get_headers
+from headrace.storage.store.s3.wire import OtherAnswerError, Wire
 
 if TYPE_CHECKING:
     from mypy_boto3_s3 import S3Client

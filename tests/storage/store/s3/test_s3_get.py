@@ -27,7 +27,7 @@ from headrace.errors import (
     StoreUnavailableError,
 )
 from headrace.storage import StoreOptions, open_store
-from headrace.storage.store.sigv4 import SigningKeys, SigningScope, signed_get_headers
+from headrace.storage.store.s3.sigv4 import SigningKeys, SigningScope, signed_get_headers
 from support.recording_store import (
     CUT,
     CUT_ERROR,

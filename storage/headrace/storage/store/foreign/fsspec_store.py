@@ -37,13 +37,13 @@ from headrace.errors import (
     WorldError,
 )
 from headrace.storage.store.byte_range import ByteRange, WrongBytesError
-from headrace.storage.store.fsspec_answers import (
+from headrace.storage.store.foreign.answers import (
     checked,
     observe,
     observed_options,
     seeing_answers,
 )
-from headrace.storage.store.fsspec_errors import LACKING, status_of, translated_fsspec
+from headrace.storage.store.foreign.errors import LACKING, status_of, translated_fsspec
 from headrace.storage.store.names import check_below, check_name
 from headrace.storage.store.options import StoreOptions
 from headrace.storage.store.os_errors import translated

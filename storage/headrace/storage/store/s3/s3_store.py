@@ -15,10 +15,10 @@ from headrace.errors import (
 from headrace.storage.store.byte_range import ByteRange, WrongBytesError
 from headrace.storage.store.names import check_below, check_name
 from headrace.storage.store.options import StoreOptions
-from headrace.storage.store.s3_client import S3Requests
-from headrace.storage.store.s3_errors import LIST_RIGHT, READ_RIGHT, resource_of
-from headrace.storage.store.s3_get import Answer
-from headrace.storage.store.s3_writer import S3Writer, content_md5
+from headrace.storage.store.s3.client import S3Requests
+from headrace.storage.store.s3.errors import LIST_RIGHT, READ_RIGHT, resource_of
+from headrace.storage.store.s3.get import Answer
+from headrace.storage.store.s3.writer import S3Writer, content_md5
 from headrace.storage.store.safe_url import safe_url
 from headrace.storage.store.store import (
     MAY_BE_MISSING,

@@ -20,7 +20,7 @@ from headrace.errors import (
 )
 from headrace.server import DatasetConfig
 from headrace.storage import RetryPolicy, StoreOptions, open_dataset
-from headrace.storage.store.hub import HubPlace, hub_place
+from headrace.storage.store.foreign.hub import HubPlace, hub_place
 from support.hub import Hub, hub
 from support.running import server_of
 

@@ -15,7 +15,7 @@ import pytest
 
 from headrace.errors import StoreUnavailableError
 from headrace.storage import open_store
-from headrace.storage.store.file_lock import held_by_name, locked
+from headrace.storage.store.local.file_lock import held_by_name, locked
 
 DEADLINE_S = 60.0
 

@@ -29,8 +29,8 @@ from typing import BinaryIO
 from urllib.parse import unquote
 
 from headrace.errors import BadArgumentError, CommitConflictError, StoreRefusedError
-from headrace.storage.store.fence import Fence, LeadsOutError
-from headrace.storage.store.file_lock import locked
+from headrace.storage.store.local.fence import Fence, LeadsOutError
+from headrace.storage.store.local.file_lock import locked
 from headrace.storage.store.names import check_below, check_name
 from headrace.storage.store.os_errors import translated
 from headrace.storage.store.store import (

@@ -24,10 +24,10 @@ from headrace.errors import (
 from headrace.storage.store.byte_range import ByteRange, WrongBytesError
 from headrace.storage.store.options import StoreOptions, options_with_environment
 from headrace.storage.store.retry import call_with_retries
-from headrace.storage.store.s3_credentials import LeasedCredentials, RenewedCredentials, Resolver
-from headrace.storage.store.s3_errors import translate
-from headrace.storage.store.s3_get import Answer, S3Gets, SessionSettings
-from headrace.storage.store.sigv4 import SigningKeys
+from headrace.storage.store.s3.credentials import LeasedCredentials, RenewedCredentials, Resolver
+from headrace.storage.store.s3.errors import translate
+from headrace.storage.store.s3.get import Answer, S3Gets, SessionSettings
+from headrace.storage.store.s3.sigv4 import SigningKeys
 
 if TYPE_CHECKING:
     from botocore.credentials import ReadOnlyCredentials

@@ -21,8 +21,8 @@ from botocore.exceptions import (
     ReadTimeoutError,
 )
 
-from headrace.storage.store.s3_connection import tls_context
-from headrace.storage.store.s3_wire import OtherAnswerError, Reply, Wire
+from headrace.storage.store.s3.connection import tls_context
+from headrace.storage.store.s3.wire import OtherAnswerError, Reply, Wire
 
 _HELLO = b"HTTP/1.1 206 Partial Content\r\nETag: x\r\nContent-Length: 5\r\n\r\nhello"
 _REPLY = Reply(206, {"etag": "x", "content-length": "5"}, b"hello")

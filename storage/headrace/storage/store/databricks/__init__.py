@@ -1,0 +1,1 @@
+"""Volumes of Unity Catalog, from machines that do not mount them."""

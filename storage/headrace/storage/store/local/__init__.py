@@ -1,0 +1,1 @@
+"""Folders of this machine, with locks and fences."""
