@@ -16,7 +16,7 @@ from headrace.client.api.stats import ClientStats
 from headrace.client.batch.transformed import Transformation, TransformingReader
 from headrace.client.feeds.feed import Event
 from headrace.client.feeds.grpc_feed import Connections
-from headrace.client.feeds.transport import Feeds, Landing, TransportState
+from headrace.client.feeds.transport import Feeds, Landing, TransportState, prepare
 from headrace.client.options.read_request import ReadOptions
 from headrace.client.options.transport import Transport
 from headrace.client.reader.prefetch import Prefetcher, Reader
@@ -58,6 +58,7 @@ class LiveStream:
             make_mover: Makes what moves batches to a device; called once per process. None to leave
                 batches in the memory they are received in. Not with a transformation.
         """
+        prepare(transport)
         self._wanted, self._transformation, self._make_mover = transport, transformation, make_mover
         self._process = _process
         self._ready: deque[BatchEvent] = deque()

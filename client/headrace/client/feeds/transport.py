@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import logging
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from importlib import import_module
 from typing import Any
@@ -151,13 +151,24 @@ class Feeds:
         return stack.enter_context(self._wire(endpoint, request, clock=clock))
 
 
+def prepare(options: Transport) -> None:
+    """Import what the first stream takes, which its first batch would else wait for: some 20 ms."""
+    _plugs(options)
+    # gRPC imports this for the first channel; a version that has it elsewhere imports it then.
+    with suppress(ImportError):
+        import_module("grpc._channel")
+
+
 def _opened_by(options: Transport, landing: Landing, *, silence_s: float) -> list[OpenFeed]:
     """Return what opens feeds by the transports that the options ask for, besides gRPC."""
+    return [plug(options, landing, silence_s=silence_s).open for plug in _plugs(options)]
+
+
+def _plugs(options: Transport) -> list[Any]:
+    """Return the plugs of the transports that the options ask for, besides gRPC."""
     if options.kind == "auto":
-        plugs = [plug for plug in map(_plug, transport_names()) if plug.is_tried(options)]
-    else:
-        plugs = [_plug(options.kind)] if options.kind != "grpc" else []
-    return [plug(options, landing, silence_s=silence_s).open for plug in plugs]
+        return [plug for plug in map(_plug, transport_names()) if plug.is_tried(options)]
+    return [_plug(options.kind)] if options.kind != "grpc" else []
 
 
 @functools.cache
