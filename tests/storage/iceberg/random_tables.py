@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import datetime as dt
 from collections import Counter
-from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from decimal import Decimal
 from random import Random
 from typing import Any
-from zoneinfo import ZoneInfo
 
 from pyiceberg.catalog import Catalog
+from pyiceberg.io.pyarrow import schema_to_pyarrow
 from pyiceberg.manifest import DataFile
 from pyiceberg.schema import Schema
 from pyiceberg.table import Table
@@ -36,38 +33,29 @@ from pyiceberg.types import (
 )
 
 from storage.iceberg.iceberg_tables import delete_rows, write_rows
+from storage.random_values import Value, maker, nullable, shown
 
 Row = dict[int, Any]
 """Values by the ids of columns: names change."""
 
-_UTC = ZoneInfo("UTC")  # as Arrow returns it
-_EPOCH = dt.datetime(2020, 1, 1)  # noqa: DTZ001 - a timestamp without zone
-_Value = Callable[[Random], Any]
-_SIMPLE: list[tuple[IcebergType, _Value]] = [
-    (IntegerType(), lambda r: r.randint(-(2**31), 2**31 - 1)),
-    (LongType(), lambda r: r.randint(-(2**63), 2**63 - 1)),
-    (FloatType(), lambda r: r.randint(-1000, 1000) / 8),
-    (DoubleType(), lambda r: r.random()),
-    (BooleanType(), lambda r: r.random() < 0.5),
-    (StringType(), lambda r: "".join(r.choices("aeß中 ", k=r.randint(0, 8)))),
-    (BinaryType(), lambda r: r.randbytes(r.randint(0, 5))),
-    (DateType(), lambda r: dt.date(2000, 1, 1) + dt.timedelta(r.randint(0, 20_000))),
-    (TimestampType(), lambda r: _EPOCH + dt.timedelta(microseconds=r.randint(0, 10**15))),
-    (
-        TimestamptzType(),
-        lambda r: (_EPOCH + dt.timedelta(microseconds=r.randint(0, 10**15))).replace(tzinfo=_UTC),
-    ),
-    (DecimalType(9, 2), lambda r: Decimal(r.randint(-(10**8), 10**8)).scaleb(-2)),
+_SIMPLE: list[IcebergType] = [
+    IntegerType(),
+    LongType(),
+    FloatType(),
+    DoubleType(),
+    BooleanType(),
+    StringType(),
+    BinaryType(),
+    DateType(),
+    TimestampType(),
+    TimestamptzType(),
+    DecimalType(9, 2),
 ]
 _PROMOTED: dict[IcebergType, IcebergType] = {
     IntegerType(): LongType(),
     FloatType(): DoubleType(),
     DecimalType(9, 2): DecimalType(18, 2),
 }
-
-
-def _nullable(random: Random, value: _Value) -> Any:
-    return None if random.random() < 0.2 else value(random)
 
 
 @dataclass
@@ -83,7 +71,7 @@ class RandomTable:
 
     table: Table
     random: Random
-    makers: dict[int, _Value] = field(default_factory=dict)
+    makers: dict[int, Value] = field(default_factory=dict)
     files: list[tuple[DataFile, list[Row | None]]] = field(default_factory=list)
 
     def change(self) -> None:
@@ -95,7 +83,7 @@ class RandomTable:
         """Write a file of rows, all of one partition."""
         count = self.random.randint(1, 9)
         rows = [
-            {number: _nullable(self.random, make) for number, make in self.makers.items()}
+            {number: nullable(self.random, make) for number, make in self.makers.items()}
             for _ in range(count)
         ]
         for part in self.table.spec().fields:
@@ -129,13 +117,13 @@ class RandomTable:
 
     def add(self) -> None:
         """Add a column, or a field of a struct."""
-        kind, make = _new_column(self.random)
+        kind = _new_column(self.random)
         free = [name for name in map("c{}".format, range(12)) if name not in self._names().values()]
         if len(self.makers) < 6:
             name = self.random.choice(free)
             with self.table.update_schema() as update:
                 update.add_column(name, kind)
-            self.makers[self.table.schema().find_field(name).field_id] = make
+            self.makers[self.table.schema().find_field(name).field_id] = _maker_of(kind)
 
     def drop(self) -> None:
         """Drop a column that the table is not divided by."""
@@ -181,17 +169,12 @@ class RandomTable:
         return {one.field_id: one.name for one in self.table.schema().fields}
 
 
-def shown(row: Mapping[str, Any]) -> str:
-    """Return a text of a row that is equal only for equal rows."""
-    return repr(sorted(row.items()))
-
-
 def random_table(catalog: Catalog, random: Random, name: str) -> RandomTable:
     """Make a table and change it some times."""
     columns: list[NestedField] = []
-    makers: dict[int, _Value] = {}
+    makers: dict[int, Value] = {}
     for number in range(1, random.randint(2, 5)):
-        kind, _ = _new_column(random, first_id=100 * number)
+        kind = _new_column(random, first_id=100 * number)
         columns.append(NestedField(number, f"c{number}", kind, required=False))
     made = catalog.create_table(f"n.{name}", Schema(*columns), properties={"format-version": "2"})
     # The catalog gives ids of its own, in the same order.
@@ -206,30 +189,20 @@ def random_table(catalog: Catalog, random: Random, name: str) -> RandomTable:
     return table
 
 
-def _new_column(random: Random, *, first_id: int = 100) -> tuple[IcebergType, _Value]:
-    kind, _ = random.choice(_SIMPLE)
+def _new_column(random: Random, *, first_id: int = 100) -> IcebergType:
+    kind = random.choice(_SIMPLE)
     choice = random.random()
     if choice < 0.1:
-        kind = ListType(first_id, kind, element_required=False)
-    elif choice < 0.25:
-        inner = random.choice(_SIMPLE)[0]
-        kind = StructType(
+        return ListType(first_id, kind, element_required=False)
+    if choice < 0.25:
+        return StructType(
             NestedField(first_id, "u", kind, required=False),
-            NestedField(first_id + 1, "v", inner, required=False),
+            NestedField(first_id + 1, "v", random.choice(_SIMPLE), required=False),
         )
-    elif choice < 0.3:
-        kind = MapType(first_id, StringType(), first_id + 1, kind, value_required=False)
-    return kind, _maker_of(kind)
+    if choice < 0.3:
+        return MapType(first_id, StringType(), first_id + 1, kind, value_required=False)
+    return kind
 
 
-def _maker_of(kind: IcebergType) -> _Value:
-    if isinstance(kind, ListType):
-        inner = _maker_of(kind.element_type)
-        return lambda r: [_nullable(r, inner) for _ in range(r.randint(0, 3))]
-    if isinstance(kind, StructType):
-        makers = {one.name: _maker_of(one.field_type) for one in kind.fields}
-        return lambda r: {name: _nullable(r, make) for name, make in makers.items()}
-    if isinstance(kind, MapType):
-        inner = _maker_of(kind.value_type)
-        return lambda r: [(f"k{n}", _nullable(r, inner)) for n in range(r.randint(0, 3))]
-    return next(make for known, make in _SIMPLE if known == kind)
+def _maker_of(kind: IcebergType) -> Value:
+    return maker(schema_to_pyarrow(kind))

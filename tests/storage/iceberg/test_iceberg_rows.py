@@ -27,7 +27,8 @@ from headrace.errors import (
 )
 from headrace.storage import open_dataset, store_index
 from storage.iceberg.iceberg_tables import delete_rows, new_catalog, write_rows
-from storage.iceberg.random_tables import random_table, shown
+from storage.iceberg.random_tables import random_table
+from storage.random_values import shown
 
 _URL = "iceberg://lake/n.t"
 

@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import json
 import struct
+import uuid
+import zlib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
+import pyarrow as pa
 import pyarrow.parquet as pq
 
 _Z85 = "0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ.-:+=^!/*?&<>()[]{}@%$#"
@@ -52,14 +56,19 @@ def add(
     if deleted:
         rows = stated_rows or pq.read_metadata(table / name).num_rows
         action["stats"] = json.dumps({"numRecords": rows})
-        content = deletion_vector(deleted)
-        action["deletionVector"] = {
-            "storageType": "i",
-            "pathOrInlineDv": z85(content),
-            "sizeInBytes": len(content),
-            "cardinality": len(deleted),
-        }
+        action["deletionVector"] = inline_vector(deleted)
     return {"add": action}
+
+
+def inline_vector(rows: Sequence[int]) -> dict[str, object]:
+    """Return what the log says of a deletion vector that is in it."""
+    content = deletion_vector(rows)
+    return {
+        "storageType": "i",
+        "pathOrInlineDv": z85(content),
+        "sizeInBytes": len(content),
+        "cardinality": len(rows),
+    }
 
 
 def write_log(
@@ -72,24 +81,126 @@ def write_log(
     configuration: Mapping[str, str] | None = None,
 ) -> None:
     """Write version 0 of a table."""
-    protocol = {
-        "minReaderVersion": 3,
-        "minWriterVersion": 7,
-        "readerFeatures": list(features),
-        "writerFeatures": list(features),
+    first = [protocol(features), metadata(schema, partition_columns, configuration or {})]
+    write_commit(table, 0, [*first, *actions])
+
+
+def protocol(features: Sequence[str]) -> dict[str, object]:
+    """Return the action that lists the features of a table."""
+    versions = {"minReaderVersion": 3, "minWriterVersion": 7}
+    return {
+        "protocol": {
+            **versions,
+            "readerFeatures": list(features),
+            "writerFeatures": list(features),
+        }
     }
-    metadata = {
-        "id": "5fba94ed-9794-4965-ba6e-6ee3c0d22af9",
-        "format": {"provider": "parquet", "options": {}},
-        "schemaString": json.dumps(schema),
-        "partitionColumns": list(partition_columns),
-        "configuration": dict(configuration or {}),
-        "createdTime": 0,
+
+
+def metadata(
+    schema: Mapping[str, object], partition_columns: Sequence[str], configuration: Mapping[str, str]
+) -> dict[str, object]:
+    """Return the action that says which columns a table has."""
+    return {
+        "metaData": {
+            "id": "5fba94ed-9794-4965-ba6e-6ee3c0d22af9",
+            "format": {"provider": "parquet", "options": {}},
+            "schemaString": json.dumps(schema),
+            "partitionColumns": list(partition_columns),
+            "configuration": dict(configuration),
+            "createdTime": 0,
+        }
     }
-    lines = [{"protocol": protocol}, {"metaData": metadata}, *actions]
-    log = table / "_delta_log" / f"{0:020}.json"
-    log.parent.mkdir(parents=True)
-    log.write_text("\n".join(json.dumps(line) for line in lines))
+
+
+def write_commit(table: Path, version: int, actions: Sequence[Mapping[str, object]]) -> None:
+    """Write one version of a table."""
+    log = table / "_delta_log" / f"{version:020}.json"
+    log.parent.mkdir(parents=True, exist_ok=True)
+    log.write_text("\n".join(json.dumps(line) for line in actions))
+
+
+def write_checkpoint(
+    table: Path, version: int, actions: Sequence[Mapping[str, Any]], *, sidecar: bool
+) -> None:
+    """Write a checkpoint: all that holds after a version; the files in a sidecar, or with the rest.
+
+    Source: Delta's protocol, "Checkpoints" and "V2 Spec".
+    """
+    log = table / "_delta_log"
+    apart = [one for one in actions if "add" in one] if sidecar else []
+    main = [one for one in actions if one not in apart]
+    name = f"{version:020}.checkpoint.parquet"
+    if apart:
+        (log / "_sidecars").mkdir(exist_ok=True)
+        file = log / "_sidecars" / f"{uuid.uuid4()}.parquet"
+        pq.write_table(
+            pa.Table.from_pylist(apart, schema=pa.schema([_CHECKPOINT.field("add")])), file
+        )
+        size = file.stat().st_size
+        main += [
+            {"checkpointMetadata": {"version": version}},
+            {"sidecar": {"path": file.name, "sizeInBytes": size, "modificationTime": 0}},
+        ]
+        name = f"{version:020}.checkpoint.{uuid.uuid4()}.parquet"
+    pq.write_table(pa.Table.from_pylist(main, schema=_CHECKPOINT), log / name)
+
+
+_TEXTS = pa.map_(pa.string(), pa.string())
+_VECTOR: dict[str, pa.DataType] = {
+    "storageType": pa.string(),
+    "pathOrInlineDv": pa.string(),
+    "offset": pa.int32(),
+    "sizeInBytes": pa.int32(),
+    "cardinality": pa.int64(),
+}
+_CHECKPOINT_KINDS: dict[str, dict[str, pa.DataType]] = {
+    "protocol": {
+        "minReaderVersion": pa.int32(),
+        "minWriterVersion": pa.int32(),
+        "readerFeatures": pa.list_(pa.string()),
+        "writerFeatures": pa.list_(pa.string()),
+    },
+    "metaData": {
+        "id": pa.string(),
+        "format": pa.struct([("provider", pa.string()), ("options", _TEXTS)]),
+        "schemaString": pa.string(),
+        "partitionColumns": pa.list_(pa.string()),
+        "configuration": _TEXTS,
+        "createdTime": pa.int64(),
+    },
+    "add": {
+        "path": pa.string(),
+        "partitionValues": _TEXTS,
+        "size": pa.int64(),
+        "modificationTime": pa.int64(),
+        "dataChange": pa.bool_(),
+        "stats": pa.string(),
+        "deletionVector": pa.struct(list(_VECTOR.items())),
+    },
+    "checkpointMetadata": {"version": pa.int64()},
+    "sidecar": {"path": pa.string(), "sizeInBytes": pa.int64(), "modificationTime": pa.int64()},
+}
+_CHECKPOINT = pa.schema(
+    [(name, pa.struct(list(kinds.items()))) for name, kinds in _CHECKPOINT_KINDS.items()]
+)
+
+
+def vector_file(table: Path, name: uuid.UUID, rows: Sequence[int]) -> dict[str, object]:
+    """Write a deletion vector to a file of its own, and return what the log says of it.
+
+    Source: Delta's protocol, "Deletion Vector File Storage Format".
+    """
+    content = deletion_vector(rows)
+    framed = struct.pack(">BI", 1, len(content)) + content + struct.pack(">I", zlib.crc32(content))
+    (table / f"deletion_vector_{name}.bin").write_bytes(framed)
+    return {
+        "storageType": "u",
+        "pathOrInlineDv": z85(name.bytes),
+        "offset": 1,
+        "sizeInBytes": len(content),
+        "cardinality": len(rows),
+    }
 
 
 def deletion_vector(rows: Sequence[int]) -> bytes:

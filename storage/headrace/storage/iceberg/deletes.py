@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import json
-import zlib
 from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
@@ -16,13 +15,13 @@ from numpy.typing import NDArray
 
 from headrace.errors import ConfigurationError, ManifestCorruptError
 from headrace.storage.iceberg.locations import Files
+from headrace.storage.parquet.row_vectors import framed_rows
 
 if TYPE_CHECKING:
     from pyiceberg.manifest import DataFile
 
 _PATH, _ROW = "file_path", "pos"
 _PUFFIN = b"PFA1"
-_VECTOR = b"\xd1\xd3\x39\x64"
 _THREADS = 16
 
 _Rows = NDArray[np.int64]
@@ -99,8 +98,6 @@ def _vectors(content: bytes) -> Iterator[tuple[str, _Rows]]:
     Source: Iceberg's Puffin specification, ``deletion-vector-v1``. pyiceberg 0.12 checks neither
     lengths nor checksums.
     """
-    from pyroaring import BitMap64  # noqa: PLC0415 - of an extra
-
     if content[:4] != _PUFFIN or content[-4:] != _PUFFIN:
         raise ValueError("it is not a Puffin file")
     if content[-8:-4] != bytes(4):
@@ -112,17 +109,9 @@ def _vectors(content: bytes) -> Iterator[tuple[str, _Rows]]:
             continue
         start, length = int(blob["offset"]), int(blob["length"])
         part = content[start : start + length]
-        inner = part[4:-4]
-        if (
-            len(part) != length
-            or blob.get("compression-codec")
-            or int.from_bytes(part[:4], "big") != len(inner)
-            or inner[:4] != _VECTOR
-            or int.from_bytes(part[-4:], "big") != zlib.crc32(inner)
-        ):
+        if len(part) != length or blob.get("compression-codec"):
             raise ValueError(f"the deletion vector at byte {start} is damaged")
-        bitmap = BitMap64.deserialize(inner[4:])
-        yield blob["properties"]["referenced-data-file"], np.array(bitmap, np.int64)
+        yield blob["properties"]["referenced-data-file"], framed_rows(part)
 
 
 def _damage(delete: DataFile, why: str) -> ManifestCorruptError:

@@ -12,7 +12,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol, cast
-from urllib.parse import unquote, urlsplit
+from urllib.parse import unquote
 
 import numpy as np
 import pyarrow as pa
@@ -24,8 +24,9 @@ from headrace.errors import (
     NotADatasetError,
 )
 from headrace.storage.parquet.delta_options import delta_options
-from headrace.storage.parquet.delta_places import refuse_other_places, refuse_other_vectors
+from headrace.storage.parquet.delta_places import refuse_other_places, vectors_of
 from headrace.storage.parquet.delta_schema import physical_schema
+from headrace.storage.parquet.delta_vectors import deleted_rows
 from headrace.storage.source.kinds import DELTA_LOG_FOLDER
 from headrace.storage.store.options import StoreOptions
 from headrace.storage.store.store import ObjectEntry, Store
@@ -109,13 +110,15 @@ def read_delta(
     refuse_other_places(found.files, found.entries, version=version)
     table = _open(url, options, version)
     _check_features(table, url)
-    if _has_vectors(table):
-        refuse_other_vectors(found.files, found.entries, version=table.version())
+    vectors: Mapping[str, Mapping[str, Any]] = {}
+    if "deletionVectors" in (table.protocol().reader_features or ()):
+        vectors = vectors_of(found.files, found.entries, version=table.version())
     schema = pa.schema(cast("pa.Schema", table.schema()))
     actions = pa.table(table.get_add_actions()).sort_by(
         [("modification_time", "ascending"), ("path", "ascending")]
     )
-    names = tuple(_name(path, url) for path in _texts(actions.column("path")))
+    paths = _texts(actions.column("path"))
+    names = tuple(_name(path, url) for path in paths)
     return DeltaVersion(
         version=table.version(),
         schema=schema,
@@ -125,12 +128,15 @@ def read_delta(
         names=names,
         stored_bytes=_numbers(actions.column("size_bytes")),
         constants=_constants(actions),
-        deleted=_deleted(table, names, url),
+        deleted=deleted_rows(
+            found.files,
+            {
+                name: vectors[path]
+                for name, path in zip(names, paths, strict=True)
+                if path in vectors
+            },
+        ),
     )
-
-
-def _has_vectors(table: DeltaTable) -> bool:
-    return "deletionVectors" in (table.protocol().reader_features or ())
 
 
 def _open(url: str, options: StoreOptions, version: int | None) -> DeltaTable:
@@ -252,38 +258,6 @@ def _unescaped(column: pa.Array[Any]) -> pa.Array[Any]:
         for value in column.to_pylist()
     ]
     return pa.array(values, column.type)
-
-
-def _deleted(
-    table: DeltaTable, names: tuple[str, ...], url: str
-) -> Mapping[str, NDArray[np.int64]]:
-    if not _has_vectors(table):
-        return {}
-    by_end = {_plain_path(name): name for name in names}
-    root = _plain_path(table.table_uri)
-    from deltalake.exceptions import DeltaError  # noqa: PLC0415 - as in _open
-
-    try:
-        vectors = pa.RecordBatchReader.from_stream(table.deletion_vectors()).read_all()
-    except (DeltaError, pa.ArrowException, OSError, ValueError) as error:
-        raise _log_damage(url, error) from error
-    deleted = {}
-    for path, kept in zip(*vectors.columns, strict=True):
-        end = _plain_path(path.as_py()).removeprefix(root).lstrip("/")
-        if end not in by_end:
-            raise ConfigurationError(
-                f"{url} deletes rows of {path}, which is not a file of this version; "
-                "repair the table",
-                url=url,
-            )
-        mask = kept.values.to_numpy(zero_copy_only=False)
-        deleted[by_end[end]] = np.flatnonzero(~mask).astype(np.int64)
-    return deleted
-
-
-def _plain_path(path: str) -> str:
-    """Return the normal form of a file's name, without a scheme and unquoted."""
-    return unquote(unquote(urlsplit(path).path if "://" in path else path)).strip("/")
 
 
 def _log_damage(url: str, error: Exception) -> ManifestCorruptError:

@@ -14,7 +14,7 @@ import json
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
+from typing import Any, TypeVar
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -34,6 +34,7 @@ _MAX_FILE_BYTES = 2 << 30
 _THREADS = 16
 
 _Action = Mapping[str, Any]
+_Read = TypeVar("_Read")
 
 
 def refuse_other_places(
@@ -64,8 +65,11 @@ def refuse_other_places(
     _each(check, [entry for entry in _log(entries, version) if ".checkpoint." in entry.name])
 
 
-def refuse_other_vectors(files: Store, entries: Sequence[ObjectEntry], *, version: int) -> None:
-    """Refuse deletion vectors outside of the table.
+def vectors_of(files: Store, entries: Sequence[ObjectEntry], *, version: int) -> dict[str, _Action]:
+    """Return what the log says of deletion vectors, by the paths of data files, as it has them.
+
+    Of a path that was added more than once, the last one counts; files that were removed since are
+    among them.
 
     Args:
         files: The store of the table.
@@ -73,18 +77,33 @@ def refuse_other_vectors(files: Store, entries: Sequence[ObjectEntry], *, versio
         version: The version that was opened.
 
     Raises:
-        ConfigurationError: The log names such a deletion vector.
+        ConfigurationError: The log names a deletion vector outside of the table.
         ManifestCorruptError: The log is damaged.
     """
 
-    def check(entry: ObjectEntry) -> None:
-        for action in _actions(files, entry, "add"):
-            found = (action.get("add") or {}).get("deletionVector")
-            if found is not None and not _is_inside(found):
-                raise _leads_out(files, entry, "a deletion vector")
+    def added(entry: ObjectEntry) -> dict[str, _Action | None]:
+        found: dict[str, _Action | None] = {}
+        for action in _actions(files, entry, "sidecar", "add"):
+            if (sidecar := action.get("sidecar")) is not None:
+                found |= added(sidecars[f"{_SIDECARS}{sidecar['path']}"])
+            if (add := action.get("add")) is not None:
+                found[add["path"]] = add.get("deletionVector")
+        if not all(map(_is_inside, filter(None, found.values()))):
+            raise _leads_out(files, entry, "a deletion vector")
+        return found
 
-    sidecars = [entry for entry in entries if entry.name.startswith(_SIDECARS)]
-    _each(check, [*_log(entries, version), *sidecars])
+    sidecars = {entry.name: entry for entry in entries if entry.name.startswith(_SIDECARS)}
+    logs = [entry for entry in _log(entries, version) if _version_of(entry) <= version]
+    # A checkpoint says what there is after the commit of its version.
+    logs.sort(key=lambda entry: (_version_of(entry), ".checkpoint." in entry.name))
+    last: dict[str, _Action | None] = {}
+    for found in _each(added, logs):
+        last |= found
+    return {path: vector for path, vector in last.items() if vector is not None}
+
+
+def _version_of(entry: ObjectEntry) -> int:
+    return int(entry.name.removeprefix(f"{DELTA_LOG_FOLDER}/").partition(".")[0])
 
 
 def _is_inside(vector: _Action) -> bool:
@@ -104,22 +123,21 @@ def _log(entries: Iterable[ObjectEntry], version: int | None) -> list[ObjectEntr
     return [entry for entry, found in logs if int(found["version"]) >= first]
 
 
-def _each(check: Callable[[ObjectEntry], None], entries: Sequence[ObjectEntry]) -> None:
+def _each(read: Callable[[ObjectEntry], _Read], entries: Sequence[ObjectEntry]) -> list[_Read]:
     with ThreadPoolExecutor(_THREADS, "headrace-delta") as pool:
-        for _ in pool.map(check, entries):
-            pass
+        return list(pool.map(read, entries))
 
 
-def _actions(files: Store, entry: ObjectEntry, kind: str) -> Iterator[_Action]:
-    """Yield actions of one file of a log, at least those of one kind."""
+def _actions(files: Store, entry: ObjectEntry, *kinds: str) -> Iterator[_Action]:
+    """Yield actions of one file of a log, at least those of some kinds."""
     try:
         if entry.name.endswith(".json"):
             yield from _json_actions(files.read(entry.name, length=_MAX_FILE_BYTES))
         elif entry.name.endswith(".parquet"):
             with read_footer(files, entry).file() as head:
                 names = head.schema_arrow.names
-            if kind in names:
-                yield from _rows(files.read(entry.name, length=_MAX_FILE_BYTES), kind)
+            if there := [kind for kind in kinds if kind in names]:
+                yield from _rows(files.read(entry.name, length=_MAX_FILE_BYTES), there)
     except (pa.ArrowException, ValueError, TypeError, KeyError, RecursionError, OSError) as error:
         raise ManifestCorruptError(
             f"{entry.name} in {files.url} is not a part of a Delta log ({type(error).__name__}); "
@@ -142,10 +160,10 @@ def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return found
 
 
-def _rows(content: bytes, kind: str) -> Iterator[_Action]:
+def _rows(content: bytes, kinds: Sequence[str]) -> Iterator[_Action]:
     with pq.ParquetFile(pa.BufferReader(content)) as file:
-        wanted = ("sidecar.path", "add.deletionVector")
-        own = [name for name in wanted if name.startswith(kind)]
+        wanted = ("sidecar.path", "add.path", "add.deletionVector")
+        own = [name for name in wanted if name.startswith(tuple(kinds))]
         for batch in file.iter_batches(columns=own):
             yield from batch.to_pylist()
 
