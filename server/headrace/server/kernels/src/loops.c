@@ -38,6 +38,34 @@ static PyObject *refuse(arguments *taken, const char *why) {
     return end_with(taken, NULL);
 }
 
+static PyObject *done(arguments *taken) { return end_with(taken, Py_NewRef(Py_None)); }
+
+/* Functions whose loop releases Python's lock, by what they tell Python: what the loop answers;
+ * nothing, or why the arguments are refused; and that too, or that memory is lacking. */
+#define LOOP(name, letters, type, loop)                                                            \
+    TAKE(#name, letters);                                                                          \
+    type found;                                                                                    \
+    Py_BEGIN_ALLOW_THREADS;                                                                        \
+    found = loop;                                                                                  \
+    Py_END_ALLOW_THREADS
+#define ANSWERS(name, letters, loop)                                                               \
+    static PyObject *py_##name(GIVEN) {                                                            \
+        LOOP(name, letters, bool, loop);                                                           \
+        return end_with(&taken, PyBool_FromLong(found));                                           \
+    }
+#define REFUSES(name, letters, loop, why)                                                          \
+    static PyObject *py_##name(GIVEN) {                                                            \
+        LOOP(name, letters, bool, loop);                                                           \
+        return found ? done(&taken) : refuse(&taken, #name ": " why);                              \
+    }
+#define ALLOCATES(name, letters, loop, why)                                                        \
+    static PyObject *py_##name(GIVEN) {                                                            \
+        LOOP(name, letters, int, loop);                                                            \
+        if (found == -1)                                                                           \
+            return end_with(&taken, PyErr_NoMemory());                                             \
+        return found ? refuse(&taken, #name ": " why) : done(&taken);                              \
+    }
+
 /* ---- The order ---- */
 
 static PyObject *py_sorting_words(GIVEN) {
@@ -47,7 +75,7 @@ static PyObject *py_sorting_words(GIVEN) {
     Py_BEGIN_ALLOW_THREADS;
     sorting_words(of[0].word, of[1].word, of[2].number, words_of(ARRAY(3)), ARRAY(3)->size);
     Py_END_ALLOW_THREADS;
-    return end_with(&taken, Py_NewRef(Py_None));
+    return done(&taken);
 }
 
 static PyObject *py_network_tables(GIVEN) {
@@ -55,7 +83,7 @@ static PyObject *py_network_tables(GIVEN) {
     Py_BEGIN_ALLOW_THREADS;
     network_tables(of[0].word, of[1].word, of[2].number, of[3].number, ARRAY(4));
     Py_END_ALLOW_THREADS;
-    return end_with(&taken, Py_NewRef(Py_None));
+    return done(&taken);
 }
 
 static PyObject *py_walk(GIVEN) {
@@ -67,49 +95,22 @@ static PyObject *py_walk(GIVEN) {
     Py_END_ALLOW_THREADS;
     if (!is_right)
         return refuse(&taken, "walk: the tables are not those of a network for this count");
-    return end_with(&taken, Py_NewRef(Py_None));
+    return done(&taken);
 }
 
-static PyObject *py_find_dealt(GIVEN) {
-    TAKE("find_dealt", "mlwnmkkmminlMnLL");
-    int found;
-    Py_BEGIN_ALLOW_THREADS;
-    found = find_dealt(of);
-    Py_END_ALLOW_THREADS;
-    if (found == -1)
-        return end_with(&taken, PyErr_NoMemory());
-    if (found)
-        return refuse(&taken, "find_dealt: the tables do not fit together");
-    return end_with(&taken, Py_NewRef(Py_None));
-}
+ALLOCATES(find_dealt, "mlwnmkkmminlMnLL", find_dealt(of), "the tables do not fit together")
 
 /* ---- Blocks ---- */
 
-static PyObject *py_distinct(GIVEN) {
-    TAKE("distinct", "llnLL");
-    bool is_done;
-    Py_BEGIN_ALLOW_THREADS;
-    is_done = distinct(ARRAY(0), ARRAY(1), of[2].number, ARRAY(3), ARRAY(4));
-    Py_END_ALLOW_THREADS;
-    return end_with(&taken, PyBool_FromLong(is_done));
-}
-
-static PyObject *py_find_spans(GIVEN) {
-    TAKE("find_spans", "lhnlLL");
-    bool is_right;
-    Py_BEGIN_ALLOW_THREADS;
-    is_right =
-        find_spans(ARRAY(0), ARRAY(1), of[2].number, ARRAY(3), ARRAY(4), ARRAY(5));
-    Py_END_ALLOW_THREADS;
-    if (!is_right)
-        return refuse(&taken, "find_spans: the tables do not fit together");
-    return end_with(&taken, Py_NewRef(Py_None));
-}
+ANSWERS(distinct, "llnLL", distinct(ARRAY(0), ARRAY(1), of[2].number, ARRAY(3), ARRAY(4)))
+REFUSES(find_spans, "lhnlLL",
+        find_spans(ARRAY(0), ARRAY(1), of[2].number, ARRAY(3), ARRAY(4), ARRAY(5)),
+        "the tables do not fit together")
 
 static PyObject *py_pin(GIVEN) {
     TAKE("pin", "ILin");
     pin(ARRAY(0), ARRAY(1), ARRAY(2), of[3].number);
-    return end_with(&taken, Py_NewRef(Py_None));
+    return done(&taken);
 }
 
 static PyObject *py_pin_all(GIVEN) {
@@ -128,7 +129,7 @@ static PyObject *py_ask(GIVEN) {
 static PyObject *py_unpin(GIVEN) {
     TAKE("unpin", "Ii");
     unpin(ARRAY(0), ARRAY(1));
-    return end_with(&taken, Py_NewRef(Py_None));
+    return done(&taken);
 }
 
 static PyObject *py_touch(GIVEN) {
@@ -136,7 +137,7 @@ static PyObject *py_touch(GIVEN) {
     Py_BEGIN_ALLOW_THREADS;
     touch(ARRAY(0));
     Py_END_ALLOW_THREADS;
-    return end_with(&taken, Py_NewRef(Py_None));
+    return done(&taken);
 }
 
 static PyObject *py_find_slots(GIVEN) {
@@ -144,7 +145,7 @@ static PyObject *py_find_slots(GIVEN) {
     joined all;
     if (!is_joined(ARRAY(0), ARRAY(1), &all) || !find_slots(&all, ARRAY(2), ARRAY(3)))
         return refuse(&taken, "find_slots: a block belongs to no dataset");
-    return end_with(&taken, Py_NewRef(Py_None));
+    return done(&taken);
 }
 
 static PyObject *py_find_bases(GIVEN) {
@@ -152,7 +153,7 @@ static PyObject *py_find_bases(GIVEN) {
     joined all;
     if (!is_joined(ARRAY(0), ARRAY(1), &all) || !find_bases(&all, ARRAY(2), ARRAY(3)))
         return refuse(&taken, "find_bases: a block is not cached, or belongs to no dataset");
-    return end_with(&taken, Py_NewRef(Py_None));
+    return done(&taken);
 }
 
 static PyObject *py_check_blocks(GIVEN) {
@@ -173,26 +174,10 @@ static PyObject *py_check_blocks(GIVEN) {
     return end_with(&taken, content);
 }
 
-static PyObject *py_expand(GIVEN) {
-    TAKE("expand", "bB");
-    bool is_whole;
-    Py_BEGIN_ALLOW_THREADS;
-    is_whole = expand_frame(bytes_of(ARRAY(0)), ARRAY(0)->size, bytes_to(ARRAY(1)),
-                            ARRAY(1)->size);
-    Py_END_ALLOW_THREADS;
-    return end_with(&taken, PyBool_FromLong(is_whole));
-}
-
-static PyObject *py_write_blocks(GIVEN) {
-    TAKE("write_blocks", "bbmmmnnBllM");
-    bool is_right;
-    Py_BEGIN_ALLOW_THREADS;
-    is_right = write_blocks(of);
-    Py_END_ALLOW_THREADS;
-    if (!is_right)
-        return refuse(&taken, "write_blocks: a block does not fit into its place in the arena");
-    return end_with(&taken, Py_NewRef(Py_None));
-}
+ANSWERS(expand, "bB",
+        expand_frame(bytes_of(ARRAY(0)), ARRAY(0)->size, bytes_to(ARRAY(1)), ARRAY(1)->size))
+REFUSES(write_blocks, "bbmmmnnBllM", write_blocks(of),
+        "a block does not fit into its place in the arena")
 
 /* ---- Batches ---- */
 
@@ -207,34 +192,11 @@ static PyObject *py_gather(GIVEN) {
     return end_with(&taken, PyBool_FromLong(is_found));
 }
 
-static PyObject *py_copy_spans(GIVEN) {
-    TAKE("copy_spans", "bllB");
-    bool is_found;
-    Py_BEGIN_ALLOW_THREADS;
-    is_found = copy_spans(ARRAY(0), ints_of(ARRAY(1)), ints_of(ARRAY(2)),
-                          least(ARRAY(1)->size, ARRAY(2)->size), bytes_to(ARRAY(3)),
-                          ARRAY(3)->size);
-    Py_END_ALLOW_THREADS;
-    return end_with(&taken, PyBool_FromLong(is_found));
-}
-
-static PyObject *py_measure_batches(GIVEN) {
-    TAKE("measure_batches", "bimllnmmCMM");
-    bool is_found;
-    Py_BEGIN_ALLOW_THREADS;
-    is_found = measure_batches(of);
-    Py_END_ALLOW_THREADS;
-    return end_with(&taken, PyBool_FromLong(is_found));
-}
-
-static PyObject *py_write_batches(GIVEN) {
-    TAKE("write_batches", "bimllmmcmmbnbm");
-    bool is_found;
-    Py_BEGIN_ALLOW_THREADS;
-    is_found = write_batches(of);
-    Py_END_ALLOW_THREADS;
-    return end_with(&taken, PyBool_FromLong(is_found));
-}
+ANSWERS(copy_spans, "bllB",
+        copy_spans(ARRAY(0), ints_of(ARRAY(1)), ints_of(ARRAY(2)),
+                   least(ARRAY(1)->size, ARRAY(2)->size), bytes_to(ARRAY(3)), ARRAY(3)->size))
+ANSWERS(measure_batches, "bimllnmmCMM", measure_batches(of))
+ANSWERS(write_batches, "bimllmmcmmbnbm", write_batches(of))
 
 static PyObject *py_copy_spans_to_parts(GIVEN) {
     TAKE("copy_spans_to_parts", "blllnnnnUL");
@@ -251,18 +213,7 @@ static PyObject *py_copy_spans_to_parts(GIVEN) {
 
 /* ---- Ranks and rows ---- */
 
-static PyObject *py_deal_evenly(GIVEN) {
-    TAKE("deal_evenly", "ldllDdL");
-    int found;
-    Py_BEGIN_ALLOW_THREADS;
-    found = deal_evenly(of);
-    Py_END_ALLOW_THREADS;
-    if (found == -1)
-        return end_with(&taken, PyErr_NoMemory());
-    if (found)
-        return refuse(&taken, "deal_evenly: the arrays do not fit together");
-    return end_with(&taken, Py_NewRef(Py_None));
-}
+ALLOCATES(deal_evenly, "ldllDdL", deal_evenly(of), "the arrays do not fit together")
 
 static PyObject *py_best_fit(GIVEN) {
     TAKE("best_fit", "lllnnnM");
@@ -304,70 +255,20 @@ static PyObject *py_take_pieces(GIVEN) {
         ARRAY(5)->shape[1] != GROUP_PIECE - 1 ||
         !take_pieces(&wanted, ints_of(ARRAY(3)), ARRAY(4), ARRAY(5)))
         return refuse(&taken, "take_pieces: a row lies in no group, or its pieces have no room");
-    return end_with(&taken, Py_NewRef(Py_None));
+    return done(&taken);
 }
 
-static PyObject *py_find_ragged(GIVEN) {
-    TAKE("find_ragged", "bimllnmC");
-    bool is_found;
-    Py_BEGIN_ALLOW_THREADS;
-    is_found = find_ragged(of, ARRAY(7));
-    Py_END_ALLOW_THREADS;
-    return end_with(&taken, PyBool_FromLong(is_found));
-}
-
-static PyObject *py_measure_rows(GIVEN) {
-    TAKE("measure_rows", "lmncmnmMM");
-    bool is_right;
-    Py_BEGIN_ALLOW_THREADS;
-    is_right = measure_rows(of);
-    Py_END_ALLOW_THREADS;
-    return end_with(&taken, PyBool_FromLong(is_right));
-}
-
-static PyObject *py_fit_labels(GIVEN) {
-    TAKE("fit_labels", "lmncmb");
-    bool are_labels;
-    Py_BEGIN_ALLOW_THREADS;
-    are_labels = fit_labels(of);
-    Py_END_ALLOW_THREADS;
-    return end_with(&taken, PyBool_FromLong(are_labels));
-}
-
-static PyObject *py_write_rows(GIVEN) {
-    TAKE("write_rows", "lmncmblmmmbbm");
-    bool is_right;
-    Py_BEGIN_ALLOW_THREADS;
-    is_right = write_rows(of);
-    Py_END_ALLOW_THREADS;
-    return end_with(&taken, PyBool_FromLong(is_right));
-}
+ANSWERS(find_ragged, "bimllnmC", find_ragged(of, ARRAY(7)))
+ANSWERS(measure_rows, "lmncmnmMM", measure_rows(of))
+ANSWERS(fit_labels, "lmncmb", fit_labels(of))
+ANSWERS(write_rows, "lmncmblmmmbbm", write_rows(of))
 
 /* ---- Images ---- */
 
-static PyObject *py_resample(GIVEN) {
-    TAKE("resample", "blB");
-    int found;
-    Py_BEGIN_ALLOW_THREADS;
-    found = resample(ARRAY(0), ARRAY(1), ARRAY(2));
-    Py_END_ALLOW_THREADS;
-    if (found == -1)
-        return end_with(&taken, PyErr_NoMemory());
-    if (found)
-        return refuse(&taken, "resample: the part does not lie in the image");
-    return end_with(&taken, Py_NewRef(Py_None));
-}
-
-static PyObject *py_map_levels(GIVEN) {
-    TAKE("map_levels", "bblB");
-    bool is_right;
-    Py_BEGIN_ALLOW_THREADS;
-    is_right = map_levels(ARRAY(0), ARRAY(1), ARRAY(2), ARRAY(3));
-    Py_END_ALLOW_THREADS;
-    if (!is_right)
-        return refuse(&taken, "map_levels: tables, pixels and output do not fit together");
-    return end_with(&taken, Py_NewRef(Py_None));
-}
+ALLOCATES(resample, "blB", resample(ARRAY(0), ARRAY(1), ARRAY(2)),
+          "the part does not lie in the image")
+REFUSES(map_levels, "bblB", map_levels(ARRAY(0), ARRAY(1), ARRAY(2), ARRAY(3)),
+        "tables, pixels and output do not fit together")
 
 static PyObject *py_mix_pixels(GIVEN) {
     TAKE("mix_pixels", "bbdnB");
@@ -396,7 +297,7 @@ static PyObject *py_begin_hash(GIVEN) {
     if (ARRAY(0)->size < LANES)
         return refuse(&taken, "begin_hash: fewer than 8 sums");
     begin_sums(words_of(ARRAY(0)));
-    return end_with(&taken, Py_NewRef(Py_None));
+    return done(&taken);
 }
 
 static PyObject *py_hash_parts(GIVEN) {
@@ -408,7 +309,7 @@ static PyObject *py_hash_parts(GIVEN) {
     Py_BEGIN_ALLOW_THREADS;
     hash_parts(&to, of[3].number);
     Py_END_ALLOW_THREADS;
-    return end_with(&taken, Py_NewRef(Py_None));
+    return done(&taken);
 }
 
 static PyObject *py_end_hash(GIVEN) {
