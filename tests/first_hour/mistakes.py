@@ -6,13 +6,14 @@ An answer says what was found, what was wanted, and the next thing to type.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
+from unittest.mock import patch
 
 from headrace.client import Batch, BatchLoader, Cast, NumpyDataset, RemoteDataset, tf_dataset
 from headrace.client.state.state import State
+
+_CALLED = (BatchLoader, Cast, NumpyDataset, RemoteDataset, tf_dataset)
 
 
 @dataclass(frozen=True)
@@ -43,49 +44,39 @@ class Stage:
         """The first batch of such a dataset."""
         return next(iter(self.dataset(name=name, **options)))
 
+    def dataset_in(self, **variables: str) -> RemoteDataset:
+        """Such a dataset where some variables of the environment are set."""
+        with patch.dict(os.environ, variables):
+            return self.dataset()
+
+    def call(self, typed: str) -> object:
+        """Evaluate a call: of this package, of the methods above, or of the batch or the state."""
+        names: dict[str, object] = {each.__name__: each for each in _CALLED}
+        names |= {name: getattr(self, name) for name in ("batch", "state", "dataset", "first")}
+        names |= {"dataset_in": self.dataset_in, **self.places}
+        return eval(typed, names)  # noqa: S307 - what this file types
+
 
 @dataclass(frozen=True)
 class Mistake:
     """What somebody types, and fragments of the answer.
 
     Attributes:
-        typed: A command line behind ``headrace``, or a call.
+        typed: A command line behind ``headrace``, or a call, which `Stage.call` evaluates.
         found: What the answer says of what was typed.
         wanted: What it says should have been.
         following: The next thing to type.
         code: The exit code of a command.
-        title: Tells the call's test from others.
     """
 
-    typed: str | Callable[[Stage], object]
+    typed: str
     found: str
     wanted: str
     following: str
     code: int = 2
-    title: str = ""
 
     def __str__(self) -> str:
-        return self.title or str(self.typed)
-
-
-@contextmanager
-def environment(**variables: str) -> Iterator[None]:
-    """Set some variables for a while."""
-    before = dict(os.environ)
-    os.environ.update(variables)
-    try:
-        yield
-    finally:
-        os.environ.clear()
-        os.environ.update(before)
-
-
-def _with(variables: dict[str, str]) -> Callable[[Stage], object]:
-    def make(stage: Stage) -> object:
-        with environment(**variables):
-            return stage.dataset()
-
-    return make
+        return self.typed
 
 
 _ADDRESS = "'host:port'"
@@ -206,207 +197,73 @@ COMMANDS = [
 
 CALLS = [
     Mistake(
-        lambda stage: next(iter(RemoteDataset(stage.places["ADDR"], "small"))),
+        "next(iter(RemoteDataset(ADDR, 'small')))",
         "neither batch_size",
         "the samples per batch",
         "pass batch_size=",
-        title="no batch size",
     ),
+    Mistake("dataset(batch_size='32')", "'32', of type str", "an int", "pass 32"),
+    Mistake("dataset('small', ADDR)", "target is 'small'", _ADDRESS, "swap the two"),
     Mistake(
-        lambda stage: stage.dataset(batch_size="32"),
-        "'32', of type str",
-        "an int",
-        "pass 32",
-        title="a text for a number",
-    ),
-    Mistake(
-        lambda stage: stage.dataset("small", stage.places["ADDR"]),
-        "target is 'small'",
-        _ADDRESS,
-        "swap the two",
-        title="target and dataset exchanged",
-    ),
-    Mistake(
-        lambda stage: stage.dataset(columns="number"),
+        "dataset(columns='number')",
         "'number', of type str",
         "a list of column names",
         "pass ['number']",
-        title="a name for a list of names",
     ),
+    Mistake("dataset(rank=1)", "rank=1 and world_size=None", "both", "or neither"),
+    Mistake("dataset_in(RANK='1')", "RANK='1'", "no WORLD_SIZE", "torchrun"),
+    Mistake("dataset(end='drop')", "'drop'", "one of", "'drop_last'"),
+    Mistake("dataset(stages=[len])", "of type builtin_function", "a list of stages", "transform="),
+    Mistake("first(stages=[Cast('numbr', 'int64')])", "'numbr'", "there are", "number"),
     Mistake(
-        lambda stage: stage.dataset(rank=1),
-        "rank=1 and world_size=None",
-        "both",
-        "or neither",
-        title="a rank alone",
+        "dataset(transform='flip')", "'flip', of type str", "a function of a batch", "stages=["
     ),
-    Mistake(_with({"RANK": "1"}), "RANK='1'", "no WORLD_SIZE", "torchrun", title="half of ranks"),
+    Mistake("dataset(order='random')", "'random', of type str", "expected", "Order(shuffle_bytes="),
+    Mistake("dataset(transport='ring')", "'ring', of type str", "expected", "Transport('ring')"),
+    Mistake("dataset(device='gpu')", "'gpu'", "expected", "'cuda'"),
     Mistake(
-        lambda stage: stage.dataset(end="drop"),
-        "'drop'",
-        "one of",
-        "'drop_last'",
-        title="an end that is none",
+        "dataset().resume(b'abc')", "start with '616263'", "not a headrace token", "Batch.token"
     ),
+    Mistake("dataset().map(len)", "no attribute 'map'", "called with each batch", "transform="),
+    Mistake("dataset().shuffle()", "no attribute 'shuffle'", "already shuffled", "seed="),
+    Mistake("dataset()[0]", "no item 0", "for batch in dataset", "`headrace cat"),
+    Mistake("batch['nmber']", "'nmber'", "the batch has", "number"),
+    Mistake("batch['blob'].float()", "no attribute 'float'", "not a tensor", "DecodeImage("),
+    Mistake("batch['name'].to('cpu')", "no attribute 'to'", "not a tensor", "transform="),
+    Mistake("batch.to('gpu')", "'gpu'", "expected one of torch's", "'cuda'"),
+    Mistake("dataset().load_state_dict({})", "keys []", "expected", "state_dict()"),
     Mistake(
-        lambda stage: stage.dataset(stages=[len]),
-        "of type builtin_function",
-        "a list of stages",
-        "transform=",
-        title="a function for a step",
-    ),
-    Mistake(
-        lambda stage: stage.first(stages=[Cast("numbr", "int64")]),
-        "'numbr'",
-        "there are",
-        "number",
-        title="a step for a column that is not there",
-    ),
-    Mistake(
-        lambda stage: stage.dataset(transform="flip"),
-        "'flip', of type str",
-        "a function of a batch",
-        "stages=[",
-        title="a name for a function",
-    ),
-    Mistake(
-        lambda stage: stage.dataset(order="random"),
-        "'random', of type str",
-        "expected",
-        "Order(shuffle_bytes=",
-        title="a name for an order",
-    ),
-    Mistake(
-        lambda stage: stage.dataset(transport="ring"),
-        "'ring', of type str",
-        "expected",
-        "Transport('ring')",
-        title="a name for a transport",
-    ),
-    Mistake(
-        lambda stage: stage.dataset(device="gpu"),
-        "'gpu'",
-        "expected",
-        "'cuda'",
-        title="a device that is none",
-    ),
-    Mistake(
-        lambda stage: stage.dataset().resume(b"abc"),
-        "start with '616263'",
-        "not a headrace token",
-        "Batch.token",
-        title="a token that is none",
-    ),
-    Mistake(
-        lambda stage: stage.dataset().map(len),  # type: ignore[attr-defined] # the mistake
-        "no attribute 'map'",
-        "called with each batch",
-        "transform=",
-        title="map",
-    ),
-    Mistake(
-        lambda stage: stage.dataset().shuffle(),  # type: ignore[attr-defined] # the mistake
-        "no attribute 'shuffle'",
-        "already shuffled",
-        "seed=",
-        title="shuffle",
-    ),
-    Mistake(
-        lambda stage: stage.dataset()[0],
-        "no item 0",
-        "for batch in dataset",
-        "`headrace cat",
-        title="an index",
-    ),
-    Mistake(
-        lambda stage: stage.batch["nmber"],
-        "'nmber'",
-        "the batch has",
-        "number",
-        title="a column that a batch lacks",
-    ),
-    Mistake(
-        lambda stage: stage.batch["blob"].float(),
-        "no attribute 'float'",
-        "not a tensor",
-        "DecodeImage(",
-        title="bytes as a tensor",
-    ),
-    Mistake(
-        lambda stage: stage.batch["name"].to("cpu"),
-        "no attribute 'to'",
-        "not a tensor",
-        "transform=",
-        title="text as a tensor",
-    ),
-    Mistake(
-        lambda stage: stage.batch.to("gpu"),
-        "'gpu'",
-        "expected one of torch's",
-        "'cuda'",
-        title="a batch to no device",
-    ),
-    Mistake(
-        lambda stage: stage.dataset().load_state_dict({}),
-        "keys []",
-        "expected",
-        "state_dict()",
-        title="no state",
-    ),
-    Mistake(
-        lambda stage: stage.dataset(seed=5).load_state_dict(stage.state),
+        "dataset(seed=5).load_state_dict(state)",
         "seed: 5 requested",
         "the token has 0",
         "the options of the run",
-        title="a state of another seed",
     ),
     Mistake(
-        lambda stage: stage.dataset(batch_size=9).load_state_dict(stage.state),
+        "dataset(batch_size=9).load_state_dict(state)",
         "batch_size=9",
         "the state has 8",
         "give batch_size=8",
-        title="a state of another size",
     ),
     Mistake(
-        lambda stage: stage.dataset(name=["web", "books"]),
+        "dataset(name=['web', 'books'])",
         "'web'",
         "pairs of name and weight",
         '[("web", 0.7), ("books", 0.3)]',
-        title="names without weights",
     ),
     Mistake(
-        lambda stage: stage.dataset(name=[("web", 1), ("web", 2)]),
-        "'web'",
-        "share the name",
-        "each dataset once",
-        title="a name twice in a mixture",
+        "dataset(name=[('web', 1), ('web', 2)])", "'web'", "share the name", "each dataset once"
     ),
     Mistake(
-        lambda stage: tf_dataset(stage.dataset()),  # type: ignore[arg-type] # the mistake
-        "type RemoteDataset",
-        "a NumpyDataset",
-        "tf_dataset(NumpyDataset(",
-        title="torch's dataset for TensorFlow",
+        "tf_dataset(dataset())", "type RemoteDataset", "a NumpyDataset", "tf_dataset(NumpyDataset("
     ),
     Mistake(
-        lambda stage: BatchLoader(stage.dataset(), num_workers=0, prefetch_factor=2),
+        "BatchLoader(dataset(), num_workers=0, prefetch_factor=2)",
         "prefetch_factor=2",
         "expected workers",
         "prefetch_bytes",
-        title="prefetch_factor without workers",
     ),
+    Mistake("dataset().log_stats('wand')", "'wand', of type str", "'wandb'", "a function"),
     Mistake(
-        lambda stage: stage.dataset().log_stats("wand"),  # type: ignore[arg-type] # the mistake
-        "'wand', of type str",
-        "'wandb'",
-        "a function",
-        title="a name of no log",
-    ),
-    Mistake(
-        lambda stage: NumpyDataset(stage.places["ADDR"], "small", batch_size=0),
-        "batch_size is 0",
-        "expected an int",
-        "[1, ",
-        title="batches of nothing",
+        "NumpyDataset(ADDR, 'small', batch_size=0)", "batch_size is 0", "expected an int", "[1, "
     ),
 ]

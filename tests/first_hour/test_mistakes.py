@@ -80,7 +80,6 @@ def test_a_mistyped_command_is_answered_in_one_line(
     mistake: Mistake, stage: Stage, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """At once, with the exit code that says whose fault it was, and nothing on the output."""
-    assert isinstance(mistake.typed, str)
     began = time.thread_time()
     code = run([_placed(part, stage) for part in mistake.typed.split()])
     took_s = time.thread_time() - began
@@ -96,10 +95,9 @@ def test_a_mistyped_command_is_answered_in_one_line(
 @pytest.mark.parametrize("mistake", CALLS, ids=str)
 def test_a_mistaken_call_is_answered_by_its_error(mistake: Mistake, stage: Stage) -> None:
     """Of headrace, or of the kind that Python has for it."""
-    assert callable(mistake.typed)
     began = time.thread_time()
     with pytest.raises(Exception, match=r"\S") as caught:
-        mistake.typed(stage)
+        stage.call(mistake.typed)
     took_s = time.thread_time() - began
 
     _check(mistake, str(caught.value), stage)
