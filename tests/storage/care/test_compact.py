@@ -49,6 +49,33 @@ def _samples(url: str, fingerprint: str | None = None) -> list[dict[str, object]
     return pa.Table.from_batches(blocks).to_pylist()
 
 
+WANTED = pa.Table.from_batches([numbered_batch(0, SAMPLES)]).to_pylist()
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Store:
+    """The store of a dataset in many small shards."""
+    write_small_shards(str(tmp_path))
+    return open_store(str(tmp_path))
+
+
+def _interrupt(store: Store, *, after: int) -> None:
+    """Interrupt a compaction when some shards are finished."""
+
+    def stop(progress: Compaction) -> None:
+        if progress.shards_done == after:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        compact(store, options=OPTIONS, threads=1, progress=stop)
+
+
+def _check(url: str) -> None:
+    """Check that all samples are there, and that nothing but the dataset stays."""
+    assert WANTED == _samples(url)
+    assert [] == [kind for kind in _collect(url) if kind not in {"json", "arrow"}]
+
+
 def _collect(url: str) -> list[str]:
     """Remove all that no current version names; return what stays beside it and its shards."""
     store = open_store(url)
@@ -125,15 +152,13 @@ def test_killed_anywhere_it_goes_on(s3: S3, tmp_path: Path, kind: str, step: int
     )
     assert 0 == done.returncode, done.stderr
     last = int(done.stdout)
-    wanted = pa.Table.from_batches([numbered_batch(0, SAMPLES)]).to_pylist()
 
     fingerprints, taken = set(), []
     for fatal in range(1, last + 1, step):
         url = f"{root}/{fatal}"
-        assert wanted == _samples(url)
+        assert WANTED == _samples(url)
         report = compact(open_store(url), options=OPTIONS)
-        assert wanted == _samples(url)
-        assert [] == [kind for kind in _collect(url) if kind not in {"json", "arrow"}]
+        _check(url)
         fingerprints.add(report.fingerprint)
         taken.append(report.shards_taken)
     assert 1 == len(fingerprints)
@@ -141,18 +166,9 @@ def test_killed_anywhere_it_goes_on(s3: S3, tmp_path: Path, kind: str, step: int
     assert last > 20
 
 
-def test_notes_that_are_damaged_count_for_nothing(tmp_path: Path) -> None:
+def test_notes_that_are_damaged_count_for_nothing(store: Store) -> None:
     """A note of other bytes, or whose shard is gone or cut off, has its shard written again."""
-    url = str(tmp_path)
-    write_small_shards(url)
-    store = open_store(url)
-
-    def stop(progress: Compaction) -> None:
-        if progress.shards_done == 3:
-            raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        compact(store, options=OPTIONS, threads=1, progress=stop)
+    _interrupt(store, after=3)
     notes = sorted(name for name in store.list("manifests/") if "compact-" in name)
     assert 3 == len(notes)
     first, second, third = (store.read(name) for name in notes)
@@ -164,18 +180,12 @@ def test_notes_that_are_damaged_count_for_nothing(tmp_path: Path) -> None:
     report = compact(store, options=OPTIONS)
 
     assert 0 == report.shards_taken
-    assert pa.Table.from_batches([numbered_batch(0, SAMPLES)]).to_pylist() == _samples(url)
+    assert WANTED == _samples(store.url)
 
 
 def _interrupted(store: Store) -> GarbagePlan:
     """Finish three shards two days ago; return the plan of a gc that finds them now."""
-
-    def stop(progress: Compaction) -> None:
-        if progress.shards_done == 3:
-            raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        compact(store, options=OPTIONS, threads=1, progress=stop)
+    _interrupt(store, after=3)
     before_s = time.time() - 2 * DEFAULT_OLDER_THAN_S
     for path in Path(store.url).rglob("*.*"):
         os.utime(path, (before_s, before_s))
@@ -186,11 +196,8 @@ def _interrupted(store: Store) -> GarbagePlan:
     return plan
 
 
-def test_gc_spares_what_a_compaction_has_taken(tmp_path: Path) -> None:
+def test_gc_spares_what_a_compaction_has_taken(store: Store) -> None:
     """Old shards that a compaction takes stay, also in a gc that planned their removal before."""
-    url = str(tmp_path)
-    write_small_shards(url)
-    store = open_store(url)
     plan = _interrupted(store)
     later: list[GarbagePlan] = []
 
@@ -203,11 +210,10 @@ def test_gc_spares_what_a_compaction_has_taken(tmp_path: Path) -> None:
 
     assert 3 == report.shards_taken
     assert [] == [entry for entry in later[0].files if entry.name.startswith("shards/")]
-    assert pa.Table.from_batches([numbered_batch(0, SAMPLES)]).to_pylist() == _samples(url)
-    assert [] == [kind for kind in _collect(url) if kind not in {"json", "arrow"}]
+    _check(store.url)
 
 
-def test_shards_that_gc_is_removing_are_not_taken(tmp_path: Path) -> None:
+def test_shards_that_gc_is_removing_are_not_taken(store: Store) -> None:
     """A gc that runs before a compaction has noted what it takes has these shards written again."""
 
     class Beaten(LocalStore):
@@ -218,21 +224,15 @@ def test_shards_that_gc_is_removing_are_not_taken(tmp_path: Path) -> None:
                 collect_garbage(open_store(self.url), plans.pop())
             super().write(name, content)
 
-    url = str(tmp_path)
-    write_small_shards(url)
-    plans = [_interrupted(open_store(url))]
-    report = compact(Beaten(url), options=OPTIONS, threads=1)
+    plans = [_interrupted(store)]
+    report = compact(Beaten(store.url), options=OPTIONS, threads=1)
 
     assert (0, []) == (report.shards_taken, plans)
-    assert pa.Table.from_batches([numbered_batch(0, SAMPLES)]).to_pylist() == _samples(url)
-    assert [] == [kind for kind in _collect(url) if kind not in {"json", "arrow"}]
+    _check(store.url)
 
 
-def test_shards_that_vanish_are_written_again(tmp_path: Path) -> None:
+def test_shards_that_vanish_are_written_again(store: Store) -> None:
     """Whatever removes a finished shard before the commit, the new version is whole."""
-    url = str(tmp_path)
-    write_small_shards(url)
-    store = open_store(url)
     before = set(store.list("shards/"))
     removed: list[str] = []
 
@@ -245,14 +245,11 @@ def test_shards_that_vanish_are_written_again(tmp_path: Path) -> None:
 
     assert report.written
     assert removed[0] not in set(store.list("shards/"))
-    assert pa.Table.from_batches([numbered_batch(0, SAMPLES)]).to_pylist() == _samples(url)
+    assert WANTED == _samples(store.url)
 
 
-def test_shards_that_vanish_again_and_again_are_told(tmp_path: Path) -> None:
+def test_shards_that_vanish_again_and_again_are_told(store: Store) -> None:
     """If somebody removes all that is finished, the call ends with what to do, and no change."""
-    url = str(tmp_path)
-    write_small_shards(url)
-    store = open_store(url)
     before = set(store.list("shards/"))
 
     def remove(progress: Compaction) -> None:
@@ -262,61 +259,46 @@ def test_shards_that_vanish_again_and_again_are_told(tmp_path: Path) -> None:
 
     with pytest.raises(CommitConflictError, match="longer --older-than"):
         compact(store, options=OPTIONS, progress=remove)
-    assert 1 == len(list_versions(url))
+    assert 1 == len(list_versions(store.url))
 
 
-def test_shards_of_other_wishes_are_not_taken(tmp_path: Path) -> None:
+def test_shards_of_other_wishes_are_not_taken(store: Store) -> None:
     """What an interrupted call wrote with other sizes is left to gc."""
-    url = str(tmp_path)
-    write_small_shards(url)
-    store = open_store(url)
-
-    def stop(progress: Compaction) -> None:
-        if progress.shards_done == 2:
-            raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        compact(store, options=OPTIONS, threads=1, progress=stop)
+    _interrupt(store, after=2)
     other = compact(store, options=CompactOptions(shard_bytes=4096, block_bytes=1024))
 
     assert 0 == other.shards_taken
-    assert [] == [kind for kind in _collect(url) if kind not in {"json", "arrow"}]
+    assert [] == [kind for kind in _collect(store.url) if kind not in {"json", "arrow"}]
 
 
-def test_a_commit_that_comes_between_stands(tmp_path: Path) -> None:
+def test_a_commit_that_comes_between_stands(store: Store) -> None:
     """An append during the compaction wins; called again, the compaction has its samples too."""
-    url = str(tmp_path)
-    write_small_shards(url)
-    store = open_store(url)
 
     def append(progress: Compaction) -> None:
         if progress.shards_done == 1:
-            write_shards_of(url, [numbered_batch(SAMPLES, 300)], mode="append", stem="more")
+            write_shards_of(store.url, [numbered_batch(SAMPLES, 300)], mode="append", stem="more")
 
     with pytest.raises(CommitConflictError):
         compact(store, options=OPTIONS, threads=1, progress=append)
     wanted = pa.Table.from_batches([numbered_batch(0, 300)]).to_pylist()
-    assert wanted == _samples(url)
+    assert wanted == _samples(store.url)
     report = compact(store, options=OPTIONS)
 
     assert 300 == report.sample_count
-    assert wanted == _samples(url)
-    assert 3 == len(list_versions(url))
+    assert wanted == _samples(store.url)
+    assert 3 == len(list_versions(store.url))
 
 
-def test_a_damaged_block_changes_nothing(tmp_path: Path) -> None:
+def test_a_damaged_block_changes_nothing(store: Store) -> None:
     """The error names the shard; the dataset is what it was, and no shard is half written."""
-    url = str(tmp_path)
-    write_small_shards(url)
-    store = open_store(url)
     content = bytearray(store.read("shards/shard-00007.arrow"))
     content[len(content) // 2] ^= 1
     store.write("shards/shard-00007.arrow", bytes(content))
-    before = list_versions(url)
+    before = list_versions(store.url)
 
     with pytest.raises(ShardCorruptError, match="shard-00007"):
         compact(store, options=OPTIONS)
-    assert before == list_versions(url)
+    assert before == list_versions(store.url)
 
 
 def test_what_cannot_be_compacted_is_refused(tmp_path: Path) -> None:
