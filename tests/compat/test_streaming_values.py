@@ -21,9 +21,9 @@ from headrace.compat.streaming import (
     XSVWriter,
     dataframe_to_mds,
 )
-from headrace.server import ServerConfig, start_server
 from storage.mds.mosaic_environment import mosaic
 from support.private import end_servers
+from support.running import server_of
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -118,8 +118,7 @@ def test_a_running_server_gives_the_same(tmp_path: Path) -> None:
     with MDSWriter(out=url, columns={"n": "int", "t": "str"}) as writer:
         for number in range(30):
             writer.write({"n": number, "t": f"t{number}"})
-    config = ServerConfig(datasets={"numbers": url}, listen="127.0.0.1:0")
-    with start_server(config) as server:
+    with server_of({"numbers": url}) as server:
         named = f"headrace://{server.address}/numbers"
         dataset = StreamingDataset(remote=named, batch_size=4, shuffle=True)
         seen = list(dataset)

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from headrace.client import BatchEvent, ReadOptions
 from headrace.order import EndMode, OrderSpec, decode_token
-from headrace.server import ServerConfig, start_server
 from support.datasets import small_table, write_dataset
+from support.running import server_of
 from support.transports import TRANSPORTS, batches_of, listen_for, plugs_for
 
 SAMPLES = 300
@@ -32,9 +32,7 @@ def address(
     write_dataset(url, small_table(SAMPLES), shard_samples=[1, 120, 7, 90, 82], block_bytes=512)
     with (
         listen_for(request.param) as listen,
-        start_server(
-            ServerConfig(datasets={"d": url}, listen=listen, plugs=plugs_for(request.param))
-        ) as server,
+        server_of({"d": url}, listen=listen, plugs=plugs_for(request.param)) as server,
     ):
         yield server.address
 

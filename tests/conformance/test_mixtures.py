@@ -17,8 +17,8 @@ from headrace.client import (
     ReadOptions,
 )
 from headrace.order import EndMode, OrderSpec, linear, piecewise
-from headrace.server import ServerConfig, start_server
 from support.datasets import small_table, write_dataset
+from support.running import server_of
 from support.transports import TRANSPORTS, batches_of, listen_for, plugs_for
 
 SIZES = {"a": 90, "b": 1, "c": 47}
@@ -45,8 +45,7 @@ def address(
         write_dataset(urls[name], table, shard_samples=shards, block_bytes=512)
     with listen_for(request.param) as listen:
         plugs = plugs_for(request.param)
-        config = ServerConfig(datasets=urls, listen=listen, cache_bytes=1 << 14, plugs=plugs)
-        with start_server(config) as server:
+        with server_of(urls, listen=listen, cache_bytes=1 << 14, plugs=plugs) as server:
             yield server.address
 
 

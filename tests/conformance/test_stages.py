@@ -19,9 +19,9 @@ from headrace.client import (
     Transform,
 )
 from headrace.order import EndMode, OrderSpec
-from headrace.server import ServerConfig, start_server
 from headrace.server.stages.transforms import TransformSettings
 from support.datasets import write_dataset
+from support.running import server_of
 from support.transports import TRANSPORTS, batches_of, listen_for, plugs_for
 
 SAMPLES = 90
@@ -52,16 +52,15 @@ def address(
     write_dataset(url, table, shard_samples=[30, 60], block_bytes=512)
     with pytest.MonkeyPatch.context() as patch, listen_for(request.param) as listen:
         noise = ("noise=support.transforms:noise@1",)
-        config = ServerConfig(
-            datasets={"d": url},
+        patch.setenv("PYTHONPATH", str(Path(__file__).parents[1]), prepend=os.pathsep)
+        with server_of(
+            {"d": url},
             listen=listen,
             plugs=(
                 TransformSettings(transforms=noise, transform_timeout_s=60.0),
                 *plugs_for(request.param),
             ),
-        )
-        patch.setenv("PYTHONPATH", str(Path(__file__).parents[1]), prepend=os.pathsep)
-        with start_server(config) as server:
+        ) as server:
             yield server.address
 
 

@@ -13,7 +13,6 @@ import torch
 
 from headrace.client import Batch, RemoteDataset, Transport
 from headrace.errors import UnsupportedColumnError
-from headrace.server import ServerConfig, start_server
 from support.datasets import write_dataset
 from support.running import server_of
 from support.transports import TRANSPORTS, listen_for, plugs_for
@@ -43,9 +42,7 @@ def batch(
     write_dataset(url, TABLE, shard_samples=[2, 1])
     with (
         listen_for(request.param) as listen,
-        start_server(
-            ServerConfig(datasets={"d": url}, listen=listen, plugs=plugs_for(request.param))
-        ) as server,
+        server_of({"d": url}, listen=listen, plugs=plugs_for(request.param)) as server,
         closing(
             RemoteDataset(
                 server.address, "d", batch_size=3, shuffle=False, transport=Transport(request.param)

@@ -17,10 +17,10 @@ import pytest
 
 from headrace.errors import BadArgumentError, TokenMalformedError
 from headrace.order import NUMBER_LIMIT, OrderSpec, Token, TokenEncoder, decode_token, encode_token
-from headrace.server import ServerConfig, start_server
 from headrace.storage import open_dataset
 from headrace.v1 import shard_service_pb2 as pb
 from support.datasets import write_dataset
+from support.running import server_of
 from support.served import failure_of, messages_of
 
 JOB = Path(__file__).parents[1] / "support" / "interrupted_job.py"
@@ -40,7 +40,7 @@ def url(tmp_path_factory: pytest.TempPathFactory) -> str:
 def address(url: str, tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[str]:
     """A server of it, at a port or at a socket where rings are to be had."""
     listen = f"unix:{tmp_path}/s" if getattr(request, "param", "") == "ring" else "127.0.0.1:0"
-    with start_server(ServerConfig(datasets={"d": url}, listen=listen)) as server:
+    with server_of({"d": url}, listen=listen) as server:
         yield server.address
 
 

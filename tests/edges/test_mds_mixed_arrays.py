@@ -17,11 +17,11 @@ from numpy.typing import NDArray
 from headrace.client import NumpyDataset
 from headrace.converter import convert_files
 from headrace.errors import ShardCorruptError
-from headrace.server import ServerConfig, start_server
 from headrace.storage import OpenDataset, SourceOptions, open_dataset
 from headrace.storage.mds.encoding import ARRAY_DTYPES
 from storage.mds.mds_make import change_index, index_of, take_descriptions_away, write_mds
 from storage.mds.mosaic_environment import mosaic
+from support.running import server_of
 
 Array = NDArray[Any]
 _MIXED = SourceOptions(mixed_arrays=True)
@@ -164,8 +164,7 @@ def test_a_trainer_and_a_conversion_get_them(tmp_path: Path) -> None:
     with open_dataset(str(tmp_path / "own")) as dataset:
         assert _same(_MIX * 4, _arrays(dataset))
 
-    config = ServerConfig(datasets={"d": str(tmp_path / "mds")}, listen="127.0.0.1:0")
-    with start_server(config) as server:
+    with server_of({"d": str(tmp_path / "mds")}) as server:
         [batch] = NumpyDataset(server.address, "d", batch_size=12, shuffle=False, epochs=1)
     found = [
         np.frombuffer(data, np.dtype(kind)).reshape(shape)

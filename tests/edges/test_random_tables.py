@@ -29,7 +29,7 @@ from edges.random_tables import (
 )
 from headrace.converter import write_shards
 from headrace.errors import HeadraceError
-from headrace.server import ServerConfig, start_server
+from support.running import server_of
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -87,7 +87,7 @@ def _check(way: str, seeds: range, folder: Path) -> tuple[int, int]:
 
 def _compare(tables: Mapping[Path, RandomTable], told: Callable[[Any, pa.DataType], Any]) -> None:
     urls = {f"d{at}": str(url) for at, url in enumerate(tables)}
-    with start_server(ServerConfig(datasets=urls, listen="127.0.0.1:0")) as server:
+    with server_of(urls) as server:
         for name, (url, table) in zip(urls, tables.items(), strict=True):
             found = seen_by_training(server.address, name, table.kinds)
             assert expected_rows(table, url, told) == found, (url, table.kinds)

@@ -25,7 +25,7 @@ import yaml
 from deltalake import write_deltalake
 
 import headrace.client
-from headrace.server import ConfigSource, ServerConfig, start_server
+from headrace.server import ConfigSource
 from headrace.server.access.callers import read_tokens
 from headrace.storage import OpenDataset, SourceOptions, open_dataset, open_store
 from headrace.storage.mds import MdsWriter, commit_mds
@@ -527,15 +527,16 @@ def _at_a_tls_server(here: World, block: Block) -> None:
         json.dumps({"tokens": [{"name": "team-a", "token": token, "datasets": ["flights"]}]})
     )
     Path("tokens.json").chmod(0o600)
-    config = ServerConfig(
-        datasets={"flights": f"{here.bucket}/flights"},
-        listen="localhost:0",
-        tls_cert="server.pem",
-        tls_key="server.key",
-        tls_client_ca="ca.pem",
-        tokens="tokens.json",
+    server = here.stack.enter_context(
+        server_of(
+            {"flights": f"{here.bucket}/flights"},
+            listen="localhost:0",
+            tls_cert="server.pem",
+            tls_key="server.key",
+            tls_client_ca="ca.pem",
+            tokens="tokens.json",
+        )
     )
-    server = here.stack.enter_context(start_server(config))
     before = dict(here.places)
     here.serve_at(f"localhost:{server.address.rpartition(':')[2]}")
     here.names["read_token"] = lambda: token

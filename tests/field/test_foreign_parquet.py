@@ -23,9 +23,10 @@ from headrace.errors import (
     ObjectNotFoundError,
     UnsupportedColumnError,
 )
-from headrace.server import DatasetConfig, ServerConfig, start_server
+from headrace.server import DatasetConfig
 from headrace.storage import SourceOptions, open_dataset, store_index
 from storage.parquet.delta_log import add, field, struct_type, write_log
+from support.running import server_of
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -386,7 +387,7 @@ def test_a_load_test_compares_columns_added_later(
     _write(tmp_path / "b.parquet", [5, 6, 7, 8], new=np.arange(4.0))
     source = SourceOptions(missing_as_null=True)
     served = DatasetConfig(url=str(tmp_path), source=source)
-    with start_server(ServerConfig(datasets={"d": served}, listen="127.0.0.1:0")) as server:
+    with server_of({"d": served}) as server:
         test = ["loadtest", server.address, "d", "--ranks=2", "--batch-size=2"]
         test.append(f"--manifest={tmp_path}")
 

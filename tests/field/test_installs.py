@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 import trustme
 
-from headrace.server import ServerConfig, start_server
 from support.datasets import write_rows
 from support.helm import Manifest, example, of_kind, rendered
+from support.running import server_of
 
 _BOTH = (
     "tls.enabled=true tls.certManager.enabled=true tokens.secretName=headrace-tokens "
@@ -124,18 +124,17 @@ def test_the_trainer_with_ca_and_token_reads(tmp_path: Path) -> None:
     (tmp_path / "tokens.json").write_text(json.dumps({"tokens": tokens}))
     for secret in ("tls.key", "tokens.json"):
         (tmp_path / secret).chmod(0o600)
-    config = ServerConfig(
-        datasets={"flights": url},
-        listen="localhost:0",
-        tls_cert=str(tmp_path / "tls.crt"),
-        tls_key=str(tmp_path / "tls.key"),
-        tokens=str(tmp_path / "tokens.json"),
-    )
     (container,) = example("tlstrainer.yaml")["spec"]["pytorchReplicaSpecs"]["Worker"]["template"][
         "spec"
     ]["containers"]
 
-    with start_server(config) as server:
+    with server_of(
+        {"flights": url},
+        listen="localhost:0",
+        tls_cert=str(tmp_path / "tls.crt"),
+        tls_key=str(tmp_path / "tls.key"),
+        tokens=str(tmp_path / "tokens.json"),
+    ) as server:
         done = subprocess.run(
             [sys.executable, *container["command"][1:], *container["args"]],
             env={

@@ -7,8 +7,8 @@ from contextlib import contextmanager
 
 import pyarrow as pa
 
-from headrace.server import ServerConfig, start_server
 from support.datasets import write_dataset
+from support.running import server_of
 
 SAMPLES = 100
 
@@ -32,5 +32,5 @@ def write_mixed(url: str) -> None:
 @contextmanager
 def mixed_server(url: str) -> Iterator[str]:
     """Serve it as ``mixed``; gives the address."""
-    with start_server(ServerConfig(datasets={"mixed": url}, listen="127.0.0.1:0")) as server:
+    with server_of({"mixed": url}) as server:
         yield server.address

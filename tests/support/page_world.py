@@ -27,12 +27,12 @@ import headrace.client
 from headrace.bench.children import serving
 from headrace.cli.group import group, run
 from headrace.client import NumpyDataset, RemoteDataset
-from headrace.server import ServerConfig, start_server
 from headrace.server.stages.texts import TextSettings
 from headrace.server.transports.lane import LaneSettings
 from support.datasets import write_dataset
 from support.images import image_bytes
 from support.pages import Block, Command, commands
+from support.running import server_of
 
 _OWN_ADDRESSES = (
     "dns:///headrace:50051",
@@ -82,15 +82,13 @@ class World:
         socket = f"unix:{self.folder}/server.sock"
         listen = ("127.0.0.1:0", "127.0.0.1:0", socket)
         server = self.stack.enter_context(
-            start_server(
-                ServerConfig(
-                    datasets=datasets,
-                    listen=listen,
-                    plugs=(
-                        TextSettings(tokenizers=self.tokenizers),
-                        LaneSettings(lane="auto"),
-                    ),
-                )
+            server_of(
+                datasets,
+                listen=listen,
+                plugs=(
+                    TextSettings(tokenizers=self.tokenizers),
+                    LaneSettings(lane="auto"),
+                ),
             )
         )
         addresses = server.addresses

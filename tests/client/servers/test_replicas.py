@@ -26,7 +26,7 @@ from headrace.client.options.access import Access
 from headrace.client.servers.replicas import FixedEndpoints, Seat, replicas_of, seat_of
 from headrace.errors import ServerUnreachableError
 from headrace.order import OrderSpec
-from headrace.server import Server, ServerConfig, start_server
+from headrace.server import Server
 from support.datasets import write_dataset
 from support.running import server_of
 from support.waiting import until
@@ -224,8 +224,9 @@ def test_one_replica_becomes_three_and_the_streams_even_out(url: str) -> None:
         assert until(lambda: [_RANKS] == _streams(servers), timeout_s=90)
         for address in _LOOPBACKS[1:]:
             listen = f"{address}:{port}"
-            more = ServerConfig(datasets={"ds": url}, listen=listen, max_stream_s=1)
-            servers.append(stack.enter_context(start_server(more)))
+            servers.append(
+                stack.enter_context(server_of({"ds": url}, listen=listen, max_stream_s=1))
+            )
         name.addresses = _LOOPBACKS
         assert until(lambda: [2, 2, 2] == _streams(servers), timeout_s=90), _streams(servers)
         # And back: the third goes, its streams at once, the rest as they are asked to come again.

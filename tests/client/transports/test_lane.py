@@ -32,13 +32,14 @@ from headrace.client import Access, Batch, Deadlines, Lane, RemoteDataset, TlsCo
 from headrace.client.servers.status import error_from_call
 from headrace.errors import HeadraceError, NoTransportError, RebalanceError
 from headrace.lane import ANSWER_BYTES, HELLO_BYTES, answer, hello
-from headrace.server import Server, ServerConfig, start_server
+from headrace.server import Server
 from headrace.server.transports.lane import LaneSettings
 from headrace.v1 import lane_pb2
 from headrace.v1 import shard_service_pb2 as pb
 from headrace.v1 import shard_service_pb2_grpc as rpc
 from support.command import serving
 from support.datasets import write_rows
+from support.running import server_of
 from support.scripted_server import ScriptedService, scripted_server
 from support.waiting import until
 
@@ -74,8 +75,7 @@ def server(url: str) -> Iterator[Server]:
 
 def _server(url: str, *, lane: str = "auto", **settings: object) -> Server:
     plugs = (LaneSettings(lane=lane),)
-    config = ServerConfig(datasets={NAME: url}, listen="127.0.0.1:0", plugs=plugs, **settings)  # type: ignore[arg-type] # tests name the settings they mean
-    return start_server(config)
+    return server_of({NAME: url}, plugs=plugs, **settings)
 
 
 def _dataset(

@@ -27,13 +27,14 @@ from headrace.client import Batch, RemoteDataset, Transport
 from headrace.client.transports.lz4 import feed
 from headrace.client.wire.frames import payload_alone
 from headrace.errors import NoTransportError, StreamCorruptError
-from headrace.server import Server, ServerConfig, start_server
+from headrace.server import Server
 from headrace.server.batch.targets import payload_message
 from headrace.server.transports.lz4 import compression
 from headrace.v1 import lz4_pb2
 from headrace.v1 import shard_service_pb2 as pb
 from headrace.v1 import shard_service_pb2_grpc as rpc
 from support.datasets import write_dataset
+from support.running import server_of
 
 SAMPLES = 4096
 
@@ -52,12 +53,9 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     }
     for name, table in tables.items():
         write_dataset(str(folder / name), table, shard_samples=[SAMPLES], block_bytes=1 << 18)
-    config = ServerConfig(
-        datasets={name: str(folder / name) for name in tables},
-        listen="127.0.0.1:0",
-        metrics_listen="127.0.0.1:0",
-    )
-    with start_server(config) as running:
+    with server_of(
+        {name: str(folder / name) for name in tables}, metrics_listen="127.0.0.1:0"
+    ) as running:
         yield running
 
 

@@ -32,11 +32,12 @@ from headrace.client.transports.ring.memory import RingMemory, Slot
 from headrace.client.wire.assembler import StreamAssembler
 from headrace.errors import BadArgumentError, NoTransportError, ServerUnreachableError
 from headrace.ring import OpenSlot, RecordKind, record
-from headrace.server import Server, ServerConfig, start_server
+from headrace.server import Server
 from headrace.server.transports.ring import RingSettings
 from support.command import serving
 from support.datasets import write_rows
 from support.interrupt_points import InterruptAt
+from support.running import server_of
 from support.transports import listen_for
 from support.waiting import until
 
@@ -72,8 +73,7 @@ def socket_address() -> Iterator[str]:
 def _server(url: str, listen: str, **settings: object) -> Server:
     ring = {name: settings.pop(name) for name in list(settings) if name.startswith("ring_")}
     plugs = (RingSettings(**ring),)  # type: ignore[arg-type] # tests name the settings they mean
-    config = ServerConfig(datasets={NAME: url}, listen=listen, plugs=plugs, **settings)  # type: ignore[arg-type] # tests name the settings they mean
-    return start_server(config)
+    return server_of({NAME: url}, listen=listen, plugs=plugs, **settings)
 
 
 def _transport(kind: str = "auto", *, check_payload: bool = False) -> Transport:

@@ -21,10 +21,11 @@ import pyarrow as pa
 import pytest
 
 from headrace.client import NumpyDataset, Ring, Transport
-from headrace.server import Server, ServerConfig, start_server
+from headrace.server import Server
 from headrace.server.transports.ring import RingSettings
 from support.command import HEADRACE
 from support.datasets import write_dataset
+from support.running import server_of
 from support.transports import listen_for
 from support.waiting import until
 
@@ -105,8 +106,7 @@ def socket_address() -> Iterator[str]:
 def _server(url: str, listen: str, **settings: object) -> Server:
     ring = {name: settings.pop(name) for name in list(settings) if name.startswith("ring_")}
     plugs = (RingSettings(**ring),)  # type: ignore[arg-type] # tests name the settings they mean
-    config = ServerConfig(datasets={NAME: url}, listen=listen, plugs=plugs, **settings)  # type: ignore[arg-type] # tests name the settings they mean
-    return start_server(config)
+    return server_of({NAME: url}, listen=listen, plugs=plugs, **settings)
 
 
 def _client(

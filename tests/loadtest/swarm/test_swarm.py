@@ -24,7 +24,6 @@ from headrace.loadtest import (
     summarise,
 )
 from headrace.order import EndMode, Order, OrderSpec, table_of
-from headrace.server import ServerConfig, start_server
 from headrace.storage import open_dataset
 from support.datasets import small_table, write_dataset
 from support.liar import Lie, alter, exchange, liar, lose, repeat, tell_the_truth
@@ -126,7 +125,7 @@ def test_a_run_through_rings_is_proved_too(url: str) -> None:
     """Shared memory alone (gRPC would be an error): the same digest as the plan's."""
     with (
         listen_for("ring") as listen,
-        start_server(ServerConfig(datasets={"ds": url}, listen=listen)) as server,
+        server_of({"ds": url}, listen=listen) as server,
     ):
         spec = _spec(server.address, transport="ring", prefetch_bytes=1 << 20)
         proof = prove(run_swarm(spec), _orders(url, spec))

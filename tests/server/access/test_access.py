@@ -16,11 +16,12 @@ import pytest
 import trustme
 
 from headrace.errors import ConfigurationError, UnauthenticatedError
-from headrace.server import Server, ServerConfig, start_server
+from headrace.server import Server
 from headrace.server.access.callers import LOOK_S, Access
 from headrace.v1 import shard_service_pb2 as pb
 from server.conftest import StartServer
 from support.no_descriptors import no_descriptors
+from support.running import server_of
 from support.served import TIMEOUT_S, failure_of, messages_of, stub_of
 
 _ENDLESS = pb.ReadBatchesRequest(
@@ -263,15 +264,14 @@ def _tls_server(
     (path / "cert").write_bytes(b"".join(blob.bytes() for blob in server.cert_chain_pems))
     (path / "key").write_bytes(server.private_key_pem.bytes())
     (path / "ca").write_bytes(authority.cert_pem.bytes())
-    config = ServerConfig(
-        datasets={"rich": url},
+    return server_of(
+        {"rich": url},
         listen="localhost:0",
         tls_cert=str(path / "cert"),
         tls_key=str(path / "key"),
         tls_client_ca=str(path / "ca") if mutual else "",
         tokens=tokens,
     )
-    return start_server(config)
 
 
 def test_tls_and_client_certificates(rich_url: str, tmp_path: Path) -> None:
@@ -439,9 +439,7 @@ def test_what_makes_no_tls_is_refused(rich_url: str, tmp_path: Path) -> None:
     )
     for settings in cases:
         with pytest.raises(ConfigurationError):
-            start_server(
-                ServerConfig(datasets={"rich": rich_url}, listen="localhost:0", **settings)
-            )
+            server_of({"rich": rich_url}, listen="localhost:0", **settings)
 
 
 def test_unix_sockets_have_the_permissions_asked_for(
@@ -452,10 +450,7 @@ def test_unix_sockets_have_the_permissions_asked_for(
     before = os.umask(0)
     try:
         for unix_mode in (0o600, 0o660):
-            config = ServerConfig(
-                datasets={"rich": rich_url}, listen=f"unix:{path}", unix_mode=unix_mode
-            )
-            with start_server(config):
+            with server_of({"rich": rich_url}, listen=f"unix:{path}", unix_mode=unix_mode):
                 assert unix_mode == stat.S_IMODE(path.stat().st_mode)
     finally:
         os.umask(before)

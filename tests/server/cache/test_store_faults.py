@@ -14,12 +14,12 @@ import pytest
 
 from headrace.client import BatchEvent, BatchReader, Deadlines, Place, ReadOptions
 from headrace.order import OrderSpec
-from headrace.server import DatasetConfig, ServerConfig, start_server
+from headrace.server import DatasetConfig, ServerConfig
 from headrace.storage import RetryPolicy, StoreOptions
 from headrace.v1 import shard_service_pb2 as pb
 from support.datasets import write_dataset
 from support.proxy import proxied
-from support.running import RICH_SAMPLES, Running
+from support.running import RICH_SAMPLES, Running, server_of
 from support.s3 import S3
 from support.served import (
     Transcript,
@@ -70,13 +70,12 @@ def serve(s3: S3, rich: pa.Table, proxy: StoreProxy) -> Serve:
             read_timeout_s=read_timeout_s,
             retry=retry,
         )
-        config = ServerConfig(
-            datasets={"rich": DatasetConfig(url=url, store=store)},
-            listen="127.0.0.1:0",
-            cache_bytes=1_000_000,
-            **settings,  # type: ignore[arg-type]  # tests name the settings they mean
-        )
-        with start_server(config) as server, grpc.insecure_channel(server.address) as channel:
+        with (
+            server_of(
+                {"rich": DatasetConfig(url=url, store=store)}, cache_bytes=1_000_000, **settings
+            ) as server,
+            grpc.insecure_channel(server.address) as channel,
+        ):
             yield Running(server, channel)
 
     return serving

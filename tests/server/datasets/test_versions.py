@@ -13,7 +13,6 @@ import pytest
 from headrace.client import BatchEvent, BatchReader, Deadlines, Place, ReadOptions
 from headrace.errors import NotADatasetError, RebalanceError, TokenDatasetChangedError
 from headrace.order import OrderSpec, decode_token
-from headrace.server import ServerConfig, start_server
 from headrace.server.datasets.versions import Versions
 from headrace.storage import (
     ShardWriter,
@@ -133,4 +132,4 @@ def test_a_version_that_is_not_there_is_refused_at_the_start(tmp_path: Path) -> 
     old = write_dataset(str(tmp_path), small_table(5), shard_samples=[5]).fingerprint
 
     with pytest.raises(NotADatasetError, match=old):
-        start_server(ServerConfig(datasets={"d": f"{tmp_path}#{'0' * 32}"}, listen="127.0.0.1:0"))
+        server_of({"d": f"{tmp_path}#{'0' * 32}"})

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from headrace import errors
 from headrace.errors import BadArgumentError, DatasetNotFoundError, HeadraceError
-from headrace.server import DatasetConfig, ServerConfig, start_server
+from headrace.server import DatasetConfig
 from headrace.server.front.hidden_paths import DatasetPlaces
 from headrace.storage import (
     RetryPolicy,
@@ -30,6 +30,7 @@ from headrace.storage import (
 from headrace.v1 import ring_pb2
 from headrace.v1 import shard_service_pb2 as pb
 from support.datasets import small_table, write_dataset
+from support.running import server_of
 from support.s3 import S3
 from support.served import TIMEOUT_S, epoch_request, failure_of, stub_of
 from support.store_proxy import Fault, store_proxied
@@ -88,7 +89,7 @@ def _asked(
 ) -> _Answers:
     """Serve a dataset, break it, and ask for it in every way."""
     listen = ("127.0.0.1:0", f"unix:{folder}/socket")
-    with start_server(ServerConfig(datasets={"d": config}, listen=listen)) as server:
+    with server_of({"d": config}, listen=listen) as server:
         break_it()
         reasons: set[str] = set()
         over_tcp, over_unix = (_said(address, fingerprint, reasons) for address in server.addresses)

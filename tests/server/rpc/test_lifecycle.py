@@ -185,10 +185,8 @@ def test_a_dataset_is_described(served: Running) -> None:
 
 def test_a_port_in_use_is_one_clear_line(served: Running, rich_url: str) -> None:
     """A second server on the port is refused before it serves anything."""
-    config = ServerConfig(datasets={"rich": rich_url}, listen=served.server.address)
-
     with pytest.raises(ConfigurationError, match=r"cannot listen on 127.0.0.1:\d+: it is in use"):
-        start_server(config)
+        server_of({"rich": rich_url}, listen=served.server.address)
 
 
 def test_a_unix_socket_in_use_is_one_clear_line(rich_url: str, tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ from headrace.server import ServerConfig, start_server
 from headrace.server.rpc.listen import reserve
 from headrace.server.rpc.ports import free_places
 from headrace.server.workers.supervisor import start_supervisor
+from support.running import server_of
 
 _BOTH = [socket.AF_INET, socket.AF_INET6]
 
@@ -47,7 +48,7 @@ def test_a_port_in_use_at_one_address_is_refused(
 @needs_ipv6
 def test_a_picked_port_is_answered_at_every_address(rich_url: str) -> None:
     """Port 0 of localhost is one port of both addresses."""
-    with start_server(ServerConfig(datasets={"rich": rich_url}, listen="localhost:0")) as server:
+    with server_of({"rich": rich_url}, listen="localhost:0") as server:
         port = int(server.address.rpartition(":")[2])
         for host in ("127.0.0.1", "::1"):
             socket.create_connection((host, port), timeout=10).close()

@@ -11,10 +11,9 @@ import pyarrow as pa
 import pytest
 
 from headrace.order import Order, OrderSpec, table_of
-from headrace.server import ServerConfig, start_server
 from headrace.storage import open_dataset
 from headrace.v1 import shard_service_pb2 as pb
-from support.running import RICH_SAMPLES, Running, running
+from support.running import RICH_SAMPLES, Running, running, server_of
 from support.served import epoch_request, read
 
 _ENDS = {
@@ -284,8 +283,7 @@ def test_many_streams_share_one_server(served: Running) -> None:
 def test_a_unix_socket_serves_too(rich_url: str, tmp_path_factory: pytest.TempPathFactory) -> None:
     """Several addresses are listened on, one of them a unix socket."""
     path = tmp_path_factory.mktemp("s") / "s"
-    config = ServerConfig(datasets={"rich": rich_url}, listen=("127.0.0.1:0", f"unix:{path}"))
-    with start_server(config) as server:
+    with server_of({"rich": rich_url}, listen=("127.0.0.1:0", f"unix:{path}")) as server:
         seen = []
         for address in server.addresses:
             with grpc.insecure_channel(address) as channel:

@@ -53,7 +53,7 @@ from headrace.errors import (
     TokenSpecChangedError,
 )
 from headrace.order import decode_token, encode_token, split_images, stages_of
-from headrace.server import Server, ServerConfig, start_server
+from headrace.server import Server
 from headrace.server.stages.transforms.transform_config import transform_configs
 from server.stages.images.test_recipe import recipe
 from support.bombs import claimed_png, scanned_jpeg
@@ -288,16 +288,9 @@ def test_without_memory_for_two(urls: dict[str, str], servers: list[Server], tim
     """With memory for one batch and little more the same batches come, and those of all streams."""
     step = DecodeImage("image", transforms=[RandomResizedCrop(150)])
     one = 12 * 150 * 150 * 3 + 12 * 4096
-    config = ServerConfig(
-        datasets=urls,
-        listen="127.0.0.1:0",
-        stage_threads=2,
-        # What decoding takes beside it is claimed too.
-        payload_bytes=int(times * one) + (8 << 20),
-    )
     wanted = _by_number(_read(servers[0], step))
     found: list[dict[int, bytes]] = []
-    with start_server(config) as server:
+    with server_of(urls, stage_threads=2, payload_bytes=int(times * one) + (8 << 20)) as server:
         threads = [
             threading.Thread(target=lambda: found.append(_by_number(_read(server, step))))
             for _ in range(3)
@@ -319,10 +312,9 @@ def test_in_a_ring(
     step = DecodeImage("image", transforms=[RandomResizedCrop(170)])
     transport = Transport("ring", [Ring(slots * (12 * 170 * 170 * 3 + 4096) + (64 << 10))])
     wanted = _by_number(_read(servers[0], step, epochs=2))
-    config = ServerConfig(datasets=urls, listen=f"unix:{tmp_path / 'socket'}", stage_threads=2)
     held: list[Any] = []
     found: list[dict[str, Any]] = []
-    with start_server(config) as server:
+    with server_of(urls, listen=f"unix:{tmp_path / 'socket'}", stage_threads=2) as server:
         options: dict[str, Any] = {"batch_size": 12, "seed": 5, "epochs": 2}
         with NumpyDataset(
             server.address, "photos", stages=[step], transport=transport, **options

@@ -30,10 +30,11 @@ from headrace.client import (
     Transport,
 )
 from headrace.errors import BadArgumentError
-from headrace.server import Server, ServerConfig, start_server
+from headrace.server import Server
 from headrace.server.stages.images.bfloat16 import bfloat16_bits, from_bfloat16
 from support.datasets import write_dataset
 from support.images import image_bytes
+from support.running import server_of
 
 _SAMPLES = 24
 _MIX = MixUp("image", "number", num_classes=_SAMPLES)
@@ -47,7 +48,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     table = pa.table({"image": pa.array(files, pa.binary()), "number": list(range(_SAMPLES))})
     write_dataset(str(folder / "d"), table, shard_samples=[_SAMPLES])
     listen = f"unix:{folder / 'socket'}"
-    with start_server(ServerConfig(datasets={"d": str(folder / "d")}, listen=listen)) as running:
+    with server_of({"d": str(folder / "d")}, listen=listen) as running:
         yield running
 
 

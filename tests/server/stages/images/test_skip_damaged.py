@@ -37,7 +37,7 @@ from headrace.client import (
 )
 from headrace.errors import BadArgumentError, StageFailedError, TokenSpecChangedError
 from headrace.order import Order, OrderSpec, Skips, table_of
-from headrace.server import Server, ServerConfig, start_server
+from headrace.server import Server
 from headrace.storage import open_dataset
 from support.bombs import claimed_png
 from support.datasets import write_dataset
@@ -244,10 +244,9 @@ def test_with_a_filter(server: Server) -> None:
 
 def test_in_a_ring(urls: dict[str, str], tmp_path: Any) -> None:
     """Through shared memory, in few slots, the rows are the same."""
-    config = ServerConfig(datasets=urls, listen=f"unix:{tmp_path / 'socket'}", stage_threads=2)
     transport = Transport("ring", [Ring(2 * (12 * 170 * 170 * 3 + 4096) + (64 << 10))])
     large = DecodeImage("image", transforms=[RandomResizedCrop(170)], on_error="skip")
-    with start_server(config) as running:
+    with server_of(urls, listen=f"unix:{tmp_path / 'socket'}", stage_threads=2) as running:
         by_ring = _read(running, [large], transport=transport)
         assert by_ring == _read(running, [large], transport=Transport("grpc"))
 
