@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 from headrace.client import NumpyDataset
-from support.datasets import write_dataset
+from support.datasets import small_table, write_dataset
 from support.page_samples import NAME, hostile_table, shapes_table
-from support.paged import Paged, paged, served_page
+from support.paged import Paged, paged, served_page, write_tokens
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, ConsoleMessage, Page
@@ -151,6 +151,38 @@ def test_names_do_not_turn_the_page_around(tab: Page, shown: Paged) -> None:
     assert "\\u202e" in cell.inner_text()
     assert "\u202e" not in tab.content()
     assert NAME not in tab.content()
+
+
+def test_forms_are_sent_by_a_browser(browser: Browser, tmp_path: Path) -> None:
+    """One logs in with a token, not with another one, looks at a run, and logs out."""
+    write_dataset(str(tmp_path / "red"), small_table(100), shard_samples=[100])
+    tokens = write_tokens(tmp_path / "tokens.json", {"anna": ["red"]})
+    with paged({"red": str(tmp_path / "red")}, tokens=tokens) as page, browser.new_context() as own:
+        tab = own.new_page()
+        tab.goto(f"{page.url}/d/red")
+        for token in ("bert" * 16, "anna" * 16):
+            tab.fill("input[name=token]", token)
+            tab.click("button.main")
+        tab.wait_for_url("**/d/red")
+        assert tab.locator("h1").inner_text() == "red"
+
+        tab.goto(f"{page.url}/run")
+        tab.fill("#one", "???")
+        tab.click("text=Show")
+        assert "are not a token" in tab.locator("[role=alert]").inner_text()
+
+        tab.click("text=Log out")
+        tab.wait_for_url("**/login")
+        tab.goto(f"{page.url}/d/red")
+        assert tab.locator("input[name=token]").is_visible()
+
+
+def test_what_stands_for_a_view_goes_when_it_comes(tab: Page, shown: Paged) -> None:
+    """While the data is read there is a sign of it, and then the view alone."""
+    tab.goto(f"{shown.url}/d/shapes/order?label=label&seed=91")
+    assert tab.locator(".wait").count() in {0, 1}
+    assert not tab.locator(".wait").is_visible()
+    assert 1 == tab.locator("h1").count()
 
 
 @pytest.mark.long

@@ -96,7 +96,7 @@ def test_05_every_answer_forbids_what_it_does_not_need(hostile: Paged, target: s
     assert "http" not in POLICY.replace("http-equiv", "")
     assert "nosniff" == headers["x-content-type-options"]
     assert "DENY" == headers["x-frame-options"]
-    assert "no-referrer" == headers["referrer-policy"]
+    assert "same-origin" == headers["referrer-policy"]
     assert "same-origin" == headers["cross-origin-resource-policy"]
     assert "server" not in headers
 

@@ -13,10 +13,11 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Collection, Mapping
+from functools import partial
 from typing import Final
 
 from starlette.datastructures import Headers, MutableHeaders
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect
 from starlette.responses import PlainTextResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -44,7 +45,8 @@ HEADERS: Final[Mapping[str, str]] = {
     "cache-control": "no-store",
     "cross-origin-opener-policy": "same-origin",
     "cross-origin-resource-policy": "same-origin",
-    "referrer-policy": "no-referrer",
+    # With no-referrer, browsers would hide the origin of the page's own forms, too.
+    "referrer-policy": "same-origin",
     "x-content-type-options": "nosniff",
     "x-frame-options": "DENY",
 }
@@ -79,7 +81,7 @@ class Guard:
             await send(message)
 
         refused = _refusal(scope, self._names)
-        app = self._app if refused is None else _text_response(*refused)
+        app = self._app if refused is None else text_response(*refused)
         try:
             async with asyncio.timeout(DEADLINE_S):
                 await app(scope, _bounded(receive), send_guarded)
@@ -87,30 +89,25 @@ class Guard:
             # A response that has started cannot be completed, so its connection is closed.
             if has_started:
                 raise
-            await _text_response(504, _TOO_LATE)(scope, receive, send_guarded)
-
-
-def _text_response(status: int, text: str) -> ASGIApp:
-    return PlainTextResponse(text, status, headers={"connection": "close"})
+            await text_response(504, _TOO_LATE)(scope, receive, send_guarded)
 
 
 class TooLargeError(Exception):
     """A body is longer than the limit, contrary to its headers."""
 
 
-def too_large(_request: Request, _error: Exception) -> Response:
-    """Respond that the body is too long."""
-    return PlainTextResponse(_TOO_LARGE, 413, headers={"connection": "close"})
+def text_response(status: int, text: str, *_: object) -> Response:
+    """Return a response in plain text, after which the connection is closed."""
+    return PlainTextResponse(text, status, headers={"connection": "close"})
 
 
-def disconnected(_request: Request, _error: Exception) -> Response:
-    """Respond to a browser that disconnected while it sent a form; nobody reads this."""
-    return PlainTextResponse("", 400, headers={"connection": "close"})
-
-
-def too_slow(_request: Request, _error: Exception) -> Response:
-    """Respond to a browser that takes too long to send a form."""
-    return PlainTextResponse(_TOO_LATE, 504, headers={"connection": "close"})
+HANDLERS: Final = {
+    TooLargeError: partial(text_response, 413, _TOO_LARGE),
+    TimeoutError: partial(text_response, 504, _TOO_LATE),
+    # Nobody reads this.
+    ClientDisconnect: partial(text_response, 400, ""),
+}
+"""What is answered when a form is too long or too slow, or its browser goes away."""
 
 
 def _refusal(scope: Scope, names: Collection[str]) -> tuple[int, str] | None:
