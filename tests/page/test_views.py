@@ -319,6 +319,54 @@ def test_a_batch_is_dealt_as_the_order_deals_it(page: Paged, url: str) -> None:
     assert 400 == page.ask(f"/d/rich/batch?{urlencode({**query, 'step': 10})}").status
 
 
+def test_a_batch_is_dealt_by_mesh_as_the_command_deals_it(page: Paged, url: str) -> None:
+    """Each rank has the places, samples and parts of sequences that `headrace order` prints."""
+    mesh = ("--mesh", "dp=2,cp=2,tp=2", "--sequence", "16")
+    printed = run("order", url, "--global-batch-size", "8", "--seed", "7", *mesh, "--step", "3")
+    wanted = [line.split() for line in printed.stdout.splitlines()[1:]]
+    query = {"seed": 7, "batch": 8, "step": 3, "ranks": "dp=2, cp=2,tp=2", "sequence": 16}
+
+    text = page.ask(f"/d/rich/batch?{urlencode(query)}").text
+
+    rows = re.findall(r'<tr><th scope="row">(\d+)</th>(.*?)</tr>', text, re.DOTALL)
+    assert 8 == len(wanted) == len(rows)
+    for (rank, row), line in zip(rows, wanted, strict=True):
+        cells = re.findall(r"<td[^>]*>(.*?)</td>", row, re.DOTALL)
+        ids = ",".join(re.sub("<[^>]*>|show", "", cells[-1]).split())
+        assert line == [rank, *cells[:3], ids, *cells[-2].split()]
+    assert ["0-3", "4-7"] == re.findall(r"<span>ranks ([\d, -]+)</span>", text)
+
+
+def test_all_ranks_of_a_mesh_that_get_an_id_are_named(page: Paged) -> None:
+    """Those that differ on other axes than dp."""
+    query = {"batch": 8, "ranks": "pp=2,dp=4,tp=2", "id": 17}
+    text = page.ask(f"/d/rich/order?{urlencode(query)}").text
+
+    (ranks,) = re.findall(r"</a></td><td>([^<]+)</td>", text)
+    first, second = ranks.split(", ")
+    assert first in {"0-1", "2-3", "4-5", "6-7"}
+    assert second == "-".join(str(int(one) + 8) for one in first.split("-"))
+
+
+@pytest.mark.parametrize(
+    ("ranks", "text"),
+    [
+        ("dp=2,xp=2", "mesh has the axis"),
+        ("dp=2,dp=4", "each once"),
+        ("dp=" + "9" * 6000, "mesh is"),
+        ("dp=2,tp=99999", "at most 1024 ranks"),
+        ("dp=300", "at least one sample"),
+        ("x", "mesh is"),
+    ],
+)
+def test_a_mesh_that_cannot_be_is_told(page: Paged, ranks: str, text: str) -> None:
+    """In words, before anything is computed."""
+    answer = page.ask(f"/d/rich/batch?{urlencode({'ranks': ranks})}")
+
+    assert 400 == answer.status
+    assert text in answer.text
+
+
 def test_an_id_is_found_where_the_order_has_it(page: Paged, url: str) -> None:
     """The step, rank and row that are shown hold the id."""
     order, count = _order(url, seed=3, unit=32)

@@ -6,7 +6,7 @@ import http.client
 import json
 import socket
 import threading
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -100,10 +100,27 @@ def paged(
     request_s: float = 10.0,
     tls: tuple[str, str] = ("", ""),
     tokenizers: Mapping[str, Tokenizer] | None = None,
+    before: Callable[[], object] = lambda: None,
 ) -> Iterator[Paged]:
-    """Run a page of datasets on a free port; ``tls`` are a certificate and its key."""
+    """Run a page of datasets on a free port.
+
+    Args:
+        urls: The datasets by name.
+        tokens: The file of tokens.
+        hosts: The names of the page.
+        watch: Reports the state of a server.
+        request_s: How long a browser may take to send a request.
+        tls: A certificate and its key.
+        tokenizers: They turn tokens into text.
+        before: Called when a view looks for a dataset; it may wait or raise.
+    """
     configs = {name: DatasetConfig(url=url) for name, url in urls.items()}
-    site = Site(Library(lambda: configs), Access(tokens), watch, tokenizers)
+
+    def found() -> Mapping[str, DatasetConfig]:
+        before()
+        return configs
+
+    site = Site(Library(found), Access(tokens), watch, tokenizers)
     settings = PageSettings(
         listen="127.0.0.1:0", request_s=request_s, tls_cert=tls[0], tls_key=tls[1]
     )

@@ -46,6 +46,8 @@ def test_each_rank_has_its_samples_and_parts(
     ("given", "words"),
     [
         (["--mesh", "dp=x"], "--mesh is 'dp=x'"),
+        (["--mesh", "dp=2,dp=4"], "--mesh is 'dp=2,dp=4'"),
+        (["--mesh", "dp=" + "9" * 5000], "--mesh is 'dp=999"),
         (["--mesh", "dp=1,cp=3", "--sequence", "8"], "--sequence is 8"),
         (["--mesh", "dp=2", "--step", "99"], "an epoch has 8 steps"),
     ],

@@ -4,32 +4,40 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Collection
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 from typing import Final
 
 from starlette.applications import Starlette
-from starlette.requests import ClientDisconnect, Request
-from starlette.responses import FileResponse, Response
+from starlette.requests import Request
+from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route
 from starlette.types import ASGIApp
 
 from headrace.errors import HeadraceError
 from headrace.page.guard.forms import read_form
 from headrace.page.guard.login import COOKIE, login, logout
-from headrace.page.guard.middleware import Guard, TooLargeError, disconnected, too_large, too_slow
+from headrace.page.guard.middleware import HANDLERS, Guard
 from headrace.page.site import Query, Site, ViewRequest
 from headrace.page.views import VIEWS, View
 from headrace.server.access.callers import Caller
 
 VIEW_S: Final = 20.0
 """How long a view may take, for example to read from a store."""
+EARLY_S: Final = 0.02
+"""After this time a browser gets the head of a page. It takes longer to ask for the style sheet."""
+VIEW_MARK: Final = "<!--view-->"
+"""Follows the head in each page. What strangers chose is escaped, so the first one is ours."""
 _THREADS: Final = 8
 _STATIC: Final = Path(__file__).parent / "static"
 _STATIC_TYPES: Final = {".css": "text/css", ".js": "text/javascript", ".svg": "image/svg+xml"}
-_FILES: Final = {file.name: file for file in _STATIC.iterdir() if file.suffix in _STATIC_TYPES}
+_FILES: Final = {
+    file.name: (file.read_bytes(), _STATIC_TYPES[file.suffix])
+    for file in _STATIC.iterdir()
+    if file.suffix in _STATIC_TYPES
+}
 _STATUS: Final = {
     "NOT_FOUND": 404,
     "INVALID_ARGUMENT": 400,
@@ -56,17 +64,15 @@ def make_app(site: Site, *, names: Collection[str]) -> ASGIApp:
         Route("/logout", partial(logout, site), methods=["POST"]),
         Route("/static/{name}", _static),
         *(
-            Route(path, _endpoint(site, pool, view), methods=["GET", "POST"])
-            for path, view in VIEWS.items()
+            Route(path, _endpoint(site, pool, *view), methods=["GET", "POST"])
+            for path, view in {**VIEWS, "/{path:path}": (_nothing, "", "")}.items()
         ),
-        Route("/{path:path}", _endpoint(site, pool, _nothing), methods=["GET", "POST"]),
     ]
-    handlers = {TooLargeError: too_large, ClientDisconnect: disconnected, TimeoutError: too_slow}
-    return Guard(Starlette(routes=routes, exception_handlers=handlers), names=names)
+    return Guard(Starlette(routes=routes, exception_handlers=HANDLERS), names=names)
 
 
 def _endpoint(
-    site: Site, pool: ThreadPoolExecutor, view: View
+    site: Site, pool: ThreadPoolExecutor, view: View, place: str, tab: str
 ) -> Callable[[Request], Awaitable[Response]]:
     async def endpoint(request: Request) -> Response:
         caller = _caller(site, request)
@@ -83,17 +89,36 @@ def _endpoint(
             target,
             request.headers["host"],
             is_form=bool(form),
+            place=place,
+            tab=tab,
         )
-        loop = asyncio.get_running_loop()
-        try:
-            async with asyncio.timeout(VIEW_S):
-                return await loop.run_in_executor(pool, _answer, view, view_request)
-        except TimeoutError:
-            return _error_page(
-                view_request, 504, f"The view was not ready within {VIEW_S:.0f} seconds. Try again."
-            )
+        answer = asyncio.ensure_future(_timely(pool, view, view_request))
+        # Programs, and scripts of the page, get the whole answer with its status.
+        if place and not form and request.headers.get("sec-fetch-dest") == "document":
+            await asyncio.wait([answer], timeout=EARLY_S)
+            if not answer.done():
+                return StreamingResponse(_in_two(view_request, answer), media_type="text/html")
+        return await answer
 
     return endpoint
+
+
+async def _in_two(request: ViewRequest, answer: Awaitable[Response]) -> AsyncIterator[bytes]:
+    """Yield the head of a page, and when it is ready the rest, which may be an error."""
+    head = bytes(request.html("base.html").body)
+    yield head.partition(b"</main>")[0]
+    yield bytes((await answer).body).partition(VIEW_MARK.encode())[2]
+
+
+async def _timely(pool: ThreadPoolExecutor, view: View, request: ViewRequest) -> Response:
+    try:
+        async with asyncio.timeout(VIEW_S):
+            loop = asyncio.get_running_loop()
+            return await loop.run_in_executor(pool, _answer, view, request)
+    except TimeoutError:
+        return _error_page(
+            request, 504, f"The view was not ready within {VIEW_S:.0f} seconds. Try again."
+        )
 
 
 def _nothing(request: ViewRequest) -> Response:
@@ -130,9 +155,7 @@ def _error_page(request: ViewRequest, status: int, text: str) -> Response:
 
 
 async def _static(request: Request) -> Response:
-    file = _FILES.get(request.path_params["name"])
-    if file is None:
+    content, media = _FILES.get(request.path_params["name"], (None, ""))
+    if content is None:
         return Response("There is no such file.\n", 404, media_type="text/plain")
-    # Files are small and on a local disk.
-    media = _STATIC_TYPES[file.suffix]
-    return FileResponse(file, media_type=media, headers={"cache-control": "max-age=300"})
+    return Response(content, media_type=media, headers={"cache-control": "max-age=300"})

@@ -120,6 +120,8 @@ class ViewRequest:
         target: The path and the query, as received.
         host: The host that the browser asked, as received and checked.
         is_form: Whether a form was sent.
+        place: The entry of the header that leads to the view; empty for a part of a page.
+        tab: The tab of its dataset, if it has one.
     """
 
     site: Site
@@ -129,6 +131,8 @@ class ViewRequest:
     target: str
     host: str = ""
     is_form: bool = False
+    place: str = ""
+    tab: str = ""
 
     def html(self, template: str, *, status: int = 200, **context: Any) -> Response:
         """Return a rendered template as a response, with the parts common to all views."""
@@ -138,6 +142,9 @@ class ViewRequest:
             caller=self.caller,
             query=self.query,
             host=self.host,
+            place=self.place,
+            tab=self.tab,
+            name=self.path.get("name", ""),
             **context,
         )
 

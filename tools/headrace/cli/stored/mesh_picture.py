@@ -10,6 +10,8 @@ from headrace.client.options.mesh import MeshRank, mesh_rank
 from headrace.errors import BadArgumentError
 from headrace.order import RankBatch, SequenceLayout
 
+_DIGITS = 9
+
 
 def mesh_of(text: str) -> Mesh:
     """Return the mesh that a text such as ``dp=2,tp=4`` means.
@@ -17,13 +19,37 @@ def mesh_of(text: str) -> Mesh:
     Raises:
         BadArgumentError: It means none.
     """
-    pairs = [each.partition("=") for each in text.split(",")]
-    if any(not size.isdecimal() for _, _, size in pairs):
+    pairs = [each.strip().partition("=") for each in text.split(",")]
+    sizes = {
+        axis: int(size) for axis, _, size in pairs if size.isdecimal() and len(size) <= _DIGITS
+    }
+    if len(sizes) != len(pairs):
         raise BadArgumentError(
-            f"--mesh is {text!r}; expected axes with sizes, the slowest first, such as dp=2,tp=4",
+            f"mesh is {text[:80]!r}; expected axes with sizes, each once and the slowest first, "
+            "such as dp=2,tp=4",
             field="mesh",
         )
-    return Mesh({axis: int(size) for axis, _, size in pairs})
+    return Mesh(sizes)
+
+
+def mesh_ranks(
+    mesh: Mesh, *, length: int | None, layout: SequenceLayout
+) -> Iterator[tuple[MeshRank, str]]:
+    """Yield the place of each rank in a mesh, and its stretches of each sequence as text.
+
+    Args:
+        mesh: The mesh.
+        length: Elements of a sequence that is cut along ``cp``; None if none is.
+        layout: How it is cut.
+
+    Raises:
+        BadArgumentError: The length does not divide.
+    """
+    count = math.prod(mesh.sizes.values())
+    for number in range(count):
+        rank = mesh_rank(mesh, rank=number, world_size=count, job="")
+        assert rank is not None
+        yield rank, "" if length is None else _part(rank, length, layout)
 
 
 def mesh_lines(
@@ -46,14 +72,10 @@ def mesh_lines(
     Raises:
         BadArgumentError: The length does not divide.
     """
-    axes, count = list(mesh.sizes), math.prod(mesh.sizes.values())
-    rows = [["rank", *axes, "samples", *([] if length is None else ["of each sequence"])]]
-    for number in range(count):
-        rank = mesh_rank(mesh, rank=number, world_size=count)
-        assert rank is not None
+    rows = [["rank", *mesh.sizes, "samples", *([] if length is None else ["of each sequence"])]]
+    for number, (rank, part) in enumerate(mesh_ranks(mesh, length=length, layout=layout)):
         samples = ",".join(map(str, ids_of(part_of(*rank.data))))
-        row = [str(number), *map(str, rank.at), samples]
-        rows.append(row if length is None else [*row, _part(rank, length, layout)])
+        rows.append([str(number), *map(str, rank.at), samples, *([part] if part else [])])
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     for row in rows:
         cells = (cell.ljust(width) for cell, width in zip(row, widths, strict=True))
@@ -64,7 +86,7 @@ def _part(rank: MeshRank, length: int, layout: SequenceLayout) -> str:
     part, parts = rank.part("cp")
     if parts > 1 and length % layout.unit(parts):
         raise BadArgumentError(
-            f"--sequence is {length}, which is not a multiple of {layout.unit(parts)} for {parts} "
+            f"sequence is {length}, which is not a multiple of {layout.unit(parts)} for {parts} "
             "parts; expected one that is",
             field="sequence",
         )

@@ -26,13 +26,7 @@ _SOUNDS: Final = (
     (b"\xff\xf3", 0, "audio/mpeg"),
 )
 TYPES: Final = frozenset(
-    {
-        "image/png",
-        "image/jpeg",
-        "image/gif",
-        "image/webp",
-        *(media for _, _, media in _SOUNDS),
-    }
+    {"image/png", "image/jpeg", "image/gif", "image/webp", *(media for _, _, media in _SOUNDS)}
 )
 
 MAX_FILE_BYTES: Final = 16 << 20

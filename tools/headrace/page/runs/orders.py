@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import groupby
 from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
+from headrace.cli.stored.mesh_picture import mesh_ranks
+from headrace.client import Mesh
+from headrace.client.options.mesh import DATA_AXES, MeshRank
 from headrace.errors import BadArgumentError
 from headrace.order import (
     EndMode,
@@ -15,6 +21,7 @@ from headrace.order import (
     Order,
     OrderSpec,
     RankBatch,
+    SequenceLayout,
     batch_sample_ids,
     table_of,
 )
@@ -25,6 +32,10 @@ MAX_SHOWN: Final = 1 << 16
 """The maximum number of samples of a global batch to compute."""
 
 
+Places = Sequence[tuple[MeshRank, str]]
+"""The place of each rank in the mesh, in the order of the ranks, and what it gets of sequences."""
+
+
 @dataclass(frozen=True, slots=True)
 class Deal:
     """A step of an epoch, and how its batch is divided among ranks.
@@ -33,42 +44,64 @@ class Deal:
         epoch: The epoch.
         step: The step, counted from the start of the epoch.
         global_batch_size: Samples per batch over all ranks.
-        world_size: The number of ranks.
+        mesh: The mesh of the ranks.
         end: How to handle an incomplete last batch.
+        length: Elements of a sequence that is cut along ``cp``; None if none is.
+        layout: How it is cut.
     """
 
     epoch: int
     step: int
     global_batch_size: int
-    world_size: int
+    mesh: Mesh
     end: EndMode = EndMode.DROP_LAST
+    length: int | None = None
+    layout: SequenceLayout = SequenceLayout.ZIGZAG
 
     def __post_init__(self) -> None:
-        if self.world_size > min(MAX_RANKS, self.global_batch_size):
+        ranks = math.prod(self.mesh.sizes.values())
+        if ranks > MAX_RANKS or self.world_size > self.global_batch_size:
             raise BadArgumentError(
-                f"{self.world_size} ranks share a batch of {self.global_batch_size}; expected at "
-                f"most {MAX_RANKS} ranks, and at least one sample per rank",
-                field="world_size",
+                f"{ranks} ranks share a batch of {self.global_batch_size} in {self.world_size} "
+                f"parts; expected at most {MAX_RANKS} ranks, and at least one sample per part",
+                field="ranks",
             )
         if self.global_batch_size > MAX_SHOWN:
             raise BadArgumentError(
                 f"a page shows batches of at most {MAX_SHOWN} samples", field="batch"
             )
 
+    @property
+    def places(self) -> Places:
+        """The places of all ranks."""
+        return list(mesh_ranks(self.mesh, length=self.length, layout=self.layout))
+
+    @property
+    def world_size(self) -> int:
+        """The number of ranks that get samples of their own."""
+        return math.prod(self.mesh.sizes.get(axis, 1) for axis in DATA_AXES)
+
+
+def ranks_of(places: Places, part: int) -> str:
+    """Return the ranks that get a part, as text such as ``0-3, 8-11``."""
+    numbers = enumerate(rank for rank, (at, _) in enumerate(places) if at.data[0] == part)
+    runs = [
+        [rank for _, rank in run] for _, run in groupby(numbers, lambda pair: pair[1] - pair[0])
+    ]
+    return ", ".join(f"{run[0]}-{run[-1]}" if run[1:] else str(run[0]) for run in runs)
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class RankPart:
-    """The part of a batch that one rank gets.
+    """A part of a batch, which one rank gets, or several of a mesh.
 
     Attributes:
-        rank: The rank.
-        batch: Its part of the batch.
+        batch: The part of the batch.
         sample_ids: The ids of its samples, ``(samples,) int64``.
         shards: The number of shards with these samples.
         blocks: The number of blocks with these samples.
     """
 
-    rank: int
     batch: RankBatch
     sample_ids: NDArray[np.int64]
     shards: int
@@ -87,7 +120,7 @@ def order_of(dataset: OpenDataset, spec: OrderSpec) -> Order:
 
 
 def rank_parts(dataset: OpenDataset, order: Order, deal: Deal) -> list[RankPart]:
-    """Return the part of a batch for each rank.
+    """Return the parts of a batch, in order.
 
     Raises:
         PositionPastEndError: The epoch has no such batch.
@@ -100,7 +133,7 @@ def rank_parts(dataset: OpenDataset, order: Order, deal: Deal) -> list[RankPart]
         ids = batch_sample_ids(order, deal.epoch, batch)
         blocks, _ = dataset.locate(ids)
         shards = np.unique(np.searchsorted(ends, ids, side="right"))
-        parts.append(RankPart(rank, batch, ids, shards.size, np.unique(blocks).size))
+        parts.append(RankPart(batch, ids, shards.size, np.unique(blocks).size))
     return parts
 
 

@@ -10,6 +10,7 @@ import numpy as np
 
 from headrace.order import Order, OrderSpec
 from headrace.order.packing import PackedRows, Packing, packing_key
+from headrace.page.runs.orders import Deal
 from headrace.storage import (
     OpenDataset,
     RowTable,
@@ -46,9 +47,9 @@ def row_lengths(store: Store, fingerprint: str) -> list[int]:
 
 
 def rows_of_batch(
-    store: Store, dataset: OpenDataset, *, length: int, spec: OrderSpec, epoch: int, rows: range
+    store: Store, dataset: OpenDataset, *, length: int, spec: OrderSpec, deal: Deal
 ) -> list[Sequence[Piece]]:
-    """Return the documents of some rows of an epoch.
+    """Return the documents of the first `MAX_ROWS` rows of a batch.
 
     Raises:
         HeadraceError: The stored lengths or counts cannot be read.
@@ -58,22 +59,16 @@ def rows_of_batch(
     table = next(each for each in pointer.rows if each.options.length == length)
     packed = _packed(store, StoredLengths(store, pointer), table)
     order = Order(spec, packed.table)
-    chosen = order.sample_ids(epoch, rows.start, min(rows.stop, order.sample_count))
-    pieces = packed.pieces(packing_key(spec.seed, epoch), chosen[:MAX_ROWS])
-    found: list[Sequence[Piece]] = []
-    ends = np.cumsum(pieces.counts).tolist()
-    for start, end in zip([0, *ends], ends, strict=False):
-        found.append(
-            [
-                Piece(int(sample), int(place), int(count), bool(count < whole))
-                for sample, (_, count, whole, place) in zip(
-                    pieces.sample_ids[start:end].tolist(),
-                    pieces.table[start:end].tolist(),
-                    strict=True,
-                )
-            ]
-        )
-    return found
+    first = deal.step * deal.global_batch_size
+    last = min(first + deal.global_batch_size, first + MAX_ROWS, order.sample_count)
+    chosen = order.sample_ids(deal.epoch, first, last)
+    pieces = packed.pieces(packing_key(spec.seed, deal.epoch), chosen)
+    table, ends = pieces.table.tolist(), np.cumsum(pieces.counts).tolist()
+    every = [
+        Piece(int(sample), int(place), int(count), bool(count < whole))
+        for sample, (_, count, whole, place) in zip(pieces.sample_ids.tolist(), table, strict=True)
+    ]
+    return [every[start:end] for start, end in zip([0, *ends], ends, strict=False)]
 
 
 def _packed(store: Store, lengths: StoredLengths, table: RowTable) -> PackedRows:

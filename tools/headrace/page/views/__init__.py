@@ -13,20 +13,21 @@ from headrace.page.views.samples import sample, sample_file, samples
 
 View = Callable[[ViewRequest], Response]
 
-VIEWS: Mapping[str, View] = {
-    "/": datasets,
-    "/d/{name}": dataset,
-    "/d/{name}/preview": preview,
-    "/d/{name}/columns": columns,
-    "/d/{name}/column/{number}": column,
-    "/d/{name}/order": order,
-    "/d/{name}/batch": batch,
-    "/live": live,
-    "/run": run,
-    "/d/{name}/versions": versions,
-    "/d/{name}/samples": samples,
-    "/d/{name}/sample/{id}": sample,
-    "/d/{name}/file/{id}/{number}": sample_file,
+VIEWS: Mapping[str, tuple[View, str, str]] = {
+    "/": (datasets, "datasets", ""),
+    "/d/{name}": (dataset, "datasets", "overview"),
+    "/d/{name}/column/{number}": (column, "datasets", "overview"),
+    "/d/{name}/order": (order, "datasets", "order"),
+    "/d/{name}/batch": (batch, "datasets", "batch"),
+    "/d/{name}/versions": (versions, "datasets", "versions"),
+    "/d/{name}/samples": (samples, "datasets", "samples"),
+    "/d/{name}/sample/{id}": (sample, "datasets", "samples"),
+    "/live": (live, "live", ""),
+    "/run": (run, "runs", ""),
+    "/d/{name}/preview": (preview, "", ""),
+    "/d/{name}/columns": (columns, "", ""),
+    "/d/{name}/file/{id}/{number}": (sample_file, "", ""),
 }
+"""Each view with its place in the header and its tab; those without a place are no pages."""
 
 __all__ = ["VIEWS", "View"]

@@ -42,18 +42,13 @@ def datasets(request: ViewRequest) -> Response:
     rows = [(name, *_facts_or_problem(request, name)) for name in names[at : at + _PAGE_SIZE]]
     rates = site.watch.glance(lambda seen: rates_by_dataset(seen, caller)) if site.watch else {}
     return request.html(
-        "datasets.html",
-        rows=rows,
-        rates=rates,
-        at=at,
-        count=len(names),
-        page=_PAGE_SIZE,
+        "datasets.html", rows=rows, rates=rates, at=at, count=len(names), page=_PAGE_SIZE
     )
 
 
 def preview(request: ViewRequest) -> Response:
     """Show the first images of a dataset, or the first values of its first sample."""
-    with open_requested(request) as (name, opened):
+    with open_requested(request) as opened:
         sizes = opened.block_raw_bytes(np.arange(min(opened.block_count, 1)))
         count = min(_THUMBS, opened.sample_count) if sizes.sum() <= _PREVIEW_BYTES else 0
         rows = rows_of(request.site.library, opened, range(count))
@@ -62,7 +57,6 @@ def preview(request: ViewRequest) -> Response:
         image = next((at for at, one in enumerate(values) if one.kind == "image"), None)
         return request.html(
             "preview.html",
-            name=name,
             fingerprint=opened.fingerprint,
             image=image,
             thumbs=range(count),
@@ -80,11 +74,10 @@ def _facts_or_problem(request: ViewRequest, name: str) -> tuple[_Facts | None, s
 
 def dataset(request: ViewRequest) -> Response:
     """Show what a dataset is, and how to read it."""
-    with open_requested(request) as (name, opened):
+    with open_requested(request) as opened:
         counts, sizes = opened.shard_sample_counts, opened.shard_raw_bytes
         return request.html(
             "dataset.html",
-            name=name,
             facts=_facts(opened),
             url=opened.url if request.site.access.is_open else "",
             columns=columns_of(opened.schema)[:_MAX_COLUMNS],
@@ -96,7 +89,7 @@ def dataset(request: ViewRequest) -> Response:
 
 def columns(request: ViewRequest) -> Response:
     """Show a histogram of each column, from a part of the dataset."""
-    with open_requested(request) as (name, opened):
+    with open_requested(request) as opened:
         every = columns_of(opened.schema)
         part = spread_part(opened, _OVERVIEW_BYTES)
 
@@ -107,7 +100,6 @@ def columns(request: ViewRequest) -> Response:
         found = request.site.histograms.get(opened.fingerprint, count)
         return request.html(
             "columns.html",
-            name=name,
             columns=list(zip(every, found, strict=False)),
             column_count=len(every),
             classes=next(
@@ -119,13 +111,12 @@ def columns(request: ViewRequest) -> Response:
 
 def column(request: ViewRequest) -> Response:
     """Show a histogram of a column, from a part of the dataset."""
-    with open_requested(request) as (name, opened):
+    with open_requested(request) as opened:
         number, found = column_at(request, columns_of(opened.schema))
         part = spread_part(opened)
         kept = filter_of(request, opened)
         return request.html(
             "column.html",
-            name=name,
             column=found,
             number=number,
             part=part,
@@ -154,13 +145,7 @@ def versions(request: ViewRequest) -> Response:
         ):
             changes = _changes(before, after)
     return request.html(
-        "versions.html",
-        name=name,
-        versions=found,
-        old=old,
-        new=new,
-        changes=changes,
-        most=MAX_COMPARED,
+        "versions.html", versions=found, old=old, new=new, changes=changes, most=MAX_COMPARED
     )
 
 

@@ -45,8 +45,7 @@ def live(request: ViewRequest) -> Response:
     if request.site.watch is None:
         raise DatasetNotFoundError("this page has no server; `headrace serve --page` has this view")
     return request.html(
-        "live.html",
-        **request.site.watch.look(lambda history: _seen(history, request.caller)),
+        "live.html", **request.site.watch.look(lambda history: _seen(history, request.caller))
     )
 
 

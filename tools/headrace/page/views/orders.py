@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import closing, nullcontext
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,6 +12,7 @@ from starlette.responses import Response
 
 from headrace.cli.stored.composition import Groups, groups_of, shares_of
 from headrace.cli.stored.labels import StoredLabels, read_labels
+from headrace.cli.stored.mesh_picture import mesh_of
 from headrace.cli.stored.order_cost import order_cost
 from headrace.order import (
     DEFAULT_RUN_BYTES,
@@ -18,19 +20,22 @@ from headrace.order import (
     EndMode,
     Order,
     OrderSpec,
+    SequenceLayout,
     find_rows,
 )
 from headrace.page.data.samples import column_named
 from headrace.page.data.values import columns_of
-from headrace.page.runs.orders import Deal, plan_of, rank_parts
-from headrace.page.runs.packed import MAX_ROWS, row_lengths, rows_of_batch
+from headrace.page.runs.orders import Deal, plan_of, rank_parts, ranks_of
+from headrace.page.runs.packed import Piece, row_lengths, rows_of_batch
 from headrace.page.site import ViewRequest
 from headrace.page.views.query import cached_order, open_requested, sample_ids_of
 from headrace.storage import OpenDataset, Store, open_store
 
 _BATCH: Final = 256
+_RANKS: Final = 8
 _SHOWN_IDS: Final = 64
 _DRAWN: Final = 256
+_STRIPS: Final = 64
 _MIB: Final = 1 << 20
 _LABEL_BYTES: Final = 64 << 20
 _MAX_MEASURED: Final = 1 << 21
@@ -40,35 +45,23 @@ _WIDTH, _HEIGHT = 960, 120
 
 def order(request: ViewRequest) -> Response:
     """Show how options shuffle an epoch, and the positions of ids."""
-    with open_requested(request) as (name, opened):
-        spec, deal = _spec(request), _deal(request)
-        made, labels = cached_order(request, opened, spec), _labels_of(request, opened)
-        count = deal.global_batch_size
-        groups = _groups(request, opened, labels)
-        values = None if labels is None else labels.labels
+    with open_requested(request) as opened:
+        made, deal, labels, groups, shown = _asked(request, opened)
+        values, count = None if labels is None else labels.labels, deal.global_batch_size
         cost = request.site.costs.get(
-            (opened.fingerprint, spec, request.query["label"], deal.epoch, count),
+            (opened.fingerprint, made.spec, request.query["label"], deal.epoch, count),
             lambda: order_cost(opened, made, values, batch_size=count, epoch=deal.epoch),
         )
+        shares = shares_of(made, groups, epoch=deal.epoch)
         return request.html(
             "order.html",
-            name=name,
-            columns=[one.name for one in columns_of(opened.schema)],
-            spec=spec,
-            deal=deal,
-            label=request.query["label"],
+            **shown,
             labels=labels,
             cost=cost,
-            groups=groups.names,
             compositions=[
-                (title, _paths(shares), 100 * shares.std(axis=0).mean())
-                for title, shares in zip(
-                    ("This order", "A uniform shuffle"),
-                    shares_of(made, groups, epoch=deal.epoch),
-                    strict=True,
-                )
+                (title, _paths(each), 100 * each.std(axis=0).mean())
+                for title, each in zip(("This order", "A uniform shuffle"), shares, strict=True)
             ],
-            batches=plan_of(made, deal).batch_count,
             count=made.sample_count,
             found=_found(request, made, deal),
         )
@@ -76,30 +69,50 @@ def order(request: ViewRequest) -> Response:
 
 def batch(request: ViewRequest) -> Response:
     """Show the part of each rank in a batch, or its packed rows."""
-    with open_requested(request) as (name, opened):
-        spec, deal = _spec(request), _deal(request)
-        with _open_store(request) as store:
-            lengths = row_lengths(store, opened.fingerprint)
-        length = request.number("pack", 0)
-        packed = length in lengths
-        made = cached_order(request, opened, spec)
-        groups = _groups(request, opened, _labels_of(request, opened))
-        parts = [] if packed else rank_parts(opened, made, deal)
+    with open_requested(request) as opened, _open_store(request) as store:
+        made, deal, _, groups, shown = _asked(request, opened)
+        lengths, length = row_lengths(store, opened.fingerprint), request.number("pack", 0)
+        rows: Sequence[Sequence[Piece]] = ()
+        parts, places = [], deal.places
+        if length in lengths:
+            rows = rows_of_batch(store, opened, length=length, spec=made.spec, deal=deal)
+        else:
+            parts = rank_parts(opened, made, deal)
         return request.html(
             "batch.html",
-            name=name,
-            spec=spec,
-            deal=deal,
+            **shown,
             most=_SHOWN_IDS,
             lengths=lengths,
-            length=length if packed else 0,
-            batches=plan_of(made, deal).batch_count,
-            columns=[one.name for one in columns_of(opened.schema)],
-            label=request.query["label"],
-            groups=groups.names,
-            parts=[(part, groups.of(part.sample_ids[:_DRAWN]).tolist()) for part in parts],
-            rows=_rows(request, opened, length, spec, deal) if packed else [],
+            length=length,
+            parts=[
+                (part, groups.of(part.sample_ids[:_DRAWN]).tolist(), ranks_of(places, number))
+                for number, part in enumerate(parts[:_STRIPS])
+            ],
+            axes=deal.mesh.sizes if len(deal.mesh.sizes) > 1 else (),
+            places=[(*place, parts[place[0].data[0]]) for place in places] if parts else [],
+            rows=rows,
         )
+
+
+def _asked(
+    request: ViewRequest, opened: OpenDataset
+) -> tuple[Order, Deal, StoredLabels | None, Groups, dict[str, Any]]:
+    """Return what a query asks for, and what both views show of it."""
+    deal = _deal(request, opened.sample_count)
+    made = cached_order(request, opened, _spec(request, deal.global_batch_size))
+    labels, columns = _labels_of(request, opened), columns_of(opened.schema)
+    label = request.query["label"]
+    classes = column_named(columns, label).classes if label else None
+    groups = groups_of(labels, classes, opened.sample_count)
+    shown = {
+        "deal": deal,
+        "spec": made.spec,
+        "label": label,
+        "columns": [one.name for one in columns],
+        "groups": groups.names,
+        "batches": plan_of(made, deal).batch_count,
+    }
+    return made, deal, labels, groups, shown
 
 
 def _labels_of(request: ViewRequest, dataset: OpenDataset) -> StoredLabels | None:
@@ -127,74 +140,56 @@ def _paths(shares: NDArray[np.float64]) -> list[str]:
     ]
 
 
-def _groups(request: ViewRequest, dataset: OpenDataset, labels: StoredLabels | None) -> Groups:
-    columns = columns_of(dataset.schema)
-    label = request.query["label"]
-    classes = column_named(columns, label).classes if label else None
-    return groups_of(labels, classes, dataset.sample_count)
-
-
-def _spec(request: ViewRequest) -> OrderSpec:
+def _spec(request: ViewRequest, batch: int) -> OrderSpec:
     """Return the order options of the query; the unit is the batch, as in a run."""
+    lanes = request.number("lanes", 1, low=1, high=64)
     return OrderSpec(
         seed=request.number("seed", 0),
         shuffle=request.query["storage"] != "1",
         run_bytes=request.number("run", DEFAULT_RUN_BYTES // _MIB, low=1, high=1 << 20) * _MIB,
         shuffle_bytes=request.number("memory", DEFAULT_SHUFFLE_BYTES // _MIB, high=1 << 30) * _MIB,
-        lanes=request.number("lanes", 1, low=1, high=64),
-        unit=max(
-            request.number("batch", _BATCH, low=1), request.number("lanes", 1, low=1, high=64)
-        ),
+        lanes=lanes,
+        unit=max(batch, lanes),
         ramp=request.query["ramp"] != "0",
     )
 
 
-def _deal(request: ViewRequest) -> Deal:
+def _deal(request: ViewRequest, count: int) -> Deal:
     ends = {mode.value: mode for mode in EndMode}
+    batch = request.number("batch", min(_BATCH, max(count, 1)), low=1)
+    ranks = request.query["ranks"].strip() or str(min(_RANKS, batch))
+    layouts = {one.value: one for one in SequenceLayout}
     return Deal(
         epoch=request.number("epoch", 0),
         step=request.number("step", 0),
-        global_batch_size=request.number("batch", _BATCH, low=1),
-        world_size=request.number("ranks", 8, low=1),
+        global_batch_size=batch,
+        mesh=mesh_of(f"dp={ranks}" if "=" not in ranks else ranks),
         end=ends.get(request.query["end"], EndMode.DROP_LAST),
+        length=request.number("sequence", 0, high=1 << 30) or None,
+        layout=layouts.get(request.query["layout"], SequenceLayout.ZIGZAG),
     )
 
 
 def _found(
     request: ViewRequest, made: Order, deal: Deal
-) -> list[tuple[int, list[tuple[int, int, int, int]]]]:
-    """Return step, rank, row and position for each requested id."""
+) -> list[tuple[int, list[tuple[int, str, int, int]]]]:
+    """Return step, ranks, row and position for each requested id."""
     if not request.query["id"].strip():
         return []
     ids = sample_ids_of(request.query["id"])
-    plan = plan_of(made, deal)
+    plan, places = plan_of(made, deal), deal.places
     every = made.find_each(deal.epoch, np.array(ids, np.int64))
     return [
         (
             sample,
             [
-                (row.index, row.rank, row.row, position)
+                (row.index, ranks_of(places, row.rank), row.row, position)
                 for position in positions.tolist()
                 for row in find_rows(plan, position, world_size=deal.world_size)
             ],
         )
         for sample, positions in zip(ids, every, strict=True)
     ]
-
-
-def _rows(
-    request: ViewRequest, opened: OpenDataset, length: int, spec: OrderSpec, deal: Deal
-) -> object:
-    first = deal.step * deal.global_batch_size
-    with _open_store(request) as store:
-        return rows_of_batch(
-            store,
-            opened,
-            length=length,
-            spec=spec,
-            epoch=deal.epoch,
-            rows=range(first, first + min(deal.global_batch_size, MAX_ROWS)),
-        )
 
 
 def _open_store(request: ViewRequest) -> closing[Store]:

@@ -21,8 +21,8 @@ _MAX_FILTER: Final = 4096
 
 
 @contextmanager
-def open_requested(request: ViewRequest) -> Iterator[tuple[str, OpenDataset]]:
-    """Yield the name and the dataset of the path, in the version ``v`` of the query.
+def open_requested(request: ViewRequest) -> Iterator[OpenDataset]:
+    """Yield the dataset of the path, in the version ``v`` of the query.
 
     Raises:
         BadArgumentError: The version is not 32 hexadecimal digits.
@@ -32,7 +32,7 @@ def open_requested(request: ViewRequest) -> Iterator[tuple[str, OpenDataset]]:
     if fingerprint and not _FINGERPRINT.fullmatch(fingerprint):
         raise BadArgumentError("v is not a version; expected 32 hexadecimal digits", field="v")
     with request.site.library.opened(request.caller, name, fingerprint) as opened:
-        yield name, opened
+        yield opened
 
 
 def column_at(request: ViewRequest, columns: Sequence[Column]) -> tuple[int, Column]:

@@ -92,7 +92,7 @@ class _Look:
 
 def samples(request: ViewRequest) -> Response:
     """Show a page of samples: from an id on, by ids, at random, or those that a filter keeps."""
-    with open_requested(request) as (name, opened):
+    with open_requested(request) as opened:
         columns = columns_of(opened.schema)
         look, problem = _look(request, columns), ""
         try:
@@ -110,7 +110,6 @@ def samples(request: ViewRequest) -> Response:
         return request.html(
             "samples.html",
             status=400 if problem else 200,
-            name=name,
             cards=cards,
             look=look,
             shown={one.name for one in shown},
@@ -140,7 +139,7 @@ def _shown_columns(request: ViewRequest, columns: Sequence[Column]) -> tuple[lis
 
 def sample(request: ViewRequest) -> Response:
     """Show one sample in detail."""
-    with open_requested(request) as (name, opened):
+    with open_requested(request) as opened:
         (sample_id,) = sample_ids_of(request.path["id"])[:1]
         look = _look(request, columns_of(opened.schema))
         (row,) = rows_of(request.site.library, opened, [sample_id])
@@ -148,7 +147,6 @@ def sample(request: ViewRequest) -> Response:
         ends = np.cumsum(opened.shard_sample_counts)
         return request.html(
             "sample.html",
-            name=name,
             card=_Card(sample_id, _cells(look, look.columns, row, is_whole=True)),
             look=look,
             count=opened.sample_count,
@@ -163,7 +161,7 @@ def sample(request: ViewRequest) -> Response:
 
 def sample_file(request: ViewRequest) -> Response:
     """Send a value as a file of a type that cannot run code."""
-    with open_requested(request) as (_, opened):
+    with open_requested(request) as opened:
         _, column = column_at(request, columns_of(opened.schema))
         (row,) = rows_of(request.site.library, opened, sample_ids_of(request.path["id"])[:1])
         found = file_of(column, row, as_mask=request.query.get("as") == "mask")
