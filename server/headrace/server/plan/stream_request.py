@@ -46,6 +46,7 @@ class ReadRequest:
         order_stages: The options of those of the order, by their type.
         batches: Which batches it asks for; None for samples by id.
         token: The token from which it resumes, if any.
+        caller: The name of who asks; empty if this server knows no names.
     """
 
     dataset: str
@@ -54,6 +55,7 @@ class ReadRequest:
     order_stages: Mapping[type[Message], Message]
     batches: pb.ReadBatchesRequest | None = None
     token: Token | None = None
+    caller: str = ""
 
     @property
     def version(self) -> str:

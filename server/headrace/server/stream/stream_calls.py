@@ -20,7 +20,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import islice
 from typing import Protocol, TypeVar
@@ -153,7 +153,7 @@ class StreamCalls:
 
         turn.enter_context(take())
         finding = Finding(self._parts.catalog.seen_by(asker.caller), narrow, self._stages.options)
-        asked = read(request)
+        asked = replace(read(request), caller=asker.caller.name)
         return asked, self._stages.find(asked, finding)
 
     def messages(

@@ -6,14 +6,16 @@ nothing to do with each other, or one that starts again in another mesh, are ref
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import grpc
 import pytest
 
-from headrace.client import RemoteDataset
+from headrace.client import Access, RemoteDataset
 from headrace.errors import BadArgumentError
 from headrace.server import Server
 from headrace.v1 import meshes_pb2
@@ -94,6 +96,25 @@ def test_others_are_not_compared(
             if change == "place":
                 other.seek(0, 16)
                 next(iter(other))
+
+
+def test_another_caller_refuses_nobody(tmp_path: Path) -> None:
+    """Who guesses the name of a job can open streams of another mesh, and only its own count."""
+    url, tokens = str(tmp_path / "d"), ("reader-a-0123456789", "reader-b-0123456789")
+    write_rows(url, sample_count=64, width=4)
+    entries = [{"name": each[:8], "token": each, "datasets": ["d"]} for each in tokens]
+    (tmp_path / "callers.json").write_text(json.dumps({"tokens": entries}))
+    with server_of({"d": url}, tokens=str(tmp_path / "callers.json")) as server:
+        own, other = (Access(auth=token) for token in tokens)
+        with _dataset(server, {"dp": 4, "tp": 2}, 0, access=other) as stranger:
+            next(iter(stranger))
+            with _dataset(server, {"dp": 2, "tp": 4}, 5, access=own) as rank:
+                next(iter(rank))
+            with (
+                _dataset(server, {"dp": 2, "tp": 4}, 5, access=other) as same,
+                pytest.raises(BadArgumentError, match=r"rank 0 of the same job"),
+            ):
+                next(iter(same))
 
 
 def test_a_job_that_has_ended_is_not_compared(server: Server) -> None:

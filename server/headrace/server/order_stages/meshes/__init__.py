@@ -112,6 +112,8 @@ def _key(mesh: Mesh, served: Served, request: ReadRequest) -> Hashable:
     """Return what is equal for streams that a job's ranks open together."""
     batches = batches_of(request)
     return (
+        # Others may guess the job's name: whoever they are, their streams refuse none of its ranks.
+        request.caller,
         mesh.job,
         served.name,
         served.readable.fingerprint,
