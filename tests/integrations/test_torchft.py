@@ -8,6 +8,7 @@ dataset's.
 from __future__ import annotations
 
 import json
+import os
 import random
 import subprocess
 import sys
@@ -102,7 +103,10 @@ class Replicas:
         told = [lighthouse, address, str(self._folder), str(replica), kind, *at]
         with (self._folder / f"{replica}.err").open("ab") as errors:
             return subprocess.Popen(
-                [sys.executable, torchft_job.__file__, *told], stdout=errors, stderr=errors
+                [sys.executable, torchft_job.__file__, *told],
+                stdout=errors,
+                stderr=errors,
+                env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "OMP_NUM_THREADS": "1"},
             )
 
 
