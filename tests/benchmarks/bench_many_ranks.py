@@ -44,7 +44,7 @@ from benchmarks.bench_server import (
 )
 from headrace.bench.children import processor_s, serving, serving_ready_bytes
 from headrace.bench.ready import METHOD
-from headrace.client.reader.reader import GROUP_BYTES
+from headrace.client.options.settings import GROUP_BYTES
 from headrace.client.wire.frames import keep_freed_memory
 from headrace.v1 import shard_service_pb2 as pb
 

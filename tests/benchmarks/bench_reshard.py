@@ -2,7 +2,8 @@
 
 Eight ranks, each a process with a loop that trains for a while, read from one server. A barrier is
 the moment when the group has agreed; each rank then takes another share, a step back or not. Beside
-it, the same with a dataset that is closed and opened, as after a restart.
+it, the same with a dataset that is closed and opened, as after a restart. What is dropped is what
+lies ready; ``--prefetch-bytes`` bounds it.
 
     PYTHONPATH=tests python tests/benchmarks/bench_reshard.py
 """
@@ -27,35 +28,35 @@ from support.datasets import write_rows
 _SAMPLES, _WIDTH = 1 << 15, 256
 
 
-def _dataset(address: str, rank: int, ranks: int, size: int, kind: Any) -> RemoteDataset:
+def _dataset(address: str, rank: int, args: argparse.Namespace) -> RemoteDataset:
     return RemoteDataset(
         address,
         "rows",
-        batch_size=size,
+        batch_size=args.batch_size,
         rank=rank,
-        world_size=ranks,
-        transport=Transport(kind),
+        world_size=args.ranks,
+        transport=Transport(args.transport, prefetch_bytes=args.prefetch_bytes),
     )
 
 
 def _rank(rank: int, args: argparse.Namespace, address: str, together: Barrier, found: Any) -> None:
     """Reshard again and again, and say how long each took and what was dropped."""
-    ranks, size, told = args.ranks, args.batch_size, []
-    dataset = _dataset(address, rank, ranks, size, args.transport)
+    ranks, told = args.ranks, []
+    dataset = _dataset(address, rank, args)
     loop = chain.from_iterable(repeat(dataset))
     for number in range(args.times):
         for _ in range(3):
             step = next(loop).step
             time.sleep(0.03)
-        running = dataset._live._running
-        dropped = running._bytes if running is not None else 0
         own, world = (rank + number + 1) % ranks, ranks if number % 2 else 2 * ranks
         together.wait()
+        running = dataset._live._running
+        dropped = running._bytes if running is not None else 0
         began = time.perf_counter()
         if args.opens_again:
             state = dataset.state_dict()
             dataset.close()
-            dataset = _dataset(address, own, ranks, size, args.transport)
+            dataset = _dataset(address, own, args)
             dataset.load_state_dict(state)
             loop = chain.from_iterable(repeat(dataset))
         else:
@@ -93,6 +94,7 @@ def main() -> None:
     parser.add_argument("--ranks", type=int, default=8)
     parser.add_argument("--times", type=int, default=30)
     parser.add_argument("--batch-size", type=int, default=64)
+    parser.add_argument("--prefetch-bytes", type=int, default=64 << 20)
     parser.add_argument("--transport", default="grpc")
     args = parser.parse_args()
     print(f"{args.ranks} ranks, {multiprocessing.cpu_count()} processors, {args.transport}")

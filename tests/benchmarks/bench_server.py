@@ -40,7 +40,7 @@ import pyarrow as pa
 from benchmarks.flight_baseline import read_sizes, serve_flight
 from headrace.bench.children import CHUNK_BYTES, processor_s, serving_ready_bytes
 from headrace.bench.ready import METHOD
-from headrace.client.reader.reader import GROUP_BYTES
+from headrace.client.options.settings import GROUP_BYTES
 from headrace.client.wire.frames import keep_freed_memory
 from headrace.server import ServerConfig, start_server
 from headrace.storage import ShardWriter, commit_dataset, open_store

@@ -21,13 +21,14 @@ class Proxy:
         address: Where clients connect.
         upstream: ``host:port`` of new connections; may be changed at any time.
         connection_count: Connections so far.
+        passed_bytes: Bytes from the server so far, over all connections.
         reset_after: Bytes from the server after which a connection is reset, one for each of the
             next connections; those behind the last are left alone.
     """
 
     def __init__(self, upstream: str) -> None:
         self.upstream = upstream
-        self.connection_count = 0
+        self.connection_count = self.passed_bytes = 0
         self.reset_after: list[int] = []
         self._flows = threading.Event()
         self._flows.set()
@@ -106,6 +107,7 @@ class Proxy:
                         _reset(client)
                         return
                 (client if source is server else server).sendall(part)
+                self.passed_bytes += len(part) if source is server else 0
 
     def _wait_for_flow(self) -> bool:
         while not self._flows.wait(_TICK_S):

@@ -7,9 +7,11 @@ or weights of the old number of ranks; a change that is half made when an argume
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from contextlib import closing
 from itertools import islice
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -26,7 +28,7 @@ from headrace.client import (
 )
 from headrace.errors import BadArgumentError
 from support.command import serving
-from support.datasets import small_table, write_dataset
+from support.datasets import small_table, write_dataset, write_rows
 from support.proxy import proxied
 
 pytestmark = pytest.mark.filterwarnings("ignore:This DataLoader will create .* worker:UserWarning")
@@ -174,6 +176,29 @@ def test_a_new_share_comes_over_the_same_connection(
         dataset.reshard(rank=1, world_size=2)
         proxy.mend()
         assert order[2][3:] == _numbers(next(reading))
+
+
+def test_a_rank_drops_no_more_than_it_may_hold_ready(tmp_path: Path) -> None:
+    """Two batches, those under way included; counted where they pass, with what frames them."""
+    size, width = 64, 1024
+    write_rows(str(tmp_path / "d"), sample_count=64 * size, width=width)
+    batch_bytes = 4 * size * width
+    transport = Transport("grpc", prefetch_bytes=2 * batch_bytes)
+    with (
+        serving({"d": str(tmp_path / "d")}) as server,
+        proxied(server.address) as proxy,
+        RemoteDataset(proxy.address, "d", batch_size=size, transport=transport) as dataset,
+    ):
+        reading = iter(dataset)
+        for _ in range(5):
+            time.sleep(0.1)
+            next(reading)
+        time.sleep(2.0)
+        ahead = proxy.passed_bytes - 5 * batch_bytes
+        dataset.reshard(rank=0, world_size=2)
+        next(reading)
+
+    assert batch_bytes < ahead < 2.1 * batch_bytes
 
 
 @pytest.mark.parametrize(

@@ -15,9 +15,10 @@ from numpy.typing import NDArray
 from headrace.client.api.stats import ClientStats
 from headrace.client.batch.transformed import Transformation, TransformingReader
 from headrace.client.feeds.feed import Event
-from headrace.client.feeds.grpc_feed import Connections
+from headrace.client.feeds.grpc_feed import Connections, window
 from headrace.client.feeds.transport import Feeds, Landing, TransportState, prepare
 from headrace.client.options.read_request import ReadOptions
+from headrace.client.options.settings import GROUP_BYTES
 from headrace.client.options.transport import Transport
 from headrace.client.reader.prefetch import Prefetcher, Reader
 from headrace.client.reader.reader import BatchReader, Place
@@ -66,7 +67,7 @@ class LiveStream:
         self._mover: Mover | None = None
         self._transport = TransportState()
         self._running: Prefetcher | None = None
-        self._connections = Connections()
+        self._connections = Connections(transport.prefetch_bytes)
         self.is_broken = False
         self._finalizer: weakref.finalize[[Prefetcher, object], LiveStream] | None = None
         self._past = ClientStats()
@@ -96,13 +97,13 @@ class LiveStream:
         if self._ready:
             return self._ready.popleft()
         if self._running is None:
-            shortage = self._transport.cache_shortage
+            shortage, budget = self._transport.cache_shortage, self._wanted.prefetch_bytes
             self._transport = TransportState(cache_shortage=shortage)
             # A server fills shared memory ahead; transfers and transformations need this thread.
             is_plain = self._make_mover is None and self._transformation is None
             self._running = Prefetcher(
                 self._reader(make_reader),
-                budget_bytes=self._wanted.prefetch_bytes,
+                budget_bytes=max(0, budget - window(budget)),
                 limit=self._transport.ready_bytes,
                 is_ahead=self._transport.is_shared if is_plain else None,
                 loop_may_lead=self._transformation is None,
@@ -219,6 +220,7 @@ def open_reader(
         open_feed=Feeds(transport, landing, silence_s=deadlines.silence_s),
         hedge=transport.hedge,
         max_batch_bytes=transport.max_batch_bytes,
+        group_bytes=0 if window(transport.prefetch_bytes) else GROUP_BYTES,
     )
 
 

@@ -15,7 +15,11 @@ import grpc
 
 from headrace.client.feeds.feed import Event
 from headrace.client.feeds.wait_times import HopClock
-from headrace.client.options.settings import DEFAULT_MAX_BATCH_BYTES
+from headrace.client.options.settings import (
+    DEFAULT_MAX_BATCH_BYTES,
+    DEFAULT_PREFETCH_BYTES,
+    GROUP_BYTES,
+)
 from headrace.client.servers.endpoints import Endpoint
 from headrace.client.servers.status import error_from_call
 from headrace.client.wire.assembler import Allocate, Keep, Pieces, StreamAssembler
@@ -32,10 +36,10 @@ from headrace.client.wire.frames import (
 from headrace.errors import HeadraceError, ServerUnreachableError
 from headrace.v1 import shard_service_pb2 as pb
 
-_READY_S = 0.1
-"""A connection that is up answers at once; one that is not is no quicker than a new one."""
-_HEALTH = "/grpc.health.v1.Health/Check"
-_NO_ANSWER = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED)
+_READY_S, _LOOK_S = 0.1, 0.0005
+"""A connection that is up is found at once; one that is not is no quicker than a new one."""
+_LEAST_WINDOW = 1 << 16
+"""HTTP/2's own."""
 
 
 class Connections:
@@ -43,9 +47,13 @@ class Connections:
 
     gRPC shares a connection among channels of one name that are open at a time, so one that is
     opened before another is closed keeps its connection.
+
+    Args:
+        prefetch_bytes: Most bytes to hold ready; see `window`.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, prefetch_bytes: int = DEFAULT_PREFETCH_BYTES) -> None:
+        self._window = window(prefetch_bytes)
         self._lock = threading.Lock()
         self._newest: tuple[Endpoint, str] | None = None
         self._kept: tuple[Endpoint, grpc.Channel] | None = None
@@ -60,7 +68,10 @@ class Connections:
             self._newest = endpoint, name
         if kept is not None:
             kept[1].close()
-        return endpoint.access.open_channel(endpoint.address, connection=name)
+        return self._opened(endpoint, name)
+
+    def _opened(self, endpoint: Endpoint, name: str) -> grpc.Channel:
+        return endpoint.access.open_channel(endpoint.address, connection=name, window=self._window)
 
     def keep(self) -> None:
         """Keep the connection of the newest stream for the next one, if it is up."""
@@ -68,7 +79,7 @@ class Connections:
         if self._newest is None:
             return
         endpoint, name = self._newest
-        channel = endpoint.access.open_channel(endpoint.address, connection=name)
+        channel = self._opened(endpoint, name)
         if not _is_up(channel):
             channel.close()
             return
@@ -84,20 +95,30 @@ class Connections:
 
 
 def _is_up(channel: grpc.Channel) -> bool:
-    """Return whether a server answers, whatever it says.
+    """Return whether a channel has a connection: one that others hold it has at once.
 
-    To watch the channel's state would take a thread of gRPC, for whose end `close` would wait.
+    A call would ask the same of a server that may be busy, for 30 ms (measured); and to subscribe
+    takes a thread of gRPC, for whose end `close` would wait.
     """
-    check = channel.unary_unary(
-        _HEALTH, request_serializer=_as_it_is, response_deserializer=_as_it_is
-    )
-    try:
-        check(b"", timeout=_READY_S)
-    except grpc.RpcError as answer:
-        # The exception is the call.
-        answer.__traceback__ = None
-        return answer.code() not in _NO_ANSWER
+    state = channel._channel.check_connectivity_state  # type: ignore[attr-defined] # noqa: SLF001
+    until = time.monotonic() + _READY_S
+    while state(True) != grpc.ChannelConnectivity.READY.value[0]:
+        if time.monotonic() >= until:
+            return False
+        time.sleep(_LOOK_S)
     return True
+
+
+def window(prefetch_bytes: int) -> int:
+    """Return how many bytes may be under way to a loop that takes none; 0 if gRPC chooses.
+
+    gRPC lets megabytes come. Who wants to hold less ready also wants less to come before it is
+    asked for: half of it may be under way, and half be ready.
+
+    Args:
+        prefetch_bytes: Most bytes to hold ready.
+    """
+    return 0 if prefetch_bytes >= 2 * GROUP_BYTES else max(_LEAST_WINDOW, prefetch_bytes // 2)
 
 
 @dataclass(frozen=True, slots=True)

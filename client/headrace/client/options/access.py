@@ -112,7 +112,7 @@ class Access:
         if self.auth is not None and not callable(self.auth):
             _check_token(self.auth)
 
-    def open_channel(self, target: str, *, connection: str = "") -> grpc.Channel:
+    def open_channel(self, target: str, *, connection: str = "", window: int = 0) -> grpc.Channel:
         """Open a channel with a connection of its own.
 
         One that broke then causes no back-off for the next, and the streams of a lost replica
@@ -122,6 +122,7 @@ class Access:
             target: The address.
             connection: Names a connection, which all channels share that name it while one of them
                 is open; empty for one that no other channel shares.
+            window: Most bytes to receive before somebody asks for them; 0 if gRPC chooses.
 
         Raises:
             ConfigurationError: A file of ``tls`` cannot be read.
@@ -130,6 +131,9 @@ class Access:
         # gRPC shares connections among channels whose options are all the same.
         own = ("headrace.connection", connection) if connection else _UNSHARED
         options = [*_CHANNEL_OPTIONS, own]
+        if window:
+            narrow = ("grpc.http2.bdp_probe", 0), ("grpc.http2.lookahead_bytes", window)
+            options = [*options, *narrow]
         if self.authority:
             # A service's own replicas, by IP address: the environment's proxy is not for them.
             options = [

@@ -10,6 +10,10 @@ from headrace.arguments import number
 DEFAULT_PREFETCH_BYTES = 64 << 20
 """Arbitrary: tens of batches of 1 to 3 MiB, little compared with a trainer's memory."""
 
+GROUP_BYTES = (2 << 20) + (64 << 10)
+"""Most bytes of small batches that come in one message: what a server makes at once, with their
+headers."""
+
 DEFAULT_MAX_BATCH_BYTES = 1 << 30
 """The default of servers' ``max_batch_bytes``."""
 

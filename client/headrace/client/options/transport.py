@@ -44,7 +44,7 @@ class Transport:
             ``"grpc"`` use only one of them. `RemoteDataset.stats` says which is used, and why.
         options: Options of transports, such as ``[Ring(ring_bytes=1 << 28)]``.
         prefetch_bytes: Most bytes to hold ready, >= 0, on the device too if there is one; the
-            default is arbitrary.
+            default is arbitrary. Below 4 MiB, what is under way over gRPC counts too.
         max_batch_bytes: Most payload bytes of a batch, >= 1: a larger batch is refused, and no
             memory is allocated for it, whatever the server says.
         deadlines: How long to wait.

@@ -11,7 +11,8 @@ Contract:
 2. The end and a failure travel through the queue as values and come out after all events before
    them; asked again, the queue gives the same end or failure. Only the reader makes an end: a queue
    that was closed earlier raises an error.
-3. No more than ``budget_bytes`` of payload wait, or one event if it is larger.
+3. No more than ``budget_bytes`` of payload wait, or one event if it is larger; while a batch as
+   large as the last one has no room, none is read, and at most one that turns out larger.
 4. While the loop is away, the thread reads on, at most `_AWAY_S` after the loop left; but not while
    the server itself fills memory that the loop only has to read (``is_ahead``).
 5. `close` ends the reader, empties the queue and joins the thread. An exception that ends a loop's
@@ -149,7 +150,7 @@ class Prefetcher:
         self._limit = limit
         self._is_ahead = is_ahead or _never
         self._events: deque[Event] = deque()
-        self._bytes = 0
+        self._bytes = self._last_bytes = 0
         self._outcome: _End | _Failure | None = None
         self._closed = False
         self._is_cut_short = False
@@ -354,10 +355,12 @@ class Prefetcher:
     def _may_read(self) -> bool:
         if self._is_reading or self._is_ahead():
             return False
+        if self._events and self._is_full(self._last_bytes):
+            return False
         return not self._loop_leads or time.monotonic() - self._left_at >= _AWAY_S
 
     def _put(self, event: Event) -> None:
-        size = _size(event)
+        size = self._last_bytes = _size(event)
         # This event comes before any that could be read now.
         self._is_reading = True
         while not self._closed and self._events and self._is_full(size):

@@ -30,7 +30,13 @@ from headrace.client.feeds.grpc_feed import WireFeeds
 from headrace.client.feeds.wait_times import HopClock
 from headrace.client.options.access import Access
 from headrace.client.options.read_request import ReadOptions
-from headrace.client.options.settings import DEFAULT_MAX_BATCH_BYTES, Backoff, Deadlines, Hedge
+from headrace.client.options.settings import (
+    DEFAULT_MAX_BATCH_BYTES,
+    GROUP_BYTES,
+    Backoff,
+    Deadlines,
+    Hedge,
+)
 from headrace.client.reader.get_batch import SingleBatch, get_batch_request
 from headrace.client.reader.hedging import HedgeCounts, HedgedFeed, Lateness, hedged
 from headrace.client.servers.endpoints import Endpoint, Endpoints
@@ -42,10 +48,6 @@ from headrace.client.wire.buffers import aligned
 from headrace.errors import HeadraceError, StoreUnavailableError
 from headrace.order import decode_token, encode_token
 from headrace.v1 import shard_service_pb2 as pb
-
-GROUP_BYTES = (2 << 20) + (64 << 10)
-"""Most bytes of small batches that come in one message: what a server makes at once, with their
-headers."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,6 +98,7 @@ class BatchReader:
         open_feed: OpenFeed | None = None,
         hedge: Hedge | None = None,
         max_batch_bytes: int = DEFAULT_MAX_BATCH_BYTES,
+        group_bytes: int = GROUP_BYTES,
     ) -> None:
         """Prepare to read; nothing is connected before the first event is asked for.
 
@@ -113,7 +116,9 @@ class BatchReader:
             hedge: When to ask a second server for a late batch; None for never. Not with strides.
             max_batch_bytes: Most payload bytes of a batch, whatever a server says; ``open_feed``
                 has its own bound.
+            group_bytes: Most bytes of small batches that may come in one message, >= 0.
         """
+        self._group_bytes = group_bytes
         self._on_failure = on_failure
         self._endpoints = (
             fixed_endpoints(
@@ -279,7 +284,7 @@ class BatchReader:
         if self._lateness is None:
             # Without hedges only: of batches that come together, all but the first seem to take no
             # time, and the next message would look late.
-            request.max_group_bytes = GROUP_BYTES
+            request.max_group_bytes = self._group_bytes
         if place.offset is not None:
             request.batch_offset = place.offset
         # The server applies a stream's offset to every epoch of it, so a stream that starts
