@@ -24,13 +24,13 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x19headrace/v1/dealing.proto\x12\x0bheadrace.v1\"u\n\x04\x44\x65\x61l\x12\x13\n\x0blength_cost\x18\x01 \x01(\x01\x12\x13\n\x0bsquare_cost\x18\x02 \x01(\x01\x12\x0e\n\x06speeds\x18\x03 \x03(\x01\x12\x12\n\naccumulate\x18\x04 \x01(\x05\x12\r\n\x05sizes\x18\x05 \x03(\x05\x12\x10\n\x08in_order\x18\x06 \x01(\x08\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x19headrace/v1/dealing.proto\x12\x0bheadrace.v1\"\x83\x01\n\x04\x44\x65\x61l\x12\x13\n\x0blength_cost\x18\x01 \x01(\x01\x12\x13\n\x0bsquare_cost\x18\x02 \x01(\x01\x12\x0e\n\x06speeds\x18\x03 \x03(\x01\x12\x12\n\naccumulate\x18\x04 \x01(\x05\x12\r\n\x05sizes\x18\x05 \x03(\x05\x12\x10\n\x08in_order\x18\x06 \x01(\x08\x12\x0c\n\x04\x63ost\x18\x07 \x01(\tb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'headrace.v1.dealing_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_DEAL']._serialized_start=42
-  _globals['_DEAL']._serialized_end=159
+  _globals['_DEAL']._serialized_start=43
+  _globals['_DEAL']._serialized_end=174
 # @@protoc_insertion_point(module_scope)

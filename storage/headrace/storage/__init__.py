@@ -38,7 +38,7 @@ from headrace.storage.dataset.pointer import IndexPointer
 from headrace.storage.dataset.versions import DatasetVersion, list_versions
 from headrace.storage.dataset.writer_notes import WriterNotes
 from headrace.storage.open.indexed import store_index
-from headrace.storage.open.packed import index_packing
+from headrace.storage.open.packed import index_cost, index_packing
 from headrace.storage.open.sources import index_options, open_dataset
 from headrace.storage.open.trial import TRIAL_TIMEOUT_S, Trial, try_datasets
 from headrace.storage.packing.pointer import PackingPointer, RowOptions, RowTable
@@ -150,6 +150,7 @@ __all__ = [
     "commit_dataset",
     "compact",
     "holds_classes",
+    "index_cost",
     "index_options",
     "index_packing",
     "kept_bits",

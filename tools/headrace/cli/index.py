@@ -13,7 +13,14 @@ from headrace.cli.options.objects import ObjectCommand, field_options, object_op
 from headrace.cli.show.progress import shard_progress
 from headrace.cli.show.texts import size
 from headrace.cli.stored.row_counter import row_counter
-from headrace.storage import RowOptions, SourceOptions, index_packing, load_tokenizer, store_index
+from headrace.storage import (
+    RowOptions,
+    SourceOptions,
+    index_cost,
+    index_packing,
+    load_tokenizer,
+    store_index,
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,6 +33,7 @@ class Options:
         tokenizer: tokenizer.json of Hugging Face, for documents that are texts.
         column: Column of documents; without it the only list of numbers, or text with --tokenizer.
         alike: Another column, whose lists have the same lengths, to pack in the same way.
+        cost: Store what samples cost, of a column of whole numbers, such as patches of images.
         refuse_longer: Fail if a document is longer than a row.
         as_json: Print one JSON object.
     """
@@ -35,6 +43,7 @@ class Options:
     tokenizer: str | None = None
     column: str | None = None
     alike: tuple[str, ...] = ()
+    cost: tuple[str, ...] = ()
     refuse_longer: bool = field(default=False, metadata={"option": "--refuse-longer"})
     as_json: bool = field(default=False, metadata={"option": "--json"})
 
@@ -69,6 +78,9 @@ def command(*, place: str, reading: SourceOptions, options: Options, **rows: Any
     they make. A server that serves the dataset as NAME then serves the rows as NAME:LENGTH. After
     an append, run the command again; it reads only the new documents.
 
+    With --cost, the command stores the numbers of a column, by which Deal(cost=COLUMN) gives ranks
+    even work.
+
     With --tokenizer, documents are texts. The command counts their tokens on all processors, and
     the server tokenizes them when it sends rows. Start the server with `--tokenizer NAME=FILE` and
     the same file.
@@ -78,15 +90,17 @@ def command(*, place: str, reading: SourceOptions, options: Options, **rows: Any
     headrace index s3://bucket/corpus --pack-length 8192 --eos 2
     headrace index s3://bucket/texts --pack-length 8192 --eos 2 --tokenizer tokenizer.json
     """
-    if options.url is None and options.pack_length is None:
-        raise click.UsageError("give --to URL, --pack-length L, or both")
+    if options.url is None and options.pack_length is None and not options.cost:
+        raise click.UsageError("give --to URL, --pack-length L, --cost COLUMN, or several")
     if options.tokenizer and options.pack_length is None:
         raise click.UsageError("--tokenizer needs --pack-length, the tokens of a row")
     if options.url is not None:
         _store_index(place, options.url, reading, as_json=options.as_json)
+    packed = place if options.url is None else with_source(options.url, place)
     if options.pack_length is not None:
-        packed = place if options.url is None else with_source(options.url, place)
         _store_packing(packed, reading, options, RowOptions(options.pack_length, **rows))
+    for column in options.cost:
+        _store_cost(packed, reading, column, as_json=options.as_json)
 
 
 def _store_index(source: str, url: str, reading: SourceOptions, *, as_json: bool) -> None:
@@ -100,6 +114,18 @@ def _store_index(source: str, url: str, reading: SourceOptions, *, as_json: bool
         f"{url}: {pointer.sample_count:,} samples of {source} ({pointer.source}), index of "
         f"{size(pointer.index.stored_bytes)}, fingerprint {pointer.fingerprint}; "
         f"serve NAME={serve}"
+    )
+
+
+def _store_cost(url: str, reading: SourceOptions, column: str, *, as_json: bool) -> None:
+    with shard_progress("reading costs") as progress:
+        pointer = index_cost(url, column, source_options=reading, progress=progress)
+    if as_json:
+        click.echo(json.dumps(asdict(pointer)))
+        return
+    click.echo(
+        f"{url}: the costs of {pointer.sample_count:,} samples in {column!r}; use them with "
+        f"Sharding(deal=Deal(cost={column!r}))"
     )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from headrace.arguments import flag, number, shown, whole
+from headrace.arguments import flag, instance, number, shown, whole
 from headrace.client.options.stage import OrderStage
 from headrace.errors import BadArgumentError
 from headrace.order import MAX_ACCUMULATED
@@ -21,7 +21,8 @@ class Deal(OrderStage):
     """Deal the samples of each global batch so that all ranks have about the same work.
 
     The samples of a global batch stay the same, and so does their number per rank, so the gradient
-    is the same. Costs are computed from the lengths that `headrace index --pack-length` stores.
+    is the same. Costs are computed from the lengths that `headrace index --pack-length` stores, or
+    from the numbers that `headrace index --cost` does.
 
     Attributes:
         length_cost: The cost per element, >= 0. If both costs are 0, the cost of a sample is its
@@ -35,6 +36,8 @@ class Deal(OrderStage):
             own; the sum is the global batch size. None if all get as many.
         balance: Whether to balance costs. Without, samples are dealt in order, for ``sizes`` alone,
             and need no stored lengths.
+        cost: A column of whole numbers, such as the patches of an image, which count as its length;
+            None for the length itself. Not for packed rows.
     """
 
     length_cost: float = 0.0
@@ -43,6 +46,7 @@ class Deal(OrderStage):
     accumulate: int = 1
     sizes: Mapping[int, int] | None = None
     balance: bool = True
+    cost: str | None = None
 
     def __post_init__(self) -> None:
         """Refuse values that are out of range."""
@@ -63,6 +67,8 @@ class Deal(OrderStage):
         accumulate = whole("Deal.accumulate", self.accumulate, low=1, high=MAX_ACCUMULATED + 1)
         object.__setattr__(self, "accumulate", accumulate)
         flag("Deal.balance", self.balance)
+        if self.cost is not None:
+            instance("Deal.cost", self.cost, str, wanted="the name of a column, or None")
         if self.sizes is not None:
             object.__setattr__(self, "sizes", _checked_sizes(self.sizes))
 
@@ -75,6 +81,7 @@ class Deal(OrderStage):
             accumulate=self.accumulate,
             sizes=[] if self.sizes is None else list(self.sizes.values()),
             in_order=not self.balance,
+            cost=self.cost or "",
         )
 
 

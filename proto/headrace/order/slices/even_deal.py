@@ -37,6 +37,7 @@ class DealSpec:
         sizes: How many samples of a full global batch each rank gets, >= 1; empty if all get as
             many.
         in_order: Whether samples are dealt in order, whatever they cost.
+        cost: The column whose numbers count as elements; empty for the lengths of samples.
 
     Raises:
         BadArgumentError: A value is out of range.
@@ -48,6 +49,7 @@ class DealSpec:
     accumulate: int = 1
     sizes: tuple[int, ...] = ()
     in_order: bool = False
+    cost: str = ""
 
     def __post_init__(self) -> None:
         check_range("accumulate", self.accumulate, low=1, high=MAX_ACCUMULATED + 1)

@@ -79,9 +79,9 @@ class OrderStage:
         """Return the same for the order without skips."""
         return self.inner.unskipped_finder(spec)
 
-    def lengths(self, *, field: str) -> Lengths:
-        """Return the lengths of samples."""
-        return self.inner.lengths(field=field)
+    def lengths(self, *, field: str, cost: str = "") -> Lengths:
+        """Return the lengths of samples, or their costs."""
+        return self.inner.lengths(field=field, cost=cost)
 
     def dealing(self, order: OrderSpec, ranks: Ranks, finder: Finder) -> Dealing | None:
         """Return an object that deals samples to ranks; None if they are dealt in order."""

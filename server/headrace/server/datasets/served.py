@@ -144,11 +144,12 @@ class Served(Protocol):
     def unskipped_finder(self, spec: OrderSpec) -> Finder:
         """Return the same for the order without skips, whoever leaves samples out."""
 
-    def lengths(self, *, field: str) -> Lengths:
-        """Return the lengths of samples.
+    def lengths(self, *, field: str, cost: str = "") -> Lengths:
+        """Return the lengths of samples, or their costs.
 
         Args:
             field: What needs them, for the error.
+            cost: The column of the costs; empty for lengths.
 
         Raises:
             BadArgumentError: There are none.

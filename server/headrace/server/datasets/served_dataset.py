@@ -189,13 +189,13 @@ class ServedDataset(Samples, LoneSamples):
         """Return the class names of its label columns, as far as they fit into a response."""
         return class_messages(self.dataset.schema)
 
-    def lengths(self, *, field: str) -> StoredLengths:
-        """Return the lengths of its samples.
+    def lengths(self, *, field: str, cost: str = "") -> StoredLengths:
+        """Return the lengths of its samples, or their costs.
 
         Raises:
-            BadArgumentError: No lengths are stored.
+            BadArgumentError: They are not stored.
         """
-        return self.tables.lengths(field=field)
+        return self.tables.lengths(field=field, cost=cost)
 
     def _new_finder(self, spec: OrderSpec, skips: Skips | None) -> Finder:
         return step_finder(Order(spec, self.table, skips=skips, walk=walk), self.dataset)

@@ -24,7 +24,7 @@ class LengthTables:
         self._fingerprint = fingerprint
         self._config = config
         self._lock = threading.Lock()
-        self._lengths: StoredLengths | None = None
+        self._lengths: dict[str, StoredLengths] = {}
 
     @cached_property
     def store(self) -> Store | None:
@@ -32,37 +32,47 @@ class LengthTables:
         config = self._config
         return None if config is None else open_store(config.place[0], options=config.store)
 
-    def pointer(self, fingerprint: str = "") -> PackingPointer | None:
+    def pointer(self, fingerprint: str = "", *, cost: str = "") -> PackingPointer | None:
         """Return what is stored for a version, by default the dataset's own; None for nothing.
+
+        Args:
+            fingerprint: The version; empty for the dataset's own.
+            cost: The column of the costs; empty for lengths.
 
         Raises:
             HeadraceError: The store cannot be read.
         """
         if self.store is None:
             return None
-        return read_packing(self.store, fingerprint or self._fingerprint)
+        return read_packing(self.store, fingerprint or self._fingerprint, cost=cost)
 
-    def lengths(self, *, field: str) -> StoredLengths:
-        """Return the lengths of the dataset's samples.
+    def lengths(self, *, field: str, cost: str = "") -> StoredLengths:
+        """Return the lengths of the dataset's samples, or their costs.
 
         Args:
             field: What needs them, for the error.
+            cost: The column of the costs; empty for lengths.
 
         Raises:
-            BadArgumentError: No lengths are stored.
-            HeadraceError: The lengths cannot be read.
+            BadArgumentError: They are not stored.
+            HeadraceError: They cannot be read.
         """
         with self._lock:
-            if self._lengths is None:
-                pointer = self.pointer()
+            if cost not in self._lengths:
+                pointer = self.pointer(cost=cost)
                 if pointer is None or self.store is None:
+                    what, how = (
+                        (f"costs of column {cost!r:.100}", "--cost COLUMN`")
+                        if cost
+                        else ("lengths", "--pack-length L`, with any L")
+                    )
                     raise BadArgumentError(
-                        f"no lengths are stored for {self._name!r}, which {field} needs; "
-                        "store them with `headrace index URL --pack-length L`, with any L",
+                        f"no {what} are stored for {self._name!r}, which {field} needs; store them "
+                        f"with `headrace index URL {how}",
                         field=field,
                     )
-                self._lengths = StoredLengths(self.store, pointer)
-            return self._lengths
+                self._lengths[cost] = StoredLengths(self.store, pointer)
+            return self._lengths[cost]
 
     def close(self) -> None:
         """Close the connections to the store."""

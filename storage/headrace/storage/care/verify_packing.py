@@ -14,7 +14,7 @@ from headrace.storage.packing.pointer import (
     packing_damage,
     packing_name,
 )
-from headrace.storage.packing.stored import StoredLengths, read_packing, read_row_counts
+from headrace.storage.packing.stored import StoredLengths, read_pointer, read_row_counts
 from headrace.storage.source.source import OpenDataset
 from headrace.storage.store.store import Store
 
@@ -47,17 +47,28 @@ def verify_packing(store: Store, dataset: OpenDataset) -> Iterator[PackingFault]
         StoreRefusedError: The store refused the request.
         StoreUnavailableError: The store cannot be reached.
     """
-    name = packing_name(dataset.fingerprint)
-    try:
-        pointer = read_packing(store, dataset.fingerprint)
-    except ManifestCorruptError as error:
-        yield PackingFault(name, error.message)
-        return
-    if pointer is None:
-        if _has_files(store, dataset.fingerprint):
+    names = _names(store, dataset.fingerprint)
+    costs = sorted(name for name in names if name.rpartition("/")[2].startswith("cost-"))
+    packing = packing_name(dataset.fingerprint)
+    for name in [packing, *costs]:
+        try:
+            pointer = read_pointer(store, name, dataset.fingerprint)
+        except ManifestCorruptError as error:
+            yield PackingFault(name, error.message)
+            continue
+        if pointer is not None:
+            yield from _verify(store, dataset, name, pointer)
+        elif names and not costs:
             yield _fault(name, store, "it is missing, but other files of its folder are there")
-        return
+
+
+def _verify(
+    store: Store, dataset: OpenDataset, name: str, pointer: PackingPointer
+) -> Iterator[PackingFault]:
+    is_cost = name != packing_name(dataset.fingerprint)
     problem = _problem(pointer, dataset)
+    if is_cost and name != packing_name(dataset.fingerprint, pointer.column):
+        problem = f"column {pointer.column[:100]!r} found, whose costs have another name"
     if problem is not None:
         yield _fault(name, store, problem)
     try:
@@ -76,10 +87,10 @@ def verify_packing(store: Store, dataset: OpenDataset) -> Iterator[PackingFault]
             yield PackingFault(table.counts.name, error.message)
 
 
-def _has_files(store: Store, fingerprint: str) -> bool:
+def _names(store: Store, fingerprint: str) -> list[str]:
     with suppress(StoreRefusedError):  # whoever may not list has read all whose names are known
-        return next(iter(store.list(f"{PACKING_FOLDER}/{fingerprint}/")), None) is not None
-    return False
+        return list(store.list(f"{PACKING_FOLDER}/{fingerprint}/"))
+    return []
 
 
 def _problem(pointer: PackingPointer, dataset: OpenDataset) -> str | None:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 
 import numpy as np
 
@@ -18,7 +21,13 @@ from headrace.storage.packing.build import (
     store_lengths,
     store_packing,
 )
-from headrace.storage.packing.lengths import Documents, Part, document_column
+from headrace.storage.packing.lengths import (
+    Documents,
+    Part,
+    cost_column,
+    document_column,
+    read_lengths,
+)
 from headrace.storage.packing.pointer import PackingPointer, RowOptions
 from headrace.storage.packing.stored import read_packing
 from headrace.storage.shard.shard_writer import ShardEntry
@@ -91,6 +100,51 @@ def index_packing(
         store.close()
 
 
+def index_cost(
+    url: str,
+    column: str,
+    *,
+    source_options: SourceOptions | None = None,
+    progress: Progress = lambda _done, _total: None,
+) -> PackingPointer:
+    """Store what the samples of the current version cost, according to a column.
+
+    Args:
+        url: The URL of the dataset, or ``INDEX from SOURCE``.
+        column: The column, of whole numbers in [0, 2^32).
+        source_options: The source to use, and what each source may do.
+        progress: Called with the number of blocks read, and their total number.
+
+    Returns:
+        The pointer to the stored costs.
+
+    Raises:
+        HeadraceError: See `open_dataset`.
+        ColumnNotFoundError: There is no such column.
+        BadArgumentError: The column has other values, or nulls.
+        CommitConflictError: Another writer came in between.
+    """
+    url, chosen = index_options(url, source_options or SourceOptions())
+    with closing(open_store(url)) as store, open_dataset(url, source_options=chosen) as dataset:
+        documents = Documents((cost_column(dataset.schema, column),), are_costs=True)
+        known = read_packing(store, dataset.fingerprint, cost=column)
+        if known is not None:
+            return known
+        with ThreadPoolExecutor(os.cpu_count() or 1, thread_name_prefix="headrace-cost") as threads:
+
+            def parts(first: int) -> Iterator[Part]:
+                return read_lengths(
+                    dataset,
+                    documents,
+                    first_sample=first,
+                    threads=threads,
+                    progress=lambda done: progress(done, dataset.block_count),
+                )
+
+            source = LengthSource(dataset.fingerprint, dataset.sample_count, documents, parts)
+            return store_lengths(store, source, _earlier(store, dataset.fingerprint, cost=column))
+
+
 def store_converted_lengths(
     store: Store, manifest: Manifest, entries: Sequence[ShardEntry], column: str
 ) -> bool:
@@ -135,7 +189,7 @@ def _part_of(entry: ShardEntry) -> Part:
     return entry.lengths.astype(np.int64), np.concatenate([*spread, np.empty(0, np.int64)])
 
 
-def _earlier(store: Store, fingerprint: str) -> PackingPointer | None:
+def _earlier(store: Store, fingerprint: str, *, cost: str = "") -> PackingPointer | None:
     """Return the stored tables of the latest version that this one appends to."""
     try:
         pointer, _ = read_any_pointer(store)
@@ -145,7 +199,7 @@ def _earlier(store: Store, fingerprint: str) -> PackingPointer | None:
         return None
     names = read_manifest(store, pointer.current).names
     for version in reversed(pointer.versions[:-1]):
-        found = read_packing(store, version.fingerprint)
+        found = read_packing(store, version.fingerprint, cost=cost)
         if found is not None:
             before = read_manifest(store, version).names
             # Shards never change, so equal names mean equal content.

@@ -141,13 +141,18 @@ class LengthSource:
     parts: Callable[[int], Iterator[Part]]
 
 
-def store_lengths(store: Store, source: LengthSource, earlier: PackingPointer | None) -> None:
+def store_lengths(
+    store: Store, source: LengthSource, earlier: PackingPointer | None
+) -> PackingPointer:
     """Store the lengths, but no row counts, of a version for which nothing is stored yet.
 
     Args:
         store: The store of the dataset.
         source: Where the lengths come from.
         earlier: See `store_packing`, with lengths of the same documents.
+
+    Returns:
+        What was stored.
 
     Raises:
         ManifestCorruptError: What is stored is damaged.
@@ -160,7 +165,9 @@ def store_lengths(store: Store, source: LengthSource, earlier: PackingPointer | 
     with ThreadPoolExecutor(1, thread_name_prefix="headrace-packing") as threads:
         work = _Work(store, source, no_rows, threads, lambda _done, _total: None, False)
         pointer = work.read(None, earlier)
-    store.write_if_absent(packing_name(source.fingerprint), encode_packing(pointer))
+    cost = source.documents.columns[0] if source.documents.are_costs else ""
+    store.write_if_absent(packing_name(source.fingerprint, cost), encode_packing(pointer))
+    return pointer
 
 
 class _Work:

@@ -23,6 +23,9 @@ _Made = TypeVar("_Made")
 Part = tuple[NDArray[np.int64], NDArray[np.int64]]
 """Lengths of documents, and their sizes in memory in bytes."""
 
+COST_LIMIT = 1 << 32
+"""Four bytes store a cost."""
+
 # The number of blocks of about a megabyte, so that little memory is used.
 _AHEAD = 8
 
@@ -34,10 +37,12 @@ class Documents:
     Attributes:
         columns: The column of documents, and others whose rows must have the same lengths.
         tokenizer: Tokenizes the column, if it has texts; None for a column of lists.
+        are_costs: Whether the column has whole numbers, each of which is a cost and no list.
     """
 
     columns: tuple[str, ...]
     tokenizer: Tokenizer | None = None
+    are_costs: bool = False
 
     @property
     def digest(self) -> str:
@@ -84,6 +89,23 @@ def document_column(schema: pa.Schema, name: str | None, *, is_text: bool = Fals
     return found[0]
 
 
+def cost_column(schema: pa.Schema, name: str) -> str:
+    """Return the name of a column of costs.
+
+    Raises:
+        ColumnNotFoundError: There is no column of that name.
+        BadArgumentError: It has no whole numbers.
+    """
+    if name not in schema.names:
+        raise ColumnNotFoundError(
+            f"there is no column {name!r}; there are {', '.join(schema.names)}", column=name
+        )
+    kind = schema.field(name).type
+    if not pat.is_integer(kind):
+        raise BadArgumentError(f"column {name!r} is {kind}; expected whole numbers", field="cost")
+    return name
+
+
 def read_lengths(
     dataset: OpenDataset,
     documents: Documents,
@@ -102,8 +124,8 @@ def read_lengths(
         progress: Called with the number of blocks read.
 
     Raises:
-        BadArgumentError: A row of another column has a different length, or a text cannot be
-            tokenized; names the sample.
+        BadArgumentError: A row of another column has a different length, a text cannot be
+            tokenized, or a number is no cost; names the sample.
     """
     if first_sample >= dataset.sample_count:
         return
@@ -144,6 +166,9 @@ def _block_part(dataset: OpenDataset, documents: Documents, block: int, first_sa
         column = read.column(columns[0])[own.start :]
         lengths = _token_counts(column, documents.tokenizer, columns[0], first + own.start)
         return lengths, np.diff(edges)[own]
+    if documents.are_costs:
+        costs = _costs(read.column(columns[0])[own.start :], columns[0], first + own.start)
+        return costs, np.diff(edges)[own]
     lists = [list_lengths(read.column(name)) for name in columns]
     for name, others in zip(columns[1:], lists[1:], strict=True):
         unequal = np.flatnonzero(others != lists[0])
@@ -156,6 +181,20 @@ def _block_part(dataset: OpenDataset, documents: Documents, block: int, first_sa
                 field="alike",
             )
     return lists[0][own], np.diff(edges)[own]
+
+
+def _costs(column: pa.Array[Any], name: str, first: int) -> NDArray[np.int64]:
+    # What exceeds 63 bits becomes negative.
+    costs = np.asarray(column.cast(pa.int64(), safe=False).fill_null(-1))
+    bad = np.flatnonzero((costs < 0) | (costs >= COST_LIMIT))
+    if bad.size:
+        row = int(bad[0])
+        raise BadArgumentError(
+            f"sample {first + row} has {column[row].as_py()} in {name!r}; a cost must be a whole "
+            f"number in [0, {COST_LIMIT})",
+            field="cost",
+        )
+    return costs
 
 
 def _token_counts(

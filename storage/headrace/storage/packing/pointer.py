@@ -20,9 +20,10 @@ _TOKEN_LIMIT = 1 << 31
 _DIGEST_BYTES = 16
 
 
-def packing_name(fingerprint: str) -> str:
-    """Return the name of ``packing.json`` for a dataset's version."""
-    return f"{PACKING_FOLDER}/{fingerprint}/packing.json"
+def packing_name(fingerprint: str, cost: str = "") -> str:
+    """Return the name of ``packing.json`` for a dataset's version; or of a column's costs."""
+    name = f"cost-{digest_of(cost)}" if cost else "packing"
+    return f"{PACKING_FOLDER}/{fingerprint}/{name}.json"
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,7 +166,8 @@ def decode_packing(content: bytes, *, fingerprint: str, place: str) -> PackingPo
 def packing_damage(place: str, found: str) -> ManifestCorruptError:
     """Return the error for a damaged or missing file of those that packing needs."""
     return ManifestCorruptError(
-        f"{place}: {found}; store it again with `headrace index --pack-length`", place=place
+        f"{place}: {found}; store it again with `headrace index --pack-length`, or `--cost`",
+        place=place,
     )
 
 
@@ -205,8 +207,8 @@ def _decode(content: bytes, fingerprint: str) -> PackingPointer:
     )
 
 
-def digest_of(facts: Mapping[str, object]) -> str:
-    """Return the digest of all that the file says beside it, as it stands there."""
+def digest_of(facts: Mapping[str, object] | str) -> str:
+    """Return the digest of a name, or of all that the file says beside it, as it stands there."""
     text = json.dumps(facts, separators=(",", ":"))
     return hashlib.blake2b(text.encode(), digest_size=_DIGEST_BYTES).hexdigest()
 

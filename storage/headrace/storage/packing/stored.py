@@ -26,13 +26,28 @@ _MAX_TABLE_BYTES = 1 << 32
 _KEPT_PAGES = 128
 
 
-def read_packing(store: Store, fingerprint: str) -> PackingPointer | None:
+def read_packing(store: Store, fingerprint: str, *, cost: str = "") -> PackingPointer | None:
     """Return what is stored for a version; None if nothing is.
+
+    Args:
+        store: The store of the dataset.
+        fingerprint: The version.
+        cost: A column whose costs are asked for; empty for the lengths of documents.
 
     Raises:
         ManifestCorruptError: It is damaged.
     """
-    name = packing_name(fingerprint)
+    name = packing_name(fingerprint, cost)
+    found = read_pointer(store, name, fingerprint)
+    if found is not None and cost and found.column != cost:
+        raise packing_damage(
+            f"{store.url}/{name}", f"column {found.column!r:.50} found, {cost!r:.50} expected"
+        )
+    return found
+
+
+def read_pointer(store: Store, name: str, fingerprint: str) -> PackingPointer | None:
+    """Return the contents of one ``packing.json``, or one file of costs; see `read_packing`."""
     try:
         content = store.read(name, length=(1 << 20) + 1)
     except (ObjectNotFoundError, StoreRefusedError) as error:

@@ -16,11 +16,12 @@ import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from numpy.typing import NDArray
 
 from headrace.cli.stored.row_counter import row_counter
 from headrace.order import deal_evenly
 from headrace.server.order_stages.dealing.dealer import dealt
-from headrace.storage import RowOptions, index_packing
+from headrace.storage import RowOptions, index_cost, index_packing
 from headrace.v1 import dealing_pb2 as dealing_pb
 from headrace.v1 import mixtures_pb2 as mixtures_pb
 from headrace.v1 import shard_service_pb2 as pb
@@ -62,6 +63,63 @@ def channel(lengths: list[int], tmp_path_factory: pytest.TempPathFactory) -> Ite
     index_packing(urls["d"], RowOptions(256), count_rows=row_counter())
     with channel_of(urls) as opened:
         yield opened
+
+
+@pytest.fixture(scope="module")
+def patches(tmp_path_factory: pytest.TempPathFactory) -> Iterator[grpc.Channel]:
+    """A server of images whose patches are stored as costs; after an append, too."""
+    url = str(tmp_path_factory.mktemp("patches") / "d")
+    counts = (np.random.default_rng(4).lognormal(4, 1, _COUNT)).astype(np.int64)
+    table = pa.table({"patches": pa.array(counts, pa.uint16()), "tokens": [[1]] * _COUNT})
+    write_dataset(url, table[:200], shard_samples=(120, 80))
+    index_cost(url, "patches")
+    write_dataset(url, table[200:], shard_samples=(100,), mode="append")
+    index_cost(url, "patches")
+    with channel_of({"d": url}) as opened:
+        yield opened
+
+
+def test_costs_come_from_a_column(patches: grpc.Channel) -> None:
+    """Global batches stay, and ranks get as many patches; without costs, nobody guesses them."""
+    options: dict[str, Any] = {"columns": ["patches"]}
+    plain = _ranks(patches, 4, **options)
+    even = _ranks(patches, 4, deal=dealing_pb.Deal(cost="patches"), **options)
+
+    def sums(ranks: list[list[ReadBatch]]) -> NDArray[np.int64]:
+        return np.array(
+            [[sum(cast("list[int]", each.values["patches"])) for each in own] for own in ranks]
+        )
+
+    def global_batches(ranks: list[list[ReadBatch]]) -> list[list[int]]:
+        return [
+            sorted(each for own in batch for each in own.ids) for batch in zip(*ranks, strict=True)
+        ]
+
+    assert global_batches(plain) == global_batches(even)
+    assert np.ptp(sums(even), axis=0).mean() < np.ptp(sums(plain), axis=0).mean() / 5
+
+
+@pytest.mark.parametrize(
+    ("cost", "message"),
+    [
+        ("tokens", r"no costs of column 'tokens' are stored for 'd'.*index URL --cost COLUMN"),
+        ("", r"no lengths are stored for 'd'"),
+    ],
+)
+def test_costs_that_are_not_stored_are_refused(
+    patches: grpc.Channel, cost: str, message: str
+) -> None:
+    """Neither another column's nor lengths take their place."""
+    request = _request(world_size=4, deal=dealing_pb.Deal(cost=cost))
+    with pytest.raises(grpc.RpcError, match=message):
+        read(patches, request)
+
+
+def test_packed_rows_have_no_cost_of_a_column(channel: grpc.Channel) -> None:
+    """They cost what their documents do."""
+    request = _request(dataset="d:256", world_size=4, deal=dealing_pb.Deal(cost="tokens"))
+    with pytest.raises(grpc.RpcError, match=r"rows are packed.*leave the cost out"):
+        read(channel, request)
 
 
 def _request(**fields: Any) -> pb.ReadBatchesRequest:

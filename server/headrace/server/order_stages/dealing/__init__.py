@@ -123,7 +123,15 @@ class Plug(OrderPlug):
 
 
 def _lengths(served: Served, deal: DealSpec) -> Lengths | None:
-    return None if served.has_pieces or deal.in_order else served.lengths(field="deal")
+    if served.has_pieces and deal.cost:
+        raise BadArgumentError(
+            f"deal has the cost {deal.cost[:100]!r}, but rows are packed, which cost what their "
+            "documents' lengths do; leave the cost out",
+            field="deal.cost",
+        )
+    if served.has_pieces or deal.in_order:
+        return None
+    return served.lengths(field="deal", cost=deal.cost)
 
 
 def _check_sizes(deal: DealSpec, request: ReadRequest) -> None:
@@ -145,6 +153,7 @@ def _spec(message: Deal) -> DealSpec:
             accumulate=message.accumulate or 1,
             sizes=tuple(message.sizes),
             in_order=message.in_order,
+            cost=message.cost,
         )
     except BadArgumentError as error:
         field = f"deal.{error.metadata.get('field', '')}"

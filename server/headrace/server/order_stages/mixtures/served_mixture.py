@@ -210,12 +210,13 @@ class ServedMixture(Samples):
         assert self._order is not None
         return drawn_bytes(self._order, self._tables)
 
-    def lengths(self, *, field: str) -> NoReturn:
+    def lengths(self, *, field: str, cost: str = "") -> NoReturn:
         """Refuse, because lengths are those of a single dataset.
 
         Raises:
             BadArgumentError: Always.
         """
+        del cost
         raise no_lengths(field)
 
     def blocks(self, cache: BlockCache) -> WholeBlocks:

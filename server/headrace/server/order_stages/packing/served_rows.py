@@ -195,12 +195,13 @@ class ServedRows(PackedStage):
             skips=skips,
         )
 
-    def lengths(self, *, field: str) -> NoReturn:
+    def lengths(self, *, field: str, cost: str = "") -> NoReturn:
         """Refuse, because all rows have the same length.
 
         Raises:
             BadArgumentError: Always.
         """
+        del cost
         raise BadArgumentError(
             f"all rows of {self.name!r} have {self.packed.length} elements, but {field} needs "
             f"samples of several lengths; leave {field} out, or ask for {self._base.name!r}",
