@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
-from typing import TYPE_CHECKING, ClassVar, Self
+from typing import ClassVar, Protocol, Self
 
 from google.protobuf.message import Message
 
@@ -13,13 +13,17 @@ from headrace.arguments import shown, whole
 from headrace.errors import BadArgumentError
 from headrace.order import Token
 
-if TYPE_CHECKING:
-    from headrace.client.options.mesh import MeshRank
-
 COLUMN = "the name of a column"
 """What is wanted of the names of columns, in errors."""
 
 LENGTH_LIMIT = 1 << 31
+
+
+class RankPlace(Protocol):
+    """Where a rank is among those of its job."""
+
+    def part(self, *axes: str) -> tuple[int, int]:
+        """Return the index of the rank on some axes together, and their number of ranks."""
 
 
 class Stage(ABC):
@@ -47,19 +51,19 @@ class Stage(ABC):
         del stages
         return ""
 
-    def of_rank(self, mesh: MeshRank | None) -> Stage:
+    def of_rank(self, place: RankPlace | None) -> Stage:
         """Return the stage as one rank asks for it.
 
         Args:
-            mesh: The place of the rank; None without a mesh.
+            place: Where the rank is; None if all have samples of their own.
 
         Raises:
             BadArgumentError: It cannot be asked for there.
         """
-        del mesh
+        del place
         return self
 
-    def for_all(self, ranks: Sequence[MeshRank]) -> Stage | None:
+    def for_all(self, ranks: Sequence[RankPlace]) -> Stage | None:
         """Return the stage of a rank from which others can take theirs; None if they cannot.
 
         Args:

@@ -7,8 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from headrace.arguments import number, one_of, shown, text, texts
-from headrace.client.options.mesh import MeshRank
-from headrace.client.options.stage import COLUMN, Stage
+from headrace.client.options.stage import COLUMN, RankPlace, Stage
 from headrace.errors import BadArgumentError
 from headrace.v1 import slices_pb2
 
@@ -89,22 +88,22 @@ class Slice(Stage):
             fills=[] if self.fill is None else [self.fill[each] for each in self.columns],
         )
 
-    def of_rank(self, mesh: MeshRank | None) -> Stage:
+    def of_rank(self, place: RankPlace | None) -> Stage:
         """Return the part of a rank.
 
         Raises:
             BadArgumentError: There is no mesh.
         """
-        if mesh is None:
+        if place is None:
             raise BadArgumentError(
                 "stages has a Slice, but there is no mesh= whose ranks would get parts; expected "
                 "mesh=, such as {'dp': 2, 'cp': 2}",
                 field="mesh",
             )
-        stage, count = mesh.part("pp")
+        stage, count = place.part("pp")
         inputs = () if stage == 0 else self.inputs
         labels = () if stage == count - 1 else self.labels
-        return _Part(self, *mesh.part("cp"), without=(*inputs, *labels))
+        return _Part(self, *place.part("cp"), without=(*inputs, *labels))
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,11 +115,11 @@ class _Part(Stage):
     part_count: int
     without: tuple[str, ...]
 
-    def of_rank(self, mesh: MeshRank | None) -> Stage:
+    def of_rank(self, place: RankPlace | None) -> Stage:
         """Return the part of another rank."""
-        return self.whole.of_rank(mesh)
+        return self.whole.of_rank(place)
 
-    def for_all(self, ranks: Sequence[MeshRank]) -> Stage | None:
+    def for_all(self, ranks: Sequence[RankPlace]) -> Stage | None:
         """Return the part with all columns that some rank needs; None if they get other parts."""
         if {rank.part("cp") for rank in ranks} != {(self.part, self.part_count)}:
             return None

@@ -34,9 +34,8 @@ class Dealing(Protocol):
     ) -> tuple[list[BatchPlaces], list[NDArray[np.int64]]]:
         """Return a rank's samples in global batches, and their positions."""
 
-    @property
-    def sizes(self) -> tuple[int, ...]:
-        """Return how many samples of a full batch each rank gets; empty for equal shares."""
+    def most_rows(self, rank: int, in_order: int) -> int:
+        """Return the most samples of a batch that a rank gets, which has so many in order."""
 
     def is_dealt(self, batch: RankBatch) -> bool:
         """Return whether it deals a global batch; else that is dealt in order."""

@@ -234,8 +234,8 @@ def _contents(
     finder = finder if windowed is None else windowed
     dealing = stream_dealing(spec, served, finder)
     rows = greatest_rows(spec, served.readable)
-    if dealing is not None and dealing.sizes:
-        rows = dealing.sizes[spec.rank]
+    if dealing is not None:
+        rows = dealing.most_rows(spec.rank, rows)
     title = f"batches for rank {spec.rank} of {spec.world_size}"
     pipeline = stream_pipeline(spec, served, messages, stages)
     if pipeline is not None:

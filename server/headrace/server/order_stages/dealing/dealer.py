@@ -101,10 +101,9 @@ class Dealer:
         positions = [own + batch.position for own, batch in zip(owns, batches, strict=True)]
         return whole[0].together.picked(whole, owns), positions
 
-    @property
-    def sizes(self) -> tuple[int, ...]:
-        """Return how many samples of a full batch each rank gets; empty for equal shares."""
-        return self._deal.sizes
+    def most_rows(self, rank: int, in_order: int) -> int:
+        """Return the most samples of a batch that a rank gets, which has so many in order."""
+        return self._deal.sizes[rank] if self._deal.sizes else in_order
 
     def is_dealt(self, batch: RankBatch) -> bool:
         """Return whether a global batch is dealt by cost; else it is dealt in order."""
