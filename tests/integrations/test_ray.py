@@ -2,15 +2,17 @@
 
 How it could give a wrong sample: a rank that is not Ray's; a loader that reads one batch ahead of
 the checkpoint; a checkpoint without a place, which begins with the first epoch; a restart by Ray
-itself, whose workers are new processes.
+itself, whose workers are new processes, and perhaps more or fewer.
 """
 
 from __future__ import annotations
 
 import json
 import sys
+import time
 from collections.abc import Iterator
-from itertools import islice
+from concurrent.futures import ThreadPoolExecutor
+from itertools import chain, groupby, islice, repeat
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +23,7 @@ pytest.importorskip("ray.train", exc_type=ImportError)
 import ray
 import torch
 from ray import train
+from ray.cluster_utils import Cluster
 from ray.train.torch import TorchTrainer
 
 from headrace.client import RemoteDataset
@@ -32,17 +35,21 @@ from integrations.line import GLOBAL_BATCH, STEPS
 pytestmark = [pytest.mark.long, pytest.mark.filterwarnings("ignore"), pytest.mark.timeout(900)]
 
 KILL = 7
+_ELASTIC_S = 600.0
+_HEAD = {"num_cpus": 4, "include_dashboard": False}
 
 
 @pytest.fixture(scope="module", autouse=True)
-def cluster() -> Iterator[None]:
+def cluster() -> Iterator[Cluster]:
     """Ray on this machine, whose workers import what this process does."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PYTHONPATH", ":".join(sys.path))
         patch.setenv("OMP_NUM_THREADS", "1")
-        ray.init(num_cpus=4, include_dashboard=False, logging_level="error")
-        yield
+        found = Cluster(initialize_head=True, head_node_args=_HEAD, shutdown_at_exit=False)
+        ray.init(address=found.address, logging_level="error")
+        yield found
         ray.shutdown()
+        found.shutdown()
 
 
 def _run(folder: Path, address: str, workers: int, until: int, kill: int | None = None) -> Any:
@@ -85,6 +92,76 @@ def test_a_run_goes_on_with_other_workers(address: str, tmp_path: Path) -> None:
         batches: Iterator[Any] = (batch for _ in range(2) for batch in dataset)
         order = [batch["id"].tolist() for batch in islice(batches, STEPS + 5)]
     assert order == [batch for _, batch in [*first, *then]]
+
+
+class Nodes:
+    """Machines that join and leave while a job trains, each with room for one of its workers."""
+
+    def __init__(self, cluster: Cluster, folder: Path) -> None:
+        self._cluster, self._folder = cluster, folder
+        self._nodes = [self._added(), self._added()]
+        self._deadline = time.monotonic() + _ELASTIC_S
+
+    def change(self) -> None:
+        """Let one join, and then another leave; train for some steps on each number of workers."""
+        try:
+            self._train_on(2, 4)
+            self._nodes.append(self._added())
+            self._train_on(3, 4)
+            self._cluster.remove_node(self._nodes.pop(0))
+            self._train_on(2, 4)
+        finally:
+            self._until(0)
+
+    def _added(self) -> Any:
+        return self._cluster.add_node(num_cpus=1, resources={"seat": 1})
+
+    def _train_on(self, workers: int, steps: int) -> None:
+        """Wait for so many steps of so many workers from here on."""
+        trained = self._folder / "worlds"
+        before = len(trained.read_text().split()) if trained.exists() else 0
+        self._until(1 << 30)
+        while not trained.exists() or trained.read_text().split()[before:].count(str(workers)) < (
+            steps
+        ):
+            assert time.monotonic() < self._deadline, f"{workers} workers do not train"
+            time.sleep(0.1)
+
+    def _until(self, step: int) -> None:
+        (self._folder / "new").write_text(str(step))
+        (self._folder / "new").replace(self._folder / "until")
+
+
+def test_elastic_workers_train_on_each_sample_once(
+    cluster: Cluster, address: str, tmp_path: Path
+) -> None:
+    """As Ray grows and shrinks the group, a step that was saved has its global batch, once."""
+    nodes = Nodes(cluster, tmp_path)
+    with ThreadPoolExecutor(1) as pool:
+        changed = pool.submit(nodes.change)
+        result = TorchTrainer(
+            ray_job.work_elastically,
+            train_loop_config={"address": address, "folder": str(tmp_path)},
+            scaling_config=train.ScalingConfig(
+                num_workers=(1, 3),
+                resources_per_worker={"CPU": 1, "seat": 1},
+                elastic_resize_monitor_interval_s=1.0,
+            ),
+            run_config=train.RunConfig(
+                name="elastic",
+                storage_path=str(tmp_path / "storage"),
+                failure_config=train.FailureConfig(max_failures=20),
+            ),
+        ).fit()
+        changed.result()
+    with result.checkpoint.as_directory() as saved:
+        state = torch.load(f"{saved}/state.pt")
+    with RemoteDataset(address, "train", seed=3, batch_size=GLOBAL_BATCH) as dataset:
+        batches: Iterator[Any] = chain.from_iterable(repeat(dataset))
+        order = [batch["id"].tolist() for batch in islice(batches, len(state["trained"]))]
+
+    assert order == state["trained"]
+    assert [2, 3, 2] == [workers for workers, _ in groupby(state["worlds"])]
 
 
 def test_a_loader_that_is_prepared_is_refused() -> None:
