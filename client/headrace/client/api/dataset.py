@@ -55,6 +55,7 @@ from headrace.client.options.stage import Stage
 from headrace.client.options.transport import Transport, transport_of
 from headrace.client.reader.reader import BatchReader, Place
 from headrace.client.servers.unary import fetch_from_any
+from headrace.client.sharing.group import shared_reading, way_to_share
 from headrace.client.state.description import Description
 from headrace.client.state.read_spec import Reading
 from headrace.client.state.sources import Source
@@ -200,7 +201,8 @@ class RemoteDataset(IterableDataset[Result]):
         self._described, self._has_mesh = replace(described, mesh=None), mesh is not None
         self._on_batches = on_batches_of(transform, self._reading.world_size)
         self._device = None if device is None else checked_device(device)
-        self._live = self._live_stream(sharding_of(sharding).share)
+        self._way, self._why_no_ring = way_to_share(described)
+        self._live = self._live_stream()
         self._has_log = False
         self._may_replace = any(stage.may_replace for stage in self._reading.stages)
         self._reporter: Reporter | None = None
@@ -300,8 +302,8 @@ class RemoteDataset(IterableDataset[Result]):
             )
         if sharding_of(self._described.sharding).share == "broadcast":
             raise BadArgumentError(
-                "share='broadcast' inside a DataLoader worker, which reads for itself; expected "
-                "share='auto', or no workers",
+                "share='broadcast' inside a DataLoader worker, which takes no part in it; expected "
+                "share='auto' or 'ring', or no workers",
                 field="sharding",
             )
         if was_forked_after_use():
@@ -600,9 +602,9 @@ class RemoteDataset(IterableDataset[Result]):
     def __exit__(self, *exc: object) -> None:
         self.close()
 
-    def _live_stream(self, share: str | None) -> LiveStream:
-        if share is not None:
-            return self._shared_stream(share)
+    def _live_stream(self) -> LiveStream:
+        if self._way == "broadcast":
+            return self._shared_stream(is_required=not self._why_no_ring)
         if self._device is None:
             return LiveStream(self._transport, self._on_batches)
         idle_bytes = self._transport.prefetch_bytes
@@ -610,18 +612,19 @@ class RemoteDataset(IterableDataset[Result]):
             self._transport, make_mover=partial(ring_to, self._device, idle_bytes=idle_bytes)
         )
 
-    def _shared_stream(self, share: str) -> LiveStream:
+    def _shared_stream(self, *, is_required: bool) -> LiveStream:
         if self._device is not None:
             raise BadArgumentError(
-                f"device={str(self._device)!r} and share={share!r}, whose batches arrive in the "
-                "loop; expected one of them, and Batch.to() for the other",
+                f"device={str(self._device)!r} and ranks that share by a broadcast "
+                f"({self._why_no_ring or 'share=broadcast'}), whose batches arrive in the loop; "
+                "expected one of them, and Batch.to() for the other",
                 field="device",
             )
 
         return SharedStream(
             self._transport,
             self._on_batches,
-            sharing=lambda: self._sharing(is_required=share == "broadcast"),
+            sharing=lambda: self._sharing(is_required=is_required),
             place=lambda: self._progress.place,
         )
 
@@ -661,14 +664,17 @@ class RemoteDataset(IterableDataset[Result]):
             # Tokens of mixtures hold no versions, so each request names them.
             self._describe()
         place = place or self._progress.place
-        options = self._options(place)
+        options, group = self._options(place), None
+        if self._way == "ring":
+            reading, group = shared_reading(self._reading, self._described)
+            options = reading.options(place.token)
         if self._restart:
             # A worker's own progress is that of the time when it started.
             epoch = self._progress.first_epoch if share is None else place.epoch
             options = replace(options, end_epoch=epoch + 1)
         if share is not None:
             options = replace(options, batch_stride=share.count, batch_offset=share.index)
-        return open_reader(self._endpoints, options, place, self._transport, landing)
+        return open_reader(self._endpoints, options, place, self._transport, landing, group=group)
 
     def _options(self, place: Place) -> ReadOptions:
         reading, shared = self._reading, self._shared_stages

@@ -7,6 +7,7 @@ import weakref
 from collections import deque
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import Protocol
 
 import numpy as np
@@ -23,6 +24,7 @@ from headrace.client.options.transport import Transport
 from headrace.client.reader.prefetch import Prefetcher, Reader
 from headrace.client.reader.reader import BatchReader, Place
 from headrace.client.servers.endpoints import Endpoints
+from headrace.client.sharing.host_feeds import Group, HostFeeds
 from headrace.client.wire.assembler import BatchEvent
 from headrace.client.wire.buffers import BufferPool
 from headrace.v1 import shard_service_pb2 as pb
@@ -204,20 +206,36 @@ class LiveStream:
 
 
 def open_reader(
-    endpoints: Endpoints, options: ReadOptions, place: Place, transport: Transport, landing: Landing
+    endpoints: Endpoints,
+    options: ReadOptions,
+    place: Place,
+    transport: Transport,
+    landing: Landing,
+    *,
+    group: Group | None = None,
 ) -> BatchReader:
-    """Return a reader of batches, which go where `LiveStream` wants them."""
+    """Return a reader of batches, which go where `LiveStream` wants them.
+
+    Args:
+        endpoints: The servers.
+        options: What to read.
+        place: Where to start.
+        transport: How.
+        landing: Where batches go.
+        group: With whom this process shares the stream; None for a stream of its own.
+    """
     deadlines = transport.deadlines
     if transport.hedge is not None:
         # Hedging watches each batch.
         landing = replace(landing, takes_runs=False)
+    opens = Feeds if group is None else partial(HostFeeds, group=group)
     return BatchReader(
         endpoints,
         options,
         place=place,
         deadlines=deadlines,
         allocate=landing.allocate,
-        open_feed=Feeds(transport, landing, silence_s=deadlines.silence_s),
+        open_feed=opens(transport, landing, silence_s=deadlines.silence_s),
         hedge=transport.hedge,
         max_batch_bytes=transport.max_batch_bytes,
         group_bytes=0 if window(transport.prefetch_bytes) else GROUP_BYTES,

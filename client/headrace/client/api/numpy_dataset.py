@@ -28,13 +28,17 @@ from headrace.client.options.arguments import (
 from headrace.client.options.mesh import AnyMesh, check_mesh_given
 from headrace.client.options.order import Order, order_of
 from headrace.client.options.ranks import resolve_ranks
+from headrace.client.options.read_request import ReadOptions
 from headrace.client.options.selection import Selection
-from headrace.client.options.sharding import Sharding
+from headrace.client.options.sharding import Sharding, sharding_of
 from headrace.client.options.stage import Stage
 from headrace.client.options.transport import Transport, transport_of
 from headrace.client.reader.reader import BatchReader, Place
 from headrace.client.servers.unary import fetch_from_any
+from headrace.client.sharing.group import shared_reading, way_to_share
+from headrace.client.sharing.host_feeds import Group
 from headrace.client.state.description import Description
+from headrace.client.state.read_spec import Reading
 from headrace.client.wire.assembler import BatchEvent
 from headrace.client.wire.buffers import aligned
 from headrace.client.wire.payload_layout import ColumnView
@@ -147,10 +151,12 @@ class NumpyDataset(Generic[ArraysResult]):
         )
         reading, self._endpoints = self._described.settled()
         self._has_mesh = mesh is not None
-        if sharding is not None and sharding.share is not None:
+        self._way, why = way_to_share(self._described)
+        if self._way == "broadcast":
             raise BadArgumentError(
-                f"sharding.share is {sharding.share!r}, but a NumpyDataset has no "
-                "torch.distributed to share by; expected None, or use RemoteDataset",
+                f"sharding.share is {sharding_of(sharding).share!r}, but a NumpyDataset has no "
+                f"torch.distributed to broadcast by{why and ', and '}{why}; expected 'ring' or "
+                "None, or use RemoteDataset",
                 field="sharding",
             )
         if not reading.subject.name:
@@ -159,7 +165,8 @@ class NumpyDataset(Generic[ArraysResult]):
                 "dataset, or use RemoteDataset",
                 field="dataset",
             )
-        self._reading, self._options = reading, reading.options(None)
+        self._reading = reading
+        self._options, self._group = self._shared(reading)
         self._transform = transform_of(transform)
         self._live = LiveStream(
             self._transport,
@@ -230,15 +237,16 @@ class NumpyDataset(Generic[ArraysResult]):
         turns.take()
         try:
             place = next_place(self._progress, at_step, self._place_of)
-            options = self._options
+            options, group = self._options, self._group
             if not stays:
                 rank, world_size = resolve_ranks(rank, world_size)
                 share = replace(self._described, rank=rank, world_size=world_size, mesh=mesh)
-                reading = share.resharded(self._reading, place.token)
-                options = replace(reading.options(None), order=options.order)
-            if place != self._progress.place or options != self._options:
+                found, group = self._shared(share.resharded(self._reading, place.token))
+                options = replace(found, order=options.order)
+            now = (self._progress.place, self._options, self._group)
+            if (place, options, group) != now:
                 self._live.reopen()
-                self._options = options
+                self._options, self._group = options, group
                 self._progress.reshard(place)
                 self._has_mesh = mesh is not None or (stays and self._has_mesh)
         finally:
@@ -373,11 +381,21 @@ class NumpyDataset(Generic[ArraysResult]):
             event = next(reader.events(), None)
         finally:
             reader.close()
-        return event.columns if isinstance(event, BatchEvent) else {}
+        left_out = frozenset() if self._group is None else self._group.left_out
+        columns = event.columns if isinstance(event, BatchEvent) else {}
+        return {name: view for name, view in columns.items() if name not in left_out}
 
     def _make_reader(self, landing: Landing, wanted: Transport | None = None) -> BatchReader:
         place, transport = self._progress.place, wanted or self._transport
-        return open_reader(self._endpoints, self._options, place, transport, landing)
+        group = self._group if wanted is None else None
+        return open_reader(self._endpoints, self._options, place, transport, landing, group=group)
+
+    def _shared(self, reading: Reading) -> tuple[ReadOptions, Group | None]:
+        """Return what to ask for, and with whom to share it."""
+        if self._way is None:
+            return reading.options(None), None
+        common, group = shared_reading(reading, self._described)
+        return common.options(None), group
 
 
 def _columns_of(event: BatchEvent) -> dict[str, ColumnView]:

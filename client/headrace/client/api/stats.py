@@ -21,8 +21,8 @@ class ClientStats:
         waited_on: The hops that the loop waited for; the rest of ``waited_s`` is the handover
             between threads.
         transport: How batches arrive at the moment, or arrived last: ``ring``, shared memory with a
-            server on this host, ``grpc``, or ``broadcast`` by a rank that reads for others; empty
-            before the first stream.
+            server on this host, ``grpc``, or ``host`` or ``broadcast`` from a rank that reads for
+            others; empty before the first stream.
         transport_reason: Why it is gRPC, why a ring is smaller than requested, and who shares a
             stream or why nobody does; otherwise empty.
         transport_batch_count: Batches that came in another way than gRPC's messages.

@@ -22,10 +22,12 @@ class Sharding:
             their own; None if ``batch_size`` says how many a rank gets.
         deal: How to deal the samples of each global batch so that every rank has about the same
             work: ``balanced``, or a `Deal`; None to deal them in order.
-        share: Whether ranks of a mesh that get the same batches share one stream on each host,
-            over which the first of them reads and broadcasts: ``auto`` where they can, and
-            `ClientStats` says whether and why; ``broadcast`` or an error; None for a stream each.
-            Their loops must then take batches together.
+        share: Whether ranks of a mesh that get the same batches share one stream on each host.
+            ``ring``: one process reads into memory that the others read from, and another takes
+            over if it dies. ``broadcast``: the first reads and broadcasts over torch.distributed
+            when the loops of all take a batch, or there is an error. ``auto``: a ring where there
+            is such memory, otherwise a broadcast where that is possible; `ClientStats` says which,
+            and why. None for a stream each.
 
     Raises:
         BadArgumentError: A value is out of range.
@@ -33,7 +35,7 @@ class Sharding:
 
     global_batch_size: int | None = None
     deal: Literal["balanced"] | Deal | None = None
-    share: Literal["auto", "broadcast"] | None = None
+    share: Literal["auto", "ring", "broadcast"] | None = None
 
     def __post_init__(self) -> None:
         """Refuse values that are out of range."""
@@ -49,7 +51,7 @@ class Sharding:
                 "expected the same",
                 field="deal",
             )
-        one_of("sharding.share", self.share, (None, "auto", "broadcast"))
+        one_of("sharding.share", self.share, (None, "auto", "ring", "broadcast"))
 
     @property
     def stages(self) -> tuple[OrderStage, ...]:

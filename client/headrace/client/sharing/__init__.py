@@ -1,0 +1,1 @@
+"""Share one stream among the processes of a host that read the same."""
