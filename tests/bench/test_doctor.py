@@ -60,7 +60,7 @@ def test_a_modest_job_is_fed(address: str) -> None:
 
     assert 0 == found.returncode, found.stderr
     assert report["fed"]
-    assert {"store", "server", "network", "client", "copy", "transform"} == set(
+    assert {"store", "decode", "server", "network", "client", "copy", "transform"} == set(
         report["again"]["hops"]
     )
     assert report["round_trip_ms"] > 0

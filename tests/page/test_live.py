@@ -299,7 +299,8 @@ def _answer(
             "dataset": "a",
             "rank": number,
             "samples": 0,
-            "made_s": 0.0,
+            "decode_wait_s": 0.0,
+            "server_wait_s": 0.0,
             "store_wait_s": 0.0,
             "client_wait_s": 0.0,
             **row,
@@ -319,25 +320,31 @@ def _history(*answers: Answer) -> History:
 def test_rates_and_waits_are_those_of_the_last_half_minute() -> None:
     """A share is of the time between two answers; a stream that just came has none yet."""
     history = _history(
-        _answer(0, {}, {1: {"samples": 100, "made_s": 1.0, "store_wait_s": 1.0}}),
+        _answer(0, {}, {1: {"samples": 100, "server_wait_s": 1.0, "store_wait_s": 1.0}}),
         _answer(
             10,
             {},
             {
-                1: {"samples": 600, "made_s": 5.0, "store_wait_s": 3.0, "client_wait_s": 5.0},
+                1: {
+                    "samples": 600,
+                    "server_wait_s": 2.0,
+                    "decode_wait_s": 1.0,
+                    "store_wait_s": 3.0,
+                    "client_wait_s": 5.0,
+                },
                 2: {"samples": 50},
             },
         ),
     )
     recent, points = history.streams([1, 2, 3])
-    assert [50, 0.2, 0.2, 0.5] == pytest.approx(recent[0], abs=0.01)
+    assert [50, 0.2, 0.1, 0.1, 0.5] == pytest.approx(recent[0], abs=0.01)
     assert np.isnan(recent[1:]).all()
     assert 50 == points[0, POINTS - 1]
     (series,) = history.jobs(lambda _: True).values()
     assert 2 == series.ranks
     now = series.recent()
     assert now is not None
-    assert [50, 0.2, 0.2, 0.5] == pytest.approx(now[1:5])
+    assert [50, 0.2, 0.1, 0.1, 0.5] == pytest.approx(now[1:6])
     assert {} == history.jobs(lambda job: job[1] != "a")
     assert (0, POINTS) == History().streams([])[1].shape
 
@@ -379,8 +386,8 @@ def test_half_an_hour_of_anything_fits_in_its_bytes() -> None:
 def _verdict(
     *seconds: tuple[float, float, float, float], errors: float = 0, is_short: bool = False
 ) -> tuple[str, str]:
-    """Judge ranks by their samples, and their seconds of store, making and reader out of ten."""
-    names = ("samples", "store_wait_s", "made_s", "client_wait_s")
+    """Judge ranks by their samples, and their seconds of store, server and reader out of ten."""
+    names = ("samples", "store_wait_s", "server_wait_s", "client_wait_s")
     rows = {n: dict(zip(names, each, strict=True)) for n, each in enumerate(seconds)}
     history = _history(
         _answer(0, {}, {n: {} for n in rows}), _answer(10, {(FETCH_ERRORS, "503"): errors}, rows)
@@ -395,7 +402,7 @@ def _verdict(
     [
         ([(100, 0, 1, 9)] * 2, ("good", "2 ranks get their batches before they ask for them")),
         (
-            [(100, 8, 9, 1)] * 3 + [(100, 0, 1, 9)],
+            [(100, 8, 1, 1)] * 3 + [(100, 0, 1, 9)],
             (
                 "slow",
                 "3 of 4 ranks wait for the store: reads take longer than the trainer's steps",
@@ -421,7 +428,7 @@ def test_a_verdict_names_what_ranks_wait_for(
 
 def test_a_verdict_names_why_the_store_is_slow() -> None:
     """What failed and since when, or the cache; and a job that stands is worse than a slow one."""
-    waits = [(0, 10, 10, 0)] * 2
+    waits = [(0, 10, 0, 0)] * 2
     level, text = _verdict(*waits, errors=3)
     assert ("bad", "2 of 2 ranks wait for the store: 503 since 00:16 UTC") == (level, text)
     assert "cache is too small" in _verdict(*waits, is_short=True)[1]

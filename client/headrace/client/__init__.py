@@ -14,6 +14,7 @@ from headrace.client.api.numpy_dataset import NumpyDataset
 from headrace.client.api.stats import ClientStats
 from headrace.client.api.stats_log import StatsLog
 from headrace.client.api.tensorflow_dataset import tf_dataset
+from headrace.client.feeds.blame import Culprit, blamed
 from headrace.client.feeds.shortage import CacheShortage
 from headrace.client.feeds.transport import Feeds, Landing, TransportState
 from headrace.client.feeds.wait_times import HopSeconds
@@ -80,6 +81,7 @@ __all__ = [
     "ClientStats",
     "ColorJitter",
     "ColumnView",
+    "Culprit",
     "CutMix",
     "Deadlines",
     "Deal",
@@ -128,6 +130,7 @@ __all__ = [
     "Transport",
     "TransportState",
     "Where",
+    "blamed",
     "cu_seqlens",
     "fetch_dataset",
     "read_mixture",

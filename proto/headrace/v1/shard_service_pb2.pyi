@@ -333,10 +333,16 @@ class EpochEnd(_message.Message):
     def __init__(self, epoch: _Optional[int] = ..., batch_count: _Optional[int] = ..., sample_count: _Optional[int] = ..., dropped_sample_count: _Optional[int] = ..., resume_token: _Optional[bytes] = ..., dataset_sample_counts: _Optional[_Iterable[int]] = ..., substitute_count: _Optional[int] = ...) -> None: ...
 
 class Heartbeat(_message.Message):
-    __slots__ = ("waiting_ms",)
+    __slots__ = ("waiting_ms", "store_ms", "decode_ms", "server_ms")
     WAITING_MS_FIELD_NUMBER: _ClassVar[int]
+    STORE_MS_FIELD_NUMBER: _ClassVar[int]
+    DECODE_MS_FIELD_NUMBER: _ClassVar[int]
+    SERVER_MS_FIELD_NUMBER: _ClassVar[int]
     waiting_ms: int
-    def __init__(self, waiting_ms: _Optional[int] = ...) -> None: ...
+    store_ms: int
+    decode_ms: int
+    server_ms: int
+    def __init__(self, waiting_ms: _Optional[int] = ..., store_ms: _Optional[int] = ..., decode_ms: _Optional[int] = ..., server_ms: _Optional[int] = ...) -> None: ...
 
 class AttachTransportRequest(_message.Message):
     __slots__ = ("read", "transport")

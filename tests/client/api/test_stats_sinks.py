@@ -22,6 +22,7 @@ from headrace.client.api import worst_rank
 from headrace.client.api.stats_reporter import Reporter
 from headrace.client.api.stats_sinks import sink_named
 from headrace.client.api.worst_rank import Worst, WorstRank
+from headrace.client.feeds.blame import HOPS, Culprit
 from headrace.errors import ConfigurationError
 from headrace.v1 import shard_service_pb2 as pb
 from support.environments import on_top, run_tests
@@ -35,10 +36,15 @@ from headrace.client.api.worst_rank import Worst
 
 dist.init_process_group("gloo")
 worst = Worst("train")
-worst.numbers(dist.get_rank() / 10)
+worst.numbers(dist.get_rank() / 10, None)
 dist.barrier()
-found = worst.numbers(dist.get_rank() / 10)
-expected = {"waited_share_worst_rank": 0.1, "worst_rank": 1}
+found = worst.numbers(dist.get_rank() / 10, None)
+expected = {
+    "waited_share_worst_rank": 0.1,
+    "worst_rank": 1,
+    "worst_rank_hop": 6,
+    "worst_rank_step": -1,
+}
 assert found == ({} if dist.get_rank() else expected), found
 dist.barrier()
 dist.destroy_process_group()
@@ -55,14 +61,16 @@ def test_the_first_rank_learns_the_worst(store: Any) -> None:
     """Once each has said how long it waited, and without waiting for those that have not."""
     first, second, third = (WorstRank(store, rank, RANKS, "train") for rank in range(RANKS))
 
-    assert first.worst(0.5) is None
-    assert second.worst(0.75) is None
-    assert first.worst(0.5) is None
-    assert third.worst(0.25) is None
-    assert (0.75, 1) == first.worst(0.5)
-    assert second.worst(0.125) is None
-    assert (0.5, 0) == first.worst(0.5)
-    assert WorstRank(store, 0, RANKS, "val").worst(1.0) is None
+    slow = Culprit("decode", 0.75, rank=1, step=812, step_s=1.5)
+
+    assert first.worst(0.5, None) is None
+    assert second.worst(0.75, slow) is None
+    assert first.worst(0.5, None) is None
+    assert third.worst(0.25, None) is None
+    assert (0.75, 1, HOPS.index("decode"), 812) == first.worst(0.5, None)
+    assert second.worst(0.125, slow) is None
+    assert (0.5, 0, HOPS.index("trainer"), -1) == first.worst(0.5, None)
+    assert WorstRank(store, 0, RANKS, "val").worst(1.0, None) is None
 
 
 @pytest.mark.long
@@ -93,7 +101,7 @@ def test_a_store_that_fails_ends_nothing(
     monkeypatch.setattr(worst_rank.WorstRank, "of_job", fail)
     worst = Worst("train")
 
-    assert [{}, {}] == [worst.numbers(0.5), worst.numbers(0.5)]
+    assert [{}, {}] == [worst.numbers(0.5, None), worst.numbers(0.5, None)]
     assert ["which rank waits the most is not logged: the store of train is away"] == [
         record.message for record in caplog.records
     ]

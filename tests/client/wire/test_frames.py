@@ -8,10 +8,10 @@ from headrace.client.wire.frames import (
     BATCH,
     CHUNK,
     HEARTBEAT,
-    heartbeat_ms,
     kind_name,
     read_frame,
     read_frames,
+    read_heartbeat,
 )
 from headrace.errors import StreamCorruptError
 from headrace.v1 import shard_service_pb2 as pb
@@ -75,7 +75,7 @@ def test_only_a_heartbeat_is_one() -> None:
     beat = pb.ReadBatchesResponse(heartbeat=pb.Heartbeat(waiting_ms=5000)).SerializeToString()
     chunk = pb.ReadBatchesResponse(chunk=pb.Chunk()).SerializeToString()
 
-    assert (HEARTBEAT, 5000) == (read_frame(beat).kind, heartbeat_ms(read_frame(beat)))
+    assert (HEARTBEAT, 5000) == (read_frame(beat).kind, read_heartbeat(read_frame(beat)).waiting_ms)
     assert HEARTBEAT != read_frame(chunk).kind
 
 
@@ -151,7 +151,7 @@ def test_damaged_groups_are_refused_behind_what_is_whole(number: int) -> None:
     found: list[int] = []
 
     with pytest.raises(StreamCorruptError):
-        found.extend(map(heartbeat_ms, read_frames(damaged)))
+        found.extend(read_heartbeat(frame).waiting_ms for frame in read_frames(damaged))
 
     assert ([] if number == 1 else [3]) == found
 

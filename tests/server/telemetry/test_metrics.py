@@ -81,7 +81,9 @@ def test_an_open_stream_tells_who_waits_for_whom(start: StartServer) -> None:
     waited = ("headrace_stream_client_wait_seconds_total", "rich", "1")
     # A wait is counted when it ends: let some messages go.
     assert until(lambda: bool(next(stream)) and _values(running).get(waited, 0.0) > 0)
-    assert ("headrace_stream_store_wait_seconds_total", "rich", "1") in _values(running)
+    for hop in ("store", "decode", "server"):
+        assert (f"headrace_stream_{hop}_wait_seconds_total", "rich", "1") in _values(running)
+    assert 0.0 <= _values(running)["headrace_stalled_seconds_total",]
     stream.cancel()  # type: ignore[attr-defined]  # a call
 
     assert until(lambda: waited not in _values(running))

@@ -19,6 +19,8 @@ _MARGIN = 1.2
 _REMEDIES = {
     "store": "the server waits for its store: give it a larger cache, a --cache-dir "
     "or more --fetch-threads, or move it closer to the bucket",
+    "decode": "the server's processors are the limit, as it decodes blocks or runs stages: give it "
+    "more cores, --workers, or another replica",
     "server": "the server is the limit: give it more cores, --workers, or another replica",
     "network": "the network is the limit: move the server closer, or read fewer --columns",
     "client": "this process is the limit: use fewer ranks on this machine, or faster cores",
@@ -49,7 +51,7 @@ class Pass:
         samples_per_s: Samples per second.
         mib_per_s: MiB of payload per second.
         first_batch_ms: Milliseconds from opening to the first batch.
-        hops: The share of the time spent in each hop: store, server, network, client, copy.
+        hops: The share of the time spent in each hop: store, decode, server, network, client, copy.
         cache_shortage: How the server's cache is too small for the job; None if it is not.
     """
 

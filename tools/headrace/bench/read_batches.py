@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 
 from headrace.client import (
     Access,
@@ -38,7 +38,7 @@ class Reading:
         payload_bytes: Bytes of payload.
         seconds: From opening to the last batch.
         first_s: From opening to the first batch.
-        waited_s: Seconds in each hop: store, server, network, client, copy.
+        waited_s: Seconds in each hop: store, decode, server, network, client, copy.
         cache_shortage: How the server's cache is too small for the job; None if it is not.
     """
 
@@ -97,6 +97,6 @@ def read_batches(
         payload_bytes,
         time.perf_counter() - start,
         first_s,
-        {field.name: getattr(spent, field.name) for field in fields(spent)},
+        spent._asdict(),
         transport.cache_shortage,
     )

@@ -579,7 +579,10 @@ class RemoteDataset(IterableDataset[Result]):
 
     def stats(self) -> ClientStats:
         """Return what has happened in this process since the dataset was made."""
-        return self._live.stats()
+        found = self._live.stats()
+        if found.culprit is None:
+            return found
+        return replace(found, culprit=replace(found.culprit, rank=self._reading.rank))
 
     def close(self) -> None:
         """Drop the connection and the prefetched batches; the next ``for`` still continues."""

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from headrace.client.api.stats import ClientStats
 from headrace.client.batch.transformed import Transformation, TransformingReader
+from headrace.client.feeds.blame import culprit_of
 from headrace.client.feeds.feed import Event
 from headrace.client.feeds.grpc_feed import Connections, window
 from headrace.client.feeds.transport import Feeds, Landing, TransportState, prepare
@@ -202,6 +203,7 @@ class LiveStream:
             running.hedges.asked,
             running.hedges.won,
             cache_shortage=transport.cache_shortage,
+            culprit=culprit_of(running.recent()),
         )
 
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from html import escape
 
+from headrace.client.feeds.blame import Culprit
 from headrace.client.feeds.shortage import CacheShortage
 from headrace.client.feeds.wait_times import HopSeconds
 
@@ -30,6 +31,7 @@ class ClientStats:
         hedge_won_count: Late batches that came from the second server first.
         cache_shortage: How the server's cache was too small when the latest stream began; None if
             it was not.
+        culprit: Who kept the loop waiting in the last ten seconds; None before the first stream.
         damaged_count: Samples whose image cannot be decoded and that were replaced by others
             (``on_error="skip"``); `Batch.damaged_ids` has their ids.
     """
@@ -44,6 +46,7 @@ class ClientStats:
     hedge_won_count: int = 0
     damaged_count: int = 0
     cache_shortage: CacheShortage | None = None
+    culprit: Culprit | None = None
 
     def __add__(self, other: ClientStats) -> ClientStats:
         latest = other if other.transport else self
@@ -58,6 +61,7 @@ class ClientStats:
             self.hedge_won_count + other.hedge_won_count,
             self.damaged_count + other.damaged_count,
             latest.cache_shortage,
+            latest.culprit,
         )
 
     def __repr__(self) -> str:
@@ -75,10 +79,7 @@ class ClientStats:
 
     def as_numbers(self) -> dict[str, float]:
         """Return all numbers by name, as totals since the dataset was made, for plots over time."""
-        hops = {
-            f"waited_on/{hop.name}_s": float(getattr(self.waited_on, hop.name))
-            for hop in fields(HopSeconds)
-        }
+        hops = {f"waited_on/{hop}_s": seconds for hop, seconds in self.waited_on._asdict().items()}
         shortage = self.cache_shortage
         missing_bytes = 0 if shortage is None else shortage.missing_bytes
         return {
@@ -94,8 +95,7 @@ class ClientStats:
 
     def _rows(self) -> list[tuple[str, str]]:
         hops = [
-            (f"  on {hop.name}", _seconds(getattr(self.waited_on, hop.name)))
-            for hop in fields(HopSeconds)
+            (f"  on {hop}", _seconds(seconds)) for hop, seconds in self.waited_on._asdict().items()
         ]
         transport = self.transport or "no stream yet"
         if self.transport_reason:
@@ -103,6 +103,7 @@ class ClientStats:
         return [
             ("waited", _seconds(self.waited_s)),
             *hops,
+            ("lately", str(self.culprit or "no stream yet")),
             ("reconnects", f"{self.reconnect_count:,}"),
             ("transport", transport),
             ("batches beside gRPC", f"{self.transport_batch_count:,}"),

@@ -24,7 +24,7 @@ class _Moment:
 
     at_s: float
     batches: int
-    waited_s: float
+    stats: ClientStats
 
 
 class Reporter:
@@ -65,14 +65,14 @@ class Reporter:
         since = self._since
         if since is None:
             # A rate needs an earlier batch.
-            since = self._since = _Moment(now, self._batches, stats().waited_s)
+            since = self._since = _Moment(now, self._batches, stats())
         steps, seconds = self._options.every_steps, self._options.every_s
         is_due = steps is not None and self._batches - self._logged_batches >= steps
         if is_due or (seconds is not None and now - since.at_s >= seconds):
             found = stats()
             numbers = self._numbers(mark, found, since, now)
             self._logged_batches = self._batches
-            self._since = _Moment(now, self._batches, found.waited_s)
+            self._since = _Moment(now, self._batches, found)
             self._hand_over(numbers)
 
     def _numbers(
@@ -81,8 +81,13 @@ class Reporter:
         found: dict[str, float] = {}
         passed_s = now - since.at_s
         if passed_s > 0:
-            share = min(1.0, (stats.waited_s - since.waited_s) / passed_s)
-            found |= {**self._worst.numbers(share), "waited_share": share}
+            share = min(1.0, (stats.waited_s - since.stats.waited_s) / passed_s)
+            found |= {**self._worst.numbers(share, stats.culprit), "waited_share": share}
+            grown = stats.waited_on - since.stats.waited_on
+            found |= {
+                f"waited_share_on/{hop}": min(1.0, max(0.0, seconds) / passed_s)
+                for hop, seconds in grown._asdict().items()
+            }
             found["batches_per_s"] = (self._batches - since.batches) / passed_s
         found |= {"batches": self._batches, **stats.as_numbers()}
         if mark is not None:

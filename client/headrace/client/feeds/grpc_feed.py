@@ -21,17 +21,18 @@ from headrace.client.options.settings import (
     GROUP_BYTES,
 )
 from headrace.client.servers.endpoints import Endpoint
+from headrace.client.servers.failed_hop import silent_hop
 from headrace.client.servers.status import error_from_call
 from headrace.client.wire.assembler import Allocate, Keep, Pieces, StreamAssembler
 from headrace.client.wire.bounds import Bounds
 from headrace.client.wire.frames import (
     HEARTBEAT,
     MessageFrame,
-    heartbeat_ms,
     keep_freed_memory,
     memory_of,
     read_frame,
     read_frames,
+    read_heartbeat,
 )
 from headrace.errors import HeadraceError, ServerUnreachableError
 from headrace.v1 import shard_service_pb2 as pb
@@ -40,6 +41,8 @@ _READY_S, _LOOK_S = 0.1, 0.0005
 """A connection that is up is found at once; one that is not is no quicker than a new one."""
 _LEAST_WINDOW = 1 << 16
 """HTTP/2's own."""
+_DOUBT_S = 1.0
+"""Of silence, while the loop waits, after which to find out, once, who keeps silent."""
 
 
 class Connections:
@@ -186,7 +189,7 @@ class WireFeed:
         self.target = target
         self._waiting_since: float | None = None
         self._silent_for_s: float | None = None
-        self._blamed_ms = 0
+        self._doubted: float | None = None
 
     def events(self) -> Iterator[Event | None]:
         """Yield the stream's events; `Feed` holds the contract."""
@@ -199,15 +202,12 @@ class WireFeed:
             event = self._take(frame)
             yield event
             if event is not None:
-                self._clock.enter("server")
+                self._clock.await_answer()
 
     def receive(self, frame: MessageFrame, pieces: Pieces) -> Event | None:
         """Take a message whose payload is still to be received; see `StreamAssembler.receive`."""
-        self._clock.enter("network")
-        event = self._assembler.receive(frame, pieces)
-        if event is not None:
-            self._blamed_ms = 0
-        return event
+        self._clock.await_answer()
+        return self._assembler.receive(frame, pieces)
 
     def next_message(self) -> bytes | None:
         """Wait for the next message; None at the end.
@@ -237,9 +237,14 @@ class WireFeed:
     def end_if_silent(self, silence_s: float) -> bool:
         """Cancel the call if nothing came for ``silence_s``; for another thread."""
         since = self._waiting_since
-        if since is None or time.monotonic() - since < silence_s:
+        silent_s = 0.0 if since is None else time.monotonic() - since
+        if silent_s >= _DOUBT_S and self._clock.is_awaited and since != self._doubted:
+            self._doubted = since
+            self._clock.suspect(silent_hop(self.target))
+        if silent_s < silence_s:
             return False
         self._silent_for_s = silence_s
+        self._clock.fail_silent()
         self.cancel()
         return True
 
@@ -249,20 +254,18 @@ class WireFeed:
 
     def _take(self, frame: MessageFrame) -> Event | None:
         if frame.kind == HEARTBEAT:
-            self._blame_store(heartbeat_ms(frame))
+            said = read_heartbeat(frame)
+            self._clock.account(
+                store=said.store_ms / 1000,
+                decode=said.decode_ms / 1000,
+                server=said.server_ms / 1000,
+            )
             return None
         self._clock.enter("client")
         event = self._assembler.take(frame)
         if event is None:
-            self._clock.enter("network" if self._assembler.is_inside_batch else "server")
-        else:
-            self._blamed_ms = 0
+            self._clock.await_answer()
         return event
-
-    def _blame_store(self, waiting_ms: int) -> None:
-        # Each heartbeat of one wait says how long the wait has lasted so far.
-        self._clock.blame_store(max(0, waiting_ms - self._blamed_ms) / 1000)
-        self._blamed_ms = waiting_ms
 
     def _error(self, failure: grpc.RpcError) -> HeadraceError:
         if self._silent_for_s is None:
@@ -319,7 +322,7 @@ def watched(feed: WireFeed, *, silence_s: float) -> Iterator[None]:
     done, is_open = threading.Event(), True
 
     def watch() -> None:
-        while not done.wait(silence_s / 4) and is_open:
+        while not done.wait(min(silence_s / 4, _DOUBT_S)) and is_open:
             if feed.end_if_silent(silence_s):
                 return
 

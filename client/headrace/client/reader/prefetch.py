@@ -35,10 +35,10 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from headrace.client.feeds.feed import Event
-from headrace.client.feeds.wait_times import HopClock, HopSeconds
+from headrace.client.feeds.wait_times import HopClock, HopSeconds, Recent
 from headrace.client.reader.hedging import HedgeCounts
 from headrace.client.reader.interrupts import HeldInterrupts
-from headrace.client.wire.assembler import BatchEvent
+from headrace.client.wire.assembler import BatchEvent, header_of
 from headrace.errors import BadArgumentError, HeadraceError, InternalError
 
 _MOST_EVENTS = 1024
@@ -172,6 +172,10 @@ class Prefetcher:
         """The hops that the loop waited for."""
         return self._reader.clock.waited()
 
+    def recent(self) -> Recent:
+        """Return what the loop waited for in the last seconds."""
+        return self._clock.recent()
+
     @property
     def reconnect_count(self) -> int:
         """How often the reader had to reconnect."""
@@ -261,8 +265,10 @@ class Prefetcher:
             self.waited_s += ended - began
             left_at, self._left_at = self._left_at, ended
         if event is None:
-            return self._take()
-        self._choose_leader(ended - began, began - left_at)
+            event = self._take()
+        else:
+            self._choose_leader(ended - began, began - left_at)
+        self._clock.note_wait(ended - began, lambda: _step(event))
         return event
 
     def _wait_for_thread(self, interrupts: HeldInterrupts) -> None:
@@ -377,6 +383,10 @@ class Prefetcher:
     def _is_full(self, size: int) -> bool:
         budget = self._budget if self._limit is None else self._limit(self._budget)
         return self._bytes + size > budget or len(self._events) >= _MOST_EVENTS
+
+
+def _step(event: Event | None) -> int | None:
+    return header_of(event.mark).step if isinstance(event, BatchEvent) else None
 
 
 def _never() -> bool:

@@ -40,6 +40,7 @@ from headrace.client.options.settings import (
 from headrace.client.reader.get_batch import SingleBatch, get_batch_request
 from headrace.client.reader.hedging import HedgeCounts, HedgedFeed, Lateness, hedged
 from headrace.client.servers.endpoints import Endpoint, Endpoints
+from headrace.client.servers.failed_hop import failed_hop
 from headrace.client.servers.replicas import fixed_endpoints, seat_of
 from headrace.client.servers.retry_policy import Patience
 from headrace.client.servers.wrong_protocol import explained
@@ -184,7 +185,7 @@ class BatchReader:
     def _try(self) -> Generator[Event, None, bool]:
         """Yield what one server sends; return whether that was all."""
         asked = ", ".join(self._endpoints.names)
-        self.clock.enter("network")
+        self.clock.await_answer()
         endpoint, self._preferred = self._preferred, None
         try:
             if endpoint is None:
@@ -207,7 +208,8 @@ class BatchReader:
                 now=time.monotonic(),
             )
             self.reconnect_count += 1
-            self.clock.enter("network")
+            self.clock.fail(failed_hop(error))
+            self.clock.await_answer()
             self._closed.wait(wait_s)
             yield from self._missed_epoch_end()
             return False
@@ -235,6 +237,7 @@ class BatchReader:
                     continue
                 alive_since = None
                 self._last = event
+                self.clock.succeed()
                 if patience.attempt:
                     patience.succeed()
                 yield event

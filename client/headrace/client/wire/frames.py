@@ -146,14 +146,14 @@ def payload_alone(message: bytes) -> memoryview | None:
     return memoryview(message)[start:]
 
 
-def heartbeat_ms(frame: MessageFrame) -> int:
-    """Return the milliseconds in a heartbeat.
+def read_heartbeat(frame: MessageFrame) -> pb.Heartbeat:
+    """Return a heartbeat.
 
     Raises:
         StreamCorruptError: It is damaged.
     """
     try:
-        return pb.Heartbeat.FromString(frame.event).waiting_ms
+        return pb.Heartbeat.FromString(frame.event)
     except DecodeError as error:
         raise StreamCorruptError(f"a heartbeat cannot be read: {error}") from error
 

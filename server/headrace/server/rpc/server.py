@@ -161,6 +161,7 @@ class Server:
         """
         config = self._config
         self._waiting.start()
+        self._metrics.streams.stalls.start()
         if config.health_listen:
             self.health_address = self._bound(self._probed, config.health_listen)
             self._probed.start()
@@ -252,6 +253,7 @@ class Server:
                     left.callback(self._metrics_endpoint.close)
                 left.callback(self._pools.shutdown)
                 left.callback(self._waiting.close)
+                left.callback(self._metrics.streams.stalls.close)
                 left.callback(self._cache.close)
                 left.callback(self._cut)
                 left.callback(self._transports.close)

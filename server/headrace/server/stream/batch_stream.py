@@ -5,10 +5,11 @@ Contract:
 1. Success: a `StreamStart`, then batches in rising position, each complete before anything else is
    sent, an `EpochEnd` after the last batch of each epoch, and the end of the generator after the
    last requested epoch.
-2. Waiting: while the store is slow, a `Heartbeat` is sent every ``heartbeat_s`` between two
-   batches, and one at the end of the wait. After ``store_timeout_s`` without a block the stream
-   fails with `StoreUnavailableError`. The same holds while stages process a batch: each has
-   ``stage_timeout_s``, and a transform has the timeout of its pool
+2. Waiting: while the store is slow, a `Heartbeat` is sent after a second and then every
+   ``heartbeat_s``, between two batches. One is also sent before a batch when the client has not
+   been told of 50 ms in which there was nothing to send. After ``store_timeout_s`` without a block
+   the stream fails with `StoreUnavailableError`. The same holds while stages process a batch: each
+   has ``stage_timeout_s``, and a transform has the timeout of its pool
    (`headrace.server.stages.transforms.transform_pool`).
 3. Failure: errors are raised between two batches and never within one, because a batch is read and
    assembled completely before its first message. What was sent stays valid, and its tokens resume
@@ -54,6 +55,7 @@ from headrace.server.stream.fair_turns import StreamTurns, Turns
 from headrace.server.stream.staged_batches import StagedBatches
 from headrace.server.stream.stream_setup import Contents
 from headrace.server.telemetry.stream_counts import StreamTally
+from headrace.server.telemetry.stream_waits import Waits
 from headrace.v1 import shard_service_pb2 as pb
 
 # How long a batch waits for memory while its client has nothing to read (arbitrary). Other streams
@@ -61,8 +63,8 @@ from headrace.v1 import shard_service_pb2 as pb
 _MEMORY_WAIT_S = 20.0
 _NO_LIMIT = 1 << 62
 
-_WORTH_SAYING_S = 0.001
-"""Shorter waits for the store are not reported to the client; its unit is a millisecond."""
+_FIRST_S = 1.0
+"""So that a client soon knows for what it waits; the others only show that the server is alive."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -216,8 +218,12 @@ class BatchStream:
             while batches:
                 if self._limits.lifetime_s and time.monotonic() >= self.expires_at:
                     raise worn_error()
-                if self._staged is None or not self._staged.is_ahead:
+                if (
+                    self._staged is None or not self._staged.is_ahead
+                ) and not self._outlet.has_room():
+                    self._observer.blocked(time.monotonic())
                     self._outlet.wait()
+                    self._observer.blocked(None)
                 if self._ending is not None:
                     raise self._ending
                 made = yield from self._made(batches[: self._outlet.room(len(batches))])
@@ -257,6 +263,7 @@ class BatchStream:
             # Start over with only the first batch, also after a wait for memory.
             batches = batches[:1]
         self._observer.made(seconds=time.monotonic() - began, batches=len(batches))
+        yield from self._account()
         self.batch_bytes = sum(made.sizes)
         self._maker.note(payload_bytes=made.sizes[-1], is_there=self._is_there)
         # Each message is released when it is sent.
@@ -282,11 +289,20 @@ class BatchStream:
             self._count(batches[:sent], sum(made.sizes[:sent]))
         return len(batches)
 
+    def _account(self) -> Iterator[bytes]:
+        """Tell the client what there was to do while there was nothing to send, if it is much."""
+        if (owed := self._observer.owed()) is not None:
+            yield self._heartbeat(0.0, owed)
+
     def _passed(self, batches: list[PlannedBatch]) -> Generator[bytes, None, EncodedBatches | None]:
         """Make batches in one pass, or one while its blocks arrive; None if they do not fit."""
         if self._staged is not None:
             (planned,) = batches
-            staged, replaced = yield from self._staged.make(planned, self)
+            self._observer.staging()
+            try:
+                staged, replaced = yield from self._staged.make(planned, self)
+            finally:
+                self._observer.staged()
             if replaced:
                 self._observer.replaced(samples=replaced)
             return staged
@@ -366,13 +382,14 @@ class BatchStream:
         self._turns.on_store_wait()
         self._outlet.flush()
         self._lookahead.advance()
-        began = progress = time.monotonic()
+        began = progress = now = time.monotonic()
         self._observer.starving(began)
         missing = planned.found.touched
         if staged is None:
             missing = missing[~self._blocks.is_cached(missing)]
         while missing.size:
-            left = self._take_arrivals(planned, missing, staged)
+            due_s = self._limits.heartbeat_s if now - began >= _FIRST_S else _FIRST_S
+            left = self._take_arrivals(planned, missing, staged, due_s=due_s)
             now = time.monotonic()
             progress = now if left.size < missing.size else progress
             missing = left
@@ -382,15 +399,17 @@ class BatchStream:
                 yield self.heartbeat(now - began)
         waited_s = time.monotonic() - began
         self._observer.starved(seconds=waited_s)
-        if waited_s >= _WORTH_SAYING_S:
-            # So that the client attributes its loop's waiting time to the store.
-            yield self.heartbeat(waited_s)
 
     def _take_arrivals(
-        self, planned: PlannedBatch, missing: NDArray[np.int64], staged: StagedRows | None
+        self,
+        planned: PlannedBatch,
+        missing: NDArray[np.int64],
+        staged: StagedRows | None,
+        *,
+        due_s: float,
     ) -> NDArray[np.int64]:
         """Take arriving blocks until the next heartbeat is due; return those still missing."""
-        due = time.monotonic() + self._limits.heartbeat_s
+        due = time.monotonic() + min(due_s, self._limits.heartbeat_s)
         with self._blocks.demand(missing, self._waiter):
             while missing.size and (timeout_s := due - time.monotonic()) > 0:
                 arrived = self._blocks.arrivals(self._waiter, timeout_s=timeout_s)
@@ -420,8 +439,13 @@ class BatchStream:
             )
 
     def heartbeat(self, waited_s: float) -> bytes:
-        """Return a heartbeat that states how long the stream has waited."""
-        heartbeat = pb.Heartbeat(waiting_ms=round(waited_s * 1000))
+        """Return a heartbeat that states how long the stream has waited, and for what."""
+        return self._heartbeat(waited_s, self._observer.waits())
+
+    def _heartbeat(self, waited_s: float, waits: Waits) -> bytes:
+        names = ("waiting_ms", "store_ms", "decode_ms", "server_ms")
+        values = [round(seconds * 1000) for seconds in (waited_s, *waits)]
+        heartbeat = pb.Heartbeat(**dict(zip(names, values, strict=True)))
         return self._framed(pb.ReadBatchesResponse(heartbeat=heartbeat))
 
     def _framed(self, response: pb.ReadBatchesResponse) -> bytes:

@@ -37,6 +37,8 @@ from headrace.server.stream.running_batch import Outcome, RunningBatch
 from headrace.server.stream.stream_setup import Contents, batch_header
 from headrace.v1 import shard_service_pb2 as pb
 
+_FIRST_S = 1.0
+
 
 class Gathering(Protocol):
     """The stream, as `StagedBatches` needs it."""
@@ -219,7 +221,9 @@ class StagedBatches:
     def _run_stages(self, running: RunningBatch, stream: Gathering) -> Generator[bytes, None, None]:
         """Apply the stages to a batch, and to the next one as far as possible meanwhile."""
         self._outlet.flush()
-        began = reported = time.monotonic()
+        began = time.monotonic()
+        # The first heartbeat soon says for what the stream waits.
+        reported = began + min(0.0, _FIRST_S - self._heartbeat_s)
         self._may_start = self._pipeline.is_ahead
         while True:
             running.advance()

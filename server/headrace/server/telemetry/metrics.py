@@ -188,6 +188,11 @@ class Metrics(_CallMetrics, _MemoryMetrics, _CacheMetrics, _StoreMetrics):
         # processor time, files.
         ProcessCollector(registry=self.registry)
 
+    def read(self, dataset: str, *, seconds: float, blocks: int, reason: str) -> None:
+        """Count a read from the store, and what its thread spent its time on."""
+        super().read(dataset, seconds=seconds, blocks=blocks, reason=reason)
+        self.streams.reads.note(dataset, seconds)
+
 
 def _versions() -> dict[str, str]:
     found = {"version": version("headrace"), "python": platform.python_version()}

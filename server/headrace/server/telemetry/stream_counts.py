@@ -24,6 +24,7 @@ from prometheus_client.core import (
 from prometheus_client.registry import Collector
 
 from headrace.server.telemetry.shortages import Shortage
+from headrace.server.telemetry.stream_waits import ReadTimes, Stalls, Waits, shared_out
 
 _BATCH_SECONDS = (0.0003, 0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0)
 _WAIT_SECONDS = (0.001, 0.01, 0.1, 1.0, 10.0, 100.0)
@@ -37,6 +38,14 @@ _WAITED = {
     "store_wait": (
         "Seconds that an open stream waited for its store, by rank; gone when it ends. A rate near "
         "1: this rank starves, see headrace_store_fetch_seconds and the cache."
+    ),
+    "decode_wait": (
+        "Seconds that an open stream had nothing to send while blocks were decoded or stages ran, "
+        "by rank; gone when it ends. A rate near 1: more processors, or simpler stages."
+    ),
+    "server_wait": (
+        "Seconds that an open stream had nothing to send for another reason: planning, copying, "
+        "other streams; gone when it ends. A rate near 1: more processors, or another replica."
     ),
     "client_wait": (
         "Seconds that an open stream waited for its client to read, by rank; gone when it ends. A "
@@ -69,6 +78,9 @@ class StreamAbout:
 
 _NOBODY = StreamAbout()
 
+_WORTH_SAYING_S = 0.05
+"""Less is told later, with more: 20 accounts a second take 0.05 % of a processor."""
+
 
 @dataclass(slots=True, eq=False)
 class Counts:
@@ -84,10 +96,15 @@ class Counts:
         made: The number of batches by the time to make them, up to each of the bounds, then beyond.
         store_wait_s: Seconds spent waiting for the store.
         client_wait_s: Seconds spent waiting for the client to read messages.
+        decode_wait_s: Seconds spent waiting for blocks to be decoded, and for stages.
+        behind_s: Seconds in which there was nothing to send.
+        blocked_s: Seconds of these in which there was no room to write to.
         in_flight_bytes: The size of the message being sent.
         place: Epoch, position and step after the last batch that was sent; None before the first.
         starving_since: When it started to wait for the store, if it waits, on the monotonic clock.
         sending_since: When the message that the client has not read yet was sent.
+        behind_since: Since when there is nothing to send.
+        staging_since: When the stages of a batch began, and the waits for blocks before them.
         about: The properties of the stream, for views of open streams.
         number: The number of the stream, unique in this process.
     """
@@ -101,10 +118,15 @@ class Counts:
     made: list[int] = field(default_factory=lambda: [0] * (len(_BATCH_SECONDS) + 1))
     store_wait_s: float = 0.0
     client_wait_s: float = 0.0
+    decode_wait_s: float = 0.0
+    behind_s: float = 0.0
+    blocked_s: float = 0.0
     in_flight_bytes: int = 0
     place: tuple[int, int, int] | None = None
     starving_since: float | None = None
     sending_since: float | None = None
+    behind_since: float | None = None
+    staging_since: tuple[float, float] | None = None
     about: StreamAbout = _NOBODY
     number: int = field(default_factory=itertools.count().__next__)
 
@@ -122,12 +144,17 @@ class StreamCounts(Collector):
 
     Args:
         registry: Where they are registered.
+
+    Attributes:
+        reads: What reads of the store spent their time on.
+        stalls: The time in which the process got no processor; whoever serves starts it.
     """
 
     def __init__(self, registry: CollectorRegistry) -> None:
         self._lock = threading.Lock()
         self._open: set[Counts] = set()
         self._ended: dict[str, Counts] = {}
+        self.reads, self.stalls = ReadTimes(), Stalls()
         registry.register(self)
         self._open_streams = Gauge(
             "headrace_open_streams",
@@ -187,11 +214,22 @@ class StreamCounts(Collector):
         """Return the counts of each open stream as JSON values."""
         with self._lock:
             streams = [counts for counts in self._open if counts.rank is not None]
-        return [_row(counts) for counts in streams]
+        return [_row(counts, self.waits_of(counts)) for counts in streams]
+
+    def waits_of(self, counts: Counts) -> Waits:
+        """Return what a stream did while it had nothing to send, until now, by its own times."""
+        starving_s = _since(counts.starving_since)
+        decode_s = starving_s * self.reads.decode_share(counts.dataset) if starving_s else 0.0
+        store_s = counts.store_wait_s + starving_s - decode_s
+        decode_s += counts.decode_wait_s
+        if (staging := counts.staging_since) is not None:
+            began, known_s = staging
+            decode_s += max(0.0, time.monotonic() - began - (store_s + decode_s - known_s))
+        return Waits(store_s, decode_s, max(0.0, _behind_s(counts) - store_s - decode_s))
 
     def describe(self) -> Iterable[Metric]:
         """Return the metrics without values."""
-        return [*_by_dataset(()), *_by_rank(()), _in_flight(0)]
+        return [*_by_dataset(()), *_by_rank(()), _in_flight(0), _stalled(0)]
 
     def collect(self) -> Iterable[Metric]:
         """Return the sums."""
@@ -201,8 +239,15 @@ class StreamCounts(Collector):
                 sums[counts.dataset].add(counts)
             return [
                 *_by_dataset(sums.values()),
-                *_by_rank([counts for counts in self._open if counts.rank is not None]),
+                *_by_rank(
+                    [
+                        (counts, self.waits_of(counts))
+                        for counts in self._open
+                        if counts.rank is not None
+                    ]
+                ),
                 _in_flight(sum(counts.in_flight_bytes for counts in self._open)),
+                _stalled(self.stalls.seconds),
             ]
 
 
@@ -231,6 +276,7 @@ class StreamTally:
         self.counts = Counts(dataset, None if rank is None else str(rank))
         if about is not None:
             self.counts.about = about
+        self._told, self._told_behind_s, self._told_stalled_s = Waits(), 0.0, streams.stalls.seconds
 
     def begin(self) -> None:
         """Count the stream as open; `close` must follow."""
@@ -271,9 +317,53 @@ class StreamTally:
 
     def starved(self, *, seconds: float) -> None:
         """Note how long a batch waited for its store."""
-        self.counts.starving_since = None
-        self.counts.store_wait_s += seconds
+        counts = self.counts
+        counts.starving_since = None
+        decode_s = seconds * self._streams.reads.decode_share(counts.dataset)
+        counts.store_wait_s += seconds - decode_s
+        counts.decode_wait_s += decode_s
         self._streams.starved(self.counts.dataset, seconds=seconds)
+
+    def staging(self) -> None:
+        """Note that the stages of a batch begin; `staged` follows."""
+        counts = self.counts
+        counts.staging_since = time.monotonic(), counts.store_wait_s + counts.decode_wait_s
+
+    def staged(self) -> None:
+        """Note that they are done; what they waited for blocks is known already."""
+        counts, waits = self.counts, self._streams.waits_of(self.counts)
+        counts.staging_since = None
+        counts.decode_wait_s = waits.decode_s
+
+    def blocked(self, since: float | None) -> None:
+        """Note that the stream waits for room to write to since a time, or no longer: for None."""
+        counts = self.counts
+        if since is None:
+            waited_s = _since(counts.sending_since)
+            counts.sending_since = None
+            counts.client_wait_s += waited_s
+            counts.blocked_s += waited_s
+        else:
+            counts.sending_since = since
+
+    def owed(self) -> Waits | None:
+        """Return what the client has not been told, as `waits` does; None if it is not worth it."""
+        grown_s = _behind_s(self.counts) - self._told_behind_s
+        stalled_s = self._streams.stalls.seconds - self._told_stalled_s
+        return self.waits() if grown_s + stalled_s >= _WORTH_SAYING_S else None
+
+    def waits(self) -> Waits:
+        """Return what the stream did while it had nothing to send, since the last call."""
+        found = self._streams.waits_of(self.counts)
+        behind_s, stalled_s = _behind_s(self.counts), self._streams.stalls.seconds
+        told, self._told = self._told, found
+        shared = shared_out(
+            Waits(max(0.0, found.store_s - told.store_s), max(0.0, found.decode_s - told.decode_s)),
+            max(0.0, behind_s - self._told_behind_s),
+            stalled_s - self._told_stalled_s,
+        )
+        self._told_behind_s, self._told_stalled_s = behind_s, stalled_s
+        return shared
 
     def timed(
         self, messages: Generator[bytes, None, None], *, taken: Callable[[int], None]
@@ -285,18 +375,24 @@ class StreamTally:
             taken: Is called with the size of each message after it has been read.
         """
         counts = self.counts
+        ended = counts.behind_since = time.monotonic()
         try:
             for message in messages:
                 counts.in_flight_bytes = len(message)
+                # First, so that the thread that makes messages counts nothing twice.
+                counts.behind_since = None
                 began = counts.sending_since = time.monotonic()
+                counts.behind_s += began - ended
                 try:
                     yield message
                 finally:
                     counts.sending_since = None
-                    counts.client_wait_s += time.monotonic() - began
+                    ended = counts.behind_since = time.monotonic()
+                    counts.client_wait_s += ended - began
                     counts.in_flight_bytes = 0
                 taken(len(message))
         finally:
+            counts.behind_since = None
             messages.close()
 
     def close(self, reason: str) -> dict[str, object]:
@@ -313,7 +409,7 @@ class StreamTally:
         }
 
 
-def _row(counts: Counts) -> dict[str, Any]:
+def _row(counts: Counts, waits: Waits) -> dict[str, Any]:
     about = counts.about
     epoch, position, step = counts.place or (*about.start, 0)
     return {
@@ -332,7 +428,9 @@ def _row(counts: Counts) -> dict[str, Any]:
         "payload_bytes": counts.payload_bytes,
         "made_s": counts.made_s,
         # Includes waits in progress, since a wait of minutes is what operators look for.
-        "store_wait_s": counts.store_wait_s + _since(counts.starving_since),
+        "store_wait_s": waits.store_s,
+        "decode_wait_s": waits.decode_s,
+        "server_wait_s": waits.server_s,
         "client_wait_s": counts.client_wait_s + _since(counts.sending_since),
         "shortage": _shortage_row(about.shortage()),
     }
@@ -342,6 +440,14 @@ def _shortage_row(shortage: Shortage | None) -> dict[str, int] | None:
     if shortage is None:
         return None
     return {name: getattr(shortage, name) for name in ("job_bytes", "part_bytes", "needed_bytes")}
+
+
+def _behind_s(counts: Counts) -> float:
+    """Return how long a stream had nothing to send until now, though its client waited."""
+    since = counts.behind_since
+    if since is None:
+        return counts.behind_s - counts.blocked_s
+    return counts.behind_s + _since(since) - counts.blocked_s - _since(counts.sending_since)
 
 
 def _since(began: float | None) -> float:
@@ -372,7 +478,7 @@ def _buckets(made: Sequence[int]) -> list[tuple[str, float]]:
     return [(bound, sum(made[: index + 1])) for index, bound in enumerate(bounds)]
 
 
-def _by_rank(streams: Iterable[Counts]) -> Iterator[Metric]:
+def _by_rank(streams: Iterable[tuple[Counts, Waits]]) -> Iterator[Metric]:
     waits = {
         name: CounterMetricFamily(
             f"headrace_stream_{name}_seconds", text, labels=["dataset", "rank"]
@@ -380,14 +486,25 @@ def _by_rank(streams: Iterable[Counts]) -> Iterator[Metric]:
         for name, text in _WAITED.items()
     }
     sums: dict[tuple[str, str], dict[str, float]] = {}
-    for counts in streams:
+    for counts, waited in streams:
         own = sums.setdefault((counts.dataset, str(counts.rank)), dict.fromkeys(waits, 0.0))
-        for name in waits:
-            own[name] += getattr(counts, f"{name}_s")
+        for name, seconds in zip(
+            waits, (*waited, counts.client_wait_s + _since(counts.sending_since)), strict=True
+        ):
+            own[name] += seconds
     for labels, values in sums.items():
         for name, family in waits.items():
             family.add_metric(labels, values[name])
     yield from waits.values()
+
+
+def _stalled(seconds: float) -> Metric:
+    return CounterMetricFamily(
+        "headrace_stalled_seconds",
+        "Seconds in which this process got no processor. A rate above 0.1: its limit of processor "
+        "time is too low, or others use the machine.",
+        value=seconds,
+    )
 
 
 def _in_flight(size: int) -> Metric:

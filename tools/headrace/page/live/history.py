@@ -39,10 +39,10 @@ _ENDINGS: Final = "headrace_ended_streams_total"
 FETCH_ERRORS: Final = "headrace_store_fetch_errors_total"
 _FAULTS: Final = (FETCH_ERRORS, "headrace_failed_calls_total")
 _QUIET: Final = frozenset({"OK", "CANCELLED", ""})
-_WAITS: Final = ("store_wait_s", "made_s", "client_wait_s")
-_STREAM: Final = np.dtype([("number", "u4"), ("rate", "f4"), ("waits", "u1", 3)])
+_WAITS: Final = ("store_wait_s", "decode_wait_s", "server_wait_s", "client_wait_s")
+_STREAM: Final = np.dtype([("number", "u4"), ("rate", "f4"), ("waits", "u1", 4)])
 _JOB: Final = np.dtype(
-    [("ranks", "u2"), ("waiting", "u2"), ("counted", "u2"), ("rate", "f4"), ("waits", "f4", 3)]
+    [("ranks", "u2"), ("waiting", "u2"), ("counted", "u2"), ("rate", "f4"), ("waits", "f4", 4)]
 )
 _RANKS: Final = re.compile(r"of (\d+)$")
 
@@ -139,9 +139,7 @@ class History:
                 ]
                 for key in keys
             ]
-        ).reshape(-1, 4)
-        # Gathering a batch includes waiting for its blocks.
-        grown[:, 2] = np.maximum(grown[:, 2] - grown[:, 1], 0)
+        ).reshape(-1, 5)
         waits = np.clip(grown[:, 1:] / seconds, 0, 1)
         streams = np.zeros(min(len(keys), MAX_STREAMS), _STREAM)
         streams["number"] = [self._numbers[key] for key in keys[:MAX_STREAMS]]
@@ -164,12 +162,12 @@ class History:
         """Return recent rates and waits of streams, and their rates over half an hour.
 
         Returns:
-            ``(streams, 4) float64``, samples per second and the shares of the time for the store,
-            the making of batches and the reader, NaN for new streams; and ``(streams, POINTS)``,
-            samples per second, NaN where the stream was not open.
+            ``(streams, 5) float64``, samples per second and the shares of the time for the store,
+            decoding, the rest of the server and the reader, NaN for new streams; and
+            ``(streams, POINTS)``, samples per second, NaN where the stream was not open.
         """
         wanted = np.array([self._numbers.get(key, 0) for key in keys], np.uint32)
-        recent = np.zeros((len(keys), 5))
+        recent = np.zeros((len(keys), 6))
         points = np.zeros((len(keys), POINTS, 2))
         ticks = list(self._ticks)
         if len(keys):
@@ -189,7 +187,7 @@ class History:
     def jobs(self, is_shown: Callable[[Job], bool]) -> dict[Job, JobSeries]:
         """Return the jobs of the last half hour, as series of ticks."""
         names = sorted({name for tick in self._ticks for name in tick.names if is_shown(name)})
-        found = {name: np.full((len(self._ticks), 6), np.nan) for name in names}
+        found = {name: np.full((len(self._ticks), 7), np.nan) for name in names}
         ranks = dict.fromkeys(names, (0, 0))
         for at, tick in enumerate(self._ticks):
             for name, row in zip(tick.names, tick.jobs, strict=True):
@@ -215,9 +213,10 @@ class JobSeries:
 
     Attributes:
         ranks: Its open streams now; 0 if it has ended.
-        ticks: ``(ticks, 6) float64``: ranks that wait for the store, samples per second, the mean
-            shares of the time for the store, the making of batches and the reader, and the number
-            of streams that these are of; NaN where the job did not run, or had just begun.
+        ticks: ``(ticks, 7) float64``: ranks that wait for the store, samples per second, the mean
+            shares of the time for the store, decoding, the rest of the server and the reader, and
+            the number of streams that these are of; NaN where the job did not run, or had just
+            begun.
     """
 
     ranks: int

@@ -1,6 +1,7 @@
 """Say in a sentence how a job is doing, from what its streams waited for.
 
-This module alone decides who is to blame; what it is given are means over the last half minute.
+Who is to blame is decided as in clients' statistics, by means over the last half minute; what a
+server calls its reader may be the network, the client or the trainer.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from dataclasses import dataclass
 from typing import Final, Literal
 
 from headrace.cli.show.texts import counted
+from headrace.client import blamed
 from headrace.page.live.history import FETCH_ERRORS, WAITING, Job, JobSeries, Mark
 
 Level = Literal["good", "slow", "bad"]
@@ -36,7 +38,13 @@ class Verdict:
 
 
 def verdict_on(
-    job: Job, series: JobSeries, *, marks: Sequence[Mark], is_short: bool, now: float
+    job: Job,
+    series: JobSeries,
+    *,
+    marks: Sequence[Mark],
+    is_short: bool,
+    now: float,
+    worst: str = "",
 ) -> Verdict:
     """Judge a job that has open streams.
 
@@ -46,24 +54,28 @@ def verdict_on(
         marks: The events that the caller may see, latest last.
         is_short: Whether the cache is too small for it.
         now: The time, in seconds since 1970.
+        worst: Which rank waits the most, and at which step; empty if it is not known.
     """
     recent = series.recent()
     ranks = counted(series.ranks, "rank")
     if recent is None:
         return Verdict("good", job, f"{ranks} just began; rates follow in a few seconds")
-    waiting, rate, store, making, reader, _ = recent.tolist()
-    if round(waiting) and store >= WAITING / 2:
+    waiting, rate, store, decode, server, reader, _ = recent.tolist()
+    hop, _ = blamed({"store": store, "decode": decode, "server": server}, 1.0)
+    worst = worst and f"; {worst}"
+    if hop == "store" and round(waiting) and store >= WAITING / 2:
         cause = _store_fault(marks, now) or (
             "the cache is too small, so blocks are read again"
             if is_short
             else "reads take longer than the trainer's steps"
         )
         some = f"{min(round(waiting), series.ranks)} of {ranks}"
-        return Verdict("slow" if rate else "bad", job, f"{some} wait for the store: {cause}")
+        return Verdict("slow" if rate else "bad", job, f"{some} wait for the store: {cause}{worst}")
     if not rate and reader < _BUSY:
         return Verdict("bad", job, f"nothing reached {ranks} in the last half minute")
-    if making >= _BUSY:
-        text = f"the server is the limit: it spends {making:.0%} of the time making batches"
+    if decode + server >= _BUSY:
+        what = "decoding" if hop == "decode" else "making batches"
+        text = f"the server is the limit: it spends {decode + server:.0%} of the time {what}{worst}"
         return Verdict("slow", job, text)
     if not rate:
         text = f"batches wait for {ranks}, which took none in the last half minute"

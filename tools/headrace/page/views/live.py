@@ -81,7 +81,14 @@ def _seen(history: History, caller: Caller) -> dict[str, Any]:
     open_jobs = sorted({(one.row["caller"], one.row["dataset"]) for one in streams})
     rows = [_job_row(job, jobs.get(job), streams) for job in open_jobs]
     verdicts = [
-        verdict_on(row["job"], series, marks=marks, is_short=row["shortage"] is not None, now=now)
+        verdict_on(
+            row["job"],
+            series,
+            marks=marks,
+            is_short=row["shortage"] is not None,
+            now=now,
+            worst=_worst(row["job"], streams),
+        )
         for row in rows
         if (series := jobs.get(row["job"])) is not None
     ]
@@ -108,12 +115,27 @@ def _streams(history: History, caller: Caller) -> list[_Stream]:
         _Stream(
             row,
             None if np.isnan(now[0]) else float(now[0]),
-            tuple(np.nan_to_num(now[1:]).tolist()),
+            _shown(np.nan_to_num(now[1:]).tolist()),
             _line(line / most),
             min(row["position"] / row["epoch_samples"], 1.0) if row["epoch_samples"] else None,
         )
         for row, now, line in zip(shown.values(), recent, points, strict=True)
     ]
+
+
+def _shown(waits: Sequence[float]) -> tuple[float, float, float]:
+    """Return the shares for the store, the making of batches with decoding, and the reader."""
+    store, decode, server, reader = waits
+    return store, decode + server, reader
+
+
+def _worst(job: Job, streams: Sequence[_Stream]) -> str:
+    """Return which rank of a job waits the most, and at which step."""
+    own = [one for one in streams if (one.row["caller"], one.row["dataset"]) == job]
+    worst = max(own, key=lambda one: sum(one.waits[:2]), default=None)
+    if worst is None:
+        return ""
+    return f"rank {worst.row['rank']} waits the most, at step {worst.row['step']}"
 
 
 def _place(row: dict[str, Any]) -> tuple[str, str, int]:
@@ -138,7 +160,7 @@ def _job_row(job: Job, series: JobSeries | None, streams: Sequence[_Stream]) -> 
         "job": job,
         "ranks": len(own),
         "samples_per_s": None if recent is None else float(recent[1]),
-        "waits": (0.0, 0.0, 0.0) if recent is None else recent[2:5].tolist(),
+        "waits": (0.0, 0.0, 0.0) if recent is None else _shown(recent[2:6].tolist()),
         "progress": min((one.progress for one in own if one.progress is not None), default=None),
         "shortage": max(short, key=lambda one: one["job_bytes"], default=None),
     }

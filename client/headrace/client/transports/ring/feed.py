@@ -95,7 +95,7 @@ class RingFeed:
 
     def events(self) -> Iterator[Event | None]:
         """Yield the stream's events; `Feed` holds the contract."""
-        self._clock.enter("server")
+        self._clock.await_answer("server")
         while records := self._receive():
             self._clock.enter("client")
             for event in self._events_of(records):
@@ -105,7 +105,7 @@ class RingFeed:
                     raise RebalanceError(
                         "forked processes hold most of the ring; a new ring follows"
                     )
-            self._clock.enter("server")
+            self._clock.await_answer("server")
         # The server closed the socket; the call says why.
         if self._wire.next_message() is not None:
             raise StreamCorruptError(
