@@ -95,7 +95,8 @@ def test_a_full_ring_is_the_clients_wait() -> None:
 
 def test_a_thread_that_oversleeps_got_no_processor(monkeypatch: pytest.MonkeyPatch) -> None:
     """Its time is counted from the moment at which it should have run."""
-    stalls = Stalls()
+    calls: list[None] = []
+    stalls = Stalls(lambda: calls.append(None), every_s=3.0)
     now = iter([0.0, 0.05, 3.1, 3.15])
     monkeypatch.setattr(time, "monotonic", lambda: next(now))
     waits = iter([False, False, False, True])
@@ -103,3 +104,4 @@ def test_a_thread_that_oversleeps_got_no_processor(monkeypatch: pytest.MonkeyPat
     stalls._run()
 
     assert 3.0 == pytest.approx(stalls.seconds)
+    assert [None] == calls

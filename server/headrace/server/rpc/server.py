@@ -31,6 +31,7 @@ from grpc_health.v1 import health_pb2
 from headrace.server.access.callers import Access
 from headrace.server.access.tls import tls_credentials
 from headrace.server.batch.freed_memory import keep_freed_memory
+from headrace.server.batch.row_pool import allowed_processors
 from headrace.server.cache.block_cache import BlockCache
 from headrace.server.cache.disk.disk_cache import DiskCache
 from headrace.server.front.calls import MOST_WAITING, Method, SharedByCalls, arrivals_of
@@ -161,6 +162,7 @@ class Server:
         """
         config = self._config
         self._waiting.start()
+        self._metrics.streams.demand.processors = allowed_processors() / max(1, config.workers)
         self._metrics.streams.stalls.start()
         if config.health_listen:
             self.health_address = self._bound(self._probed, config.health_listen)

@@ -23,6 +23,7 @@ from prometheus_client.core import (
 )
 from prometheus_client.registry import Collector
 
+from headrace.server.telemetry.demand import SAMPLE_S, Demand, Taken
 from headrace.server.telemetry.shortages import Shortage
 from headrace.server.telemetry.stream_waits import ReadTimes, Stalls, Waits, shared_out
 
@@ -148,13 +149,15 @@ class StreamCounts(Collector):
     Attributes:
         reads: What reads of the store spent their time on.
         stalls: The time in which the process got no processor; whoever serves starts it.
+        demand: What open streams will take; it has forecasts while ``stalls`` runs.
     """
 
     def __init__(self, registry: CollectorRegistry) -> None:
         self._lock = threading.Lock()
         self._open: set[Counts] = set()
         self._ended: dict[str, Counts] = {}
-        self.reads, self.stalls = ReadTimes(), Stalls()
+        self.demand = Demand(registry, self._taken, self._sent_bytes)
+        self.reads, self.stalls = ReadTimes(), Stalls(self.demand.look, every_s=SAMPLE_S)
         registry.register(self)
         self._open_streams = Gauge(
             "headrace_open_streams",
@@ -215,6 +218,15 @@ class StreamCounts(Collector):
         with self._lock:
             streams = [counts for counts in self._open if counts.rank is not None]
         return [_row(counts, self.waits_of(counts)) for counts in streams]
+
+    def _taken(self) -> dict[int, Taken]:
+        with self._lock:
+            streams = [counts for counts in self._open if counts.rank is not None]
+        return {counts.number: Taken(counts.payload_bytes, _behind_s(counts)) for counts in streams}
+
+    def _sent_bytes(self) -> int:
+        with self._lock:
+            return sum(counts.payload_bytes for counts in (*self._ended.values(), *self._open))
 
     def waits_of(self, counts: Counts) -> Waits:
         """Return what a stream did while it had nothing to send, until now, by its own times."""

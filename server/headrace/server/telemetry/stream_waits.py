@@ -14,6 +14,7 @@ from __future__ import annotations
 import os
 import threading
 import time
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final, NamedTuple
@@ -48,12 +49,17 @@ class Waits(NamedTuple):
 class Stalls:
     """Counts the time in which this process got no processor, in a thread of its own.
 
+    Args:
+        regularly: What else the thread calls.
+        every_s: How often.
+
     Attributes:
         seconds: The time so far.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, regularly: Callable[[], None], *, every_s: float) -> None:
         self.seconds = 0.0
+        self._regularly, self._every_s = regularly, every_s
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._run, name="headrace-stalls", daemon=True)
 
@@ -68,9 +74,12 @@ class Stalls:
             self._thread.join()
 
     def _run(self) -> None:
-        before = time.monotonic()
+        before = called = time.monotonic()
         while not self._ended.wait(_TICK_S):
             now = time.monotonic()
+            if now - called >= self._every_s:
+                called = now
+                self._regularly()
             late_s = now - before - _TICK_S
             if late_s >= _LATE_S:
                 self.seconds += late_s
