@@ -75,15 +75,17 @@ class Stalls:
 
     def _run(self) -> None:
         before = called = time.monotonic()
+        spent_before_s = time.process_time()
         while not self._ended.wait(_TICK_S):
             now = time.monotonic()
             if now - called >= self._every_s:
                 called = now
                 self._regularly()
-            late_s = now - before - _TICK_S
+            late_s, spent_s = now - before - _TICK_S, time.process_time()
             if late_s >= _LATE_S:
-                self.seconds += late_s
-            before = now
+                # Other threads may have worked meanwhile, and had Python's lock.
+                self.seconds += max(0.0, late_s - (spent_s - spent_before_s))
+            before, spent_before_s = now, spent_s
 
 
 class _Thread:
