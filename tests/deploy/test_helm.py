@@ -49,7 +49,7 @@ _CHOICES = [
     ("tokens.secretName=t", "tokens.secretName=''"),
     tuple(f"cache.disk.type={one}" for one in ("volumeClaim", "ephemeral", "none")),
     ("cache.disk.storageClassName=fast", "cache.disk.storageClassName=''"),
-    ("autoscaling.type=none", "autoscaling.type=hpa autoscaling.starvingMetric=true",
+    ("autoscaling.type=none", "autoscaling.type=hpa autoscaling.demandMetric=true",
      "autoscaling.type=hpa", "autoscaling.type=keda"),
     tuple(f"networkPolicy.egress.credentials={one}"
           for one in ("none", "eksPodIdentity", "gke", "azure")),
@@ -326,7 +326,7 @@ def test_servers_connect_to_names_stores_and_traces_alone(credentials: str) -> N
 @pytest.mark.parametrize("kind", ["hpa", "keda"])
 def test_the_autoscaler_alone_says_how_many(kind: str) -> None:
     """Applying the chart again leaves the number as it is: the set has no `replicas`."""
-    scaled = rendered(f"autoscaling.type={kind} autoscaling.starvingMetric=true")
+    scaled = rendered(f"autoscaling.type={kind} autoscaling.demandMetric=true")
     scaler = of_kind(scaled, "HorizontalPodAutoscaler" if kind == "hpa" else "ScaledObject")
     autoscaled, plain = (of_kind(one, "StatefulSet")["spec"] for one in (scaled, rendered()))
     recorded = [
@@ -341,8 +341,8 @@ def test_the_autoscaler_alone_says_how_many(kind: str) -> None:
         scaler["spec"]["scaleTargetRef"]["kind"],
         scaler["spec"]["scaleTargetRef"]["name"],
     )
-    assert "headrace_starving_share" in recorded
-    assert any("starving" in text for text in scalars(scaler))
+    assert "headrace_demand_share" in recorded
+    assert any("demand" in text for text in scalars(scaler))
 
 
 def test_nothing_is_left_behind_by_scaling_down() -> None:
