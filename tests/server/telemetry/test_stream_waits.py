@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from hashlib import pbkdf2_hmac
+from types import SimpleNamespace
 
 import pytest
 
@@ -97,12 +98,14 @@ def test_a_thread_that_oversleeps_got_no_processor(monkeypatch: pytest.MonkeyPat
     """From the moment at which it should have run, without what other threads got."""
     calls: list[None] = []
     stalls = Stalls(lambda: calls.append(None), every_s=3.0)
-    now = iter([0.0, 0.05, 3.1, 3.15])
+    now = iter([0.0, 0.1, 3.2, 3.3])
     spent = iter([0.0, 0.0, 0.5, 0.5])
     monkeypatch.setattr(time, "monotonic", lambda: next(now))
     monkeypatch.setattr(time, "process_time", lambda: next(spent))
     waits = iter([False, False, False, True])
-    monkeypatch.setattr(stalls._ended, "wait", lambda _: next(waits))
+    monkeypatch.setattr(
+        stalls, "_running", SimpleNamespace(acquire=lambda timeout: timeout > 1 or next(waits))
+    )
     stalls._run()
 
     assert 2.5 == pytest.approx(stalls.seconds)
