@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     Array = pa.Array[Any]  # generic only in pyarrow's stubs
 
 _MOST_WORDS = 3  # arbitrary: as many as a person would list
+_FEW = 64  # arbitrary: names whose pattern is matched once each, among the first values
 _MOST_SHARE = 0.1  # arbitrary: of values that are words other than the usual ones for nulls
 _NOTHING = {"", "-", "--", ".", "?", "#n/a", "n/a", "na", "nan", "nil", "none", "null", "missing"}
 _TYPED = r"^(-?\d|-?\.\d|(true|false|True|False|nan|-?inf)$)"
@@ -152,8 +153,7 @@ class AlmostTyped:
 
 
 def _exceptions(text: Array, keys: Sequence[str]) -> Exceptions:
-    typed: Any = pc.match_substring_regex(text, _TYPED)
-    typed = typed.fill_null(True)
+    typed = _are_typed(text)
     words = text.filter(pc.invert(typed))
     found = pc.unique(words)
     if len(found) > _MOST_WORDS:
@@ -173,6 +173,17 @@ def _exceptions(text: Array, keys: Sequence[str]) -> Exceptions:
         values=len(text) - text.null_count,
         inexact=_inexact(text, rest) if held[0] == _DECIMAL else None,
     )
+
+
+def _are_typed(text: Array) -> Any:
+    """Return which values look like numbers, dates or truth values; nulls count as such."""
+    distinct = pc.unique(text.slice(0, _FEW * 4))
+    if len(distinct) > _FEW:
+        return pc.match_substring_regex(text, _TYPED).fill_null(True)
+    # Most likely a few names, each of which is looked at once.
+    indexed: Any = text.dictionary_encode()
+    typed: Any = pc.match_substring_regex(indexed.dictionary, _TYPED)
+    return typed.take(indexed.indices).fill_null(True)
 
 
 def _inexact(text: Array, numbers: Array) -> tuple[str, int] | None:

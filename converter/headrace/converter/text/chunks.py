@@ -32,6 +32,26 @@ class Chunk:
         return self.start + len(self.content)
 
 
+def known_chunks(parts: Iterable[bytes], ends: Iterable[int], start: int) -> Iterator[bytes]:
+    """Yield the text of a file cut at known places; what is left after them comes last.
+
+    Args:
+        parts: The text.
+        ends: Where chunks end in the file's text, in bytes.
+        start: Where the first part starts.
+    """
+    held = b""
+    left = iter(ends)
+    end = next(left, None)
+    for part in parts:
+        held += part
+        while end is not None and end - start <= len(held):
+            yield held[: end - start]
+            held, start, end = held[end - start :], end, next(left, None)
+    if held:
+        yield held
+
+
 def chunks_of(
     parts: Iterable[bytes],
     last_end: Callable[[bytes], int],

@@ -21,7 +21,6 @@ from headrace.converter.text.records import (
     bytes_problem,
     count_lines,
     end_of_records,
-    is_text,
     quotes_are_regular,
     split,
 )
@@ -69,7 +68,7 @@ class RecordFormat:
             unfit: Returns which rows of a column do not fit, and why, given its name and text.
         """
         content, refusals = chunk.content, list[Refusal]()
-        table = self._table(content) if self._is_regular(content) else None
+        table = self._regular(content)
         if table is None:
             judged = [(record, self._reason(record, content)) for record in self._split(content)]
             refusals = [self._refusal(chunk, record, why) for record, why in judged if why]
@@ -101,12 +100,29 @@ class RecordFormat:
         record = next(islice(records, row, None))
         return chunk.line + record.line, chunk.content[record.start : record.stop]
 
-    def _is_regular(self, content: bytes) -> bool:
-        return (
-            is_text(content)
-            and content.count(b'"') % 2 == 0
-            and quotes_are_regular(content, self.delimiter)
-        )
+    def checked_rows(self, content: bytes, types: Mapping[str, pa.DataType]) -> pa.Table:
+        """Return the rows of records that `rows` has read without a refusal.
+
+        Args:
+            content: The records.
+            types: Types by column, for which all values hold; others are text.
+
+        Raises:
+            pyarrow.ArrowInvalid: They are others than those which were read.
+        """
+        table = self._table(content, types)
+        if table is None:
+            raise pa.ArrowInvalid("a record has too many or too few fields")
+        return table
+
+    def _regular(self, content: bytes) -> pa.Table | None:
+        """Return the rows of records, or None if something may be wrong with one."""
+        if b"\0" in content or not quotes_are_regular(content, self.delimiter, is_whole=True):
+            return None
+        try:
+            return self._table(content)
+        except pa.ArrowInvalid:
+            return None  # a field that is not UTF-8; quotes, delimiters and ends of lines are
 
     def _split(self, content: bytes) -> Iterator[Record]:
         for record in split(content, self.delimiter):
@@ -138,9 +154,16 @@ class RecordFormat:
         for row, why in first.items():
             yield Refusal(self.number, lines[row], self.name, why)
 
-    def _table(self, content: bytes) -> pa.Table | None:
-        """Return the rows of records, or None if one has too many or too few fields."""
-        schema = pa.schema([pa.field(name, pa.string()) for name in self.columns])
+    def _table(
+        self, content: bytes, types: Mapping[str, pa.DataType] | None = None
+    ) -> pa.Table | None:
+        """Return the rows of records, or None if one has too many or too few fields.
+
+        Raises:
+            pyarrow.ArrowInvalid: A field is not UTF-8, or not of its type.
+        """
+        kinds = dict.fromkeys(self.columns, pa.string()) | dict(types or {})
+        schema = pa.schema(list(kinds.items()))
         if not content or (len(self.names) > 1 and not content.strip(b"\r\n")):
             return schema.empty_table()
         ragged: list[int] = []
@@ -168,8 +191,7 @@ class RecordFormat:
                 invalid_row_handler=note,
             ),
             convert_options=csv.ConvertOptions(
-                check_utf8=False,
-                column_types=dict.fromkeys(places.values(), pa.string()),
+                column_types={places[name]: kind for name, kind in kinds.items()},
                 null_values=["", *self.null_values],
                 strings_can_be_null=True,
                 quoted_strings_can_be_null=False,

@@ -10,14 +10,14 @@ import pyarrow as pa
 import xxhash
 
 from headrace.converter.text.cast import cast_column
-from headrace.converter.text.chunks import Chunk, chunks_of
+from headrace.converter.text.chunks import Chunk, chunks_of, known_chunks
 from headrace.converter.text.delimited import RecordFormat, declared_unfit
 from headrace.converter.text.files import TextFile
 from headrace.converter.text.json_records import JsonFile
 from headrace.converter.text.json_rows import batch_of
 from headrace.converter.text.lines import Lines
 from headrace.converter.text.refused import LeftOut
-from headrace.converter.text.types import converted
+from headrace.converter.text.types import PARSED, converted
 from headrace.errors import BadArgumentError, HeadraceError
 
 if TYPE_CHECKING:
@@ -36,6 +36,7 @@ class Piece:
         line: The line on which it starts, counted from 1.
         digest: XXH3 digest of its text in the first pass.
         left_out: Indices of JSON records that the first pass left out.
+        clean_ends: Where chunks of CSV end, if no record was refused; empty otherwise.
     """
 
     reader: RecordFormat | JsonFile | Lines
@@ -45,6 +46,7 @@ class Piece:
     line: int
     digest: int
     left_out: frozenset[int] = frozenset()
+    clean_ends: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +88,8 @@ class TextPieces:
         part = self.pieces[piece]
         digest = xxhash.xxh3_64()
         read = self._records if isinstance(part.reader, JsonFile) else self._chunks
+        if part.clean_ends and isinstance(part.reader, RecordFormat):
+            read = self._clean
         try:
             yield from read(part, digest)
         except (HeadraceError, pa.ArrowException) as error:
@@ -102,6 +106,21 @@ class TextPieces:
         ):
             digest.update(chunk.content)
             yield from self._rows(reader, chunk).to_batches()
+
+    def _clean(self, part: Piece, digest: xxhash.xxh3_64) -> Iterator[pa.RecordBatch]:
+        """Read what the first pass found to be right, which the digest says that it still is."""
+        reader = part.reader
+        assert isinstance(reader, RecordFormat), "of CSV"
+        parsed = {name: PARSED[key] for name, key in self.settled.items() if key in PARSED}
+        text = part.file.read(part.start, part.stop)
+        for content in known_chunks(text, part.clean_ends, part.start):
+            digest.update(content)
+            table = reader.checked_rows(content, parsed)
+            columns = [
+                self._column(name, table) if name not in parsed else table.column(name)
+                for name in self.schema.names
+            ]
+            yield from pa.Table.from_arrays(columns, schema=self.schema).to_batches()
 
     def _rows(self, reader: RecordFormat | Lines, chunk: Chunk) -> pa.Table:
         if isinstance(reader, Lines):

@@ -43,17 +43,20 @@ class Record:
     is_whole: bool
 
 
-def quotes_are_regular(content: bytes, delimiter: int) -> bool:
+def quotes_are_regular(content: bytes, delimiter: int, *, is_whole: bool = False) -> bool:
     """Return whether all quotes are where RFC 4180 allows them.
 
     Args:
-        content: Records, from the start of one; the last may be incomplete.
+        content: Records, from the start of one.
         delimiter: The delimiter of fields, as a byte.
+        is_whole: Whether the last record is complete; it may be incomplete otherwise.
     """
     if b'"' not in content:
         return True
     data = np.frombuffer(content, np.uint8)
     quotes = np.flatnonzero(data == _QUOTE)
+    if is_whole and len(quotes) % 2:
+        return False
     allowed = np.zeros(256, np.bool_)
     allowed[[*_ENDS, delimiter]] = True
     opening, closing = quotes[::2], quotes[1::2]

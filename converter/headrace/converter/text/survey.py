@@ -15,7 +15,7 @@ import os
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
@@ -162,6 +162,8 @@ class _Cutter:
     size: int = 0
     digest: xxhash.xxh3_64 = field(default_factory=xxhash.xxh3_64)
     pieces: list[Piece] = field(default_factory=list)
+    ends: list[int] = field(default_factory=list)
+    refused: set[int] = field(default_factory=set)
 
     def chunks(self) -> Iterator[Chunk]:
         """Yield the chunks of the file, and add them to pieces."""
@@ -179,12 +181,21 @@ class _Cutter:
                 self.digest.reset()
             self.size += len(chunk.content)
             self.digest.update(chunk.content)
+            self.ends.append(chunk.stop)
             yield chunk
         self._end(None)
 
     def _end(self, stop: int | None) -> None:
-        digest = self.digest.intdigest()
-        self.pieces.append(Piece(self.reader, self.file, self.start, stop, self.line, digest))
+        digest, ends = self.digest.intdigest(), tuple(self.ends)
+        piece = Piece(self.reader, self.file, self.start, stop, self.line, digest, clean_ends=ends)
+        self.pieces.append(piece)
+        self.ends.clear()
+
+    def checked_pieces(self) -> Iterator[Piece]:
+        """Yield the pieces; those with a refused record are read as carefully as at first."""
+        for piece in self.pieces:
+            is_clean = self.refused.isdisjoint(piece.clean_ends)
+            yield piece if is_clean else replace(piece, clean_ends=())
 
 
 def _survey_lines(
@@ -249,6 +260,8 @@ def _survey_csv(
         )
         for checked in pool.map(tasks):
             refusals.add(checked.refused)
+            if checked.refused:
+                cutter.refused.add(checked.chunk.stop)
             checking.add(len(checked.chunk.content))
             for name, (keys, has_values) in checked.held.items():
                 columns[name].guess.seen(keys, has_values=has_values)
@@ -257,7 +270,7 @@ def _survey_csv(
     schema = pa.schema(
         [pa.field(name, types[name] if name in types else type_of(settled[name])) for name in names]
     )
-    pieces = tuple(piece for cutter in cutters for piece in cutter.pieces)
+    pieces = tuple(piece for cutter in cutters for piece in cutter.checked_pieces())
     told = [columns[name].almost.told(name) for name, key in settled.items() if key == TEXT]
     return TextPieces(schema, pieces, settled, types), [each for each in told if each]
 

@@ -31,7 +31,7 @@ class Guess:
     key: str
     type: pa.DataType
     looks: re.Pattern[str]
-    holds: Callable[[Array], bool]
+    holds: Callable[[Values], bool]
     convert: Callable[[Array], Array]
 
 
@@ -40,32 +40,44 @@ def _bools(yes: str, no: str) -> Guess:
         f"bool {yes}",
         pa.bool_(),
         re.compile(f"{yes}|{no}"),
-        lambda text: bool(pc.all(pc.is_in(text, value_set=pa.array([yes, no]))).as_py()),
+        lambda values: bool(pc.all(pc.is_in(values.text, value_set=pa.array([yes, no]))).as_py()),
         lambda text: cast("Array", pc.equal(text, pa.scalar(yes))),
     )
 
 
-def _prints_back(kind: pa.DataType) -> Callable[[Array], bool]:
-    def holds(text: Array) -> bool:
-        made = _converted(text, kind)
-        return made is not None and bool(made.cast(pa.string()).equals(text))
+class Values:
+    """Values of a column, without nulls, and what they are as other types: converted once each."""
+
+    def __init__(self, text: Array) -> None:
+        self.text = text
+        self._printed: dict[pa.DataType, tuple[Array, Array] | None] = {}
+
+    def printed(self, kind: pa.DataType) -> tuple[Array, Array] | None:
+        """Return the values as a type, and as text again; None if one cannot be converted."""
+        if kind not in self._printed:
+            try:
+                made = cast("Array", self.text.cast(kind))
+            except pa.ArrowInvalid:
+                self._printed[kind] = None
+            else:
+                self._printed[kind] = made, made.cast(pa.string())
+        return self._printed[kind]
+
+
+def _prints_back(kind: pa.DataType) -> Callable[[Values], bool]:
+    def holds(values: Values) -> bool:
+        printed = values.printed(kind)
+        return printed is not None and bool(printed[1].equals(values.text))
 
     return holds
 
 
-def _converted(text: Array, kind: pa.DataType) -> Array | None:
-    try:
-        return cast("Array", text.cast(kind))
-    except pa.ArrowInvalid:
-        return None
-
-
-def _repr_holds(text: Array) -> bool:
+def _repr_holds(values: Values) -> bool:
     """Return whether Python's ``repr`` of each number is its text, as for ``1.0`` and ``1e-05``."""
-    made = _converted(text, pa.float64())
-    if made is None:
+    printed = values.printed(pa.float64())
+    if printed is None:
         return False
-    short = made.cast(pa.string())
+    text, (made, short) = values.text, printed
     size = pc.abs(made)
     # Arrow and Python print alike what is not whole and has no exponent in Python.
     same = pc.and_(
@@ -99,14 +111,14 @@ def _time(unit: str, digits: int, mark: str, zone: str) -> Guess:
     kind = pa.timestamp(cast("Any", unit), "UTC" if zone else None)
     fraction = rf"\.\d{{{digits}}}" if digits else ""
 
-    def holds(text: Array) -> bool:
-        made = _converted(text, kind)
-        if made is None:
+    def holds(values: Values) -> bool:
+        printed = values.printed(kind)
+        if printed is None:
             return False
-        printed = made.cast(pa.string())
+        text = printed[1]
         if mark != " ":
-            printed = pc.replace_substring(printed, " ", mark, max_replacements=1)
-        return bool(printed.equals(text))
+            text = pc.replace_substring(text, " ", mark, max_replacements=1)
+        return bool(text.equals(values.text))
 
     return Guess(
         f"time {unit}{mark}{zone}",
@@ -117,7 +129,7 @@ def _time(unit: str, digits: int, mark: str, zone: str) -> Guess:
     )
 
 
-def _number(key: str, kind: pa.DataType, looks: str, holds: Callable[[Array], bool]) -> Guess:
+def _number(key: str, kind: pa.DataType, looks: str, holds: Callable[[Values], bool]) -> Guess:
     return Guess(key, kind, re.compile(looks), holds, lambda text: cast("Array", text.cast(kind)))
 
 
@@ -137,6 +149,11 @@ GUESSES: Mapping[str, Guess] = {
     )
 }
 """Guesses by key, the preferred ones first."""
+
+PARSED: Mapping[str, pa.DataType] = {
+    key: GUESSES[key].type for key in ("int", "float", "float repr", "date")
+}
+"""Types that Arrow's CSV reader makes as it casts text, once all values are known to hold."""
 
 TEXT = "text"
 """The key of columns that stay text."""
@@ -175,10 +192,10 @@ def holding(text: Array, keys: Sequence[str]) -> tuple[Sequence[str], bool]:
     """
     if not keys:
         return keys, True
-    values = text.drop_null()
-    if not len(values):
+    values = Values(text.drop_null())
+    if not len(values.text):
         return keys, False
-    first, last = values[0].as_py(), values[-1].as_py()
+    first, last = values.text[0].as_py(), values.text[-1].as_py()
     likely = [
         key
         for key in keys
@@ -189,14 +206,16 @@ def holding(text: Array, keys: Sequence[str]) -> tuple[Sequence[str], bool]:
     return [key for key in likely if key != "int" and GUESSES[key].holds(values)], True
 
 
-def _floats_of_integers(values: Array, keys: Sequence[str]) -> Sequence[str]:
+def _floats_of_integers(values: Values, keys: Sequence[str]) -> Sequence[str]:
     """Return the keys of floats that also hold for these whole numbers.
 
     The column may turn out to hold fractions.
     """
     if "float" not in keys:
         return ()
-    numbers = values.cast(pa.int64())
+    printed = values.printed(pa.int64())
+    assert printed is not None, "they are whole numbers"
+    numbers = printed[0]
     least, most = pc.min(numbers).as_py(), pc.max(numbers).as_py()
     small = least > -_EXACT and most < _EXACT
     return ["float"] if small or GUESSES["float"].holds(values) else ()
