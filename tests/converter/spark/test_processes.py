@@ -82,6 +82,22 @@ def test_spark_connect_converts_as_classic_spark_does(tmp_path: Path) -> None:
     assert list(open_store(f"{tmp_path}/failed").list()) == []
 
 
+@pytest.mark.parametrize("kind", ["classic", "connect"])
+def test_sparks_own_writer_commits_versions(tmp_path: Path, kind: str) -> None:
+    """Found without registration; tasks that fail or are repeated leave nothing, nor do jobs."""
+    answer = _answer(_run("job_data_source.py", str(tmp_path), kind))
+
+    assert kind == ("connect" if "connect" in answer["kind"] else "classic")
+    assert [10, 1010, 1000, 1005] == answer["counts"]
+    assert [*range(1000), *range(5)] == answer["rows"]
+    assert [] == answer["left"]
+    broken, wide, unknown, span = answer["errors"]
+    assert "ValueError: broken for good" in broken
+    assert "column 'id': sample 0 of its task is 333, which uint8 cannot represent" in wide
+    assert "headrace has no option 'compresion'; it has types, shapes" in unknown
+    assert "INTERVAL" in span
+
+
 def test_the_archive_is_all_that_executors_need(tmp_path: Path) -> None:
     """Python without headrace imports what tasks are made of from it, and knows its version."""
     bare = make_bare_python(tmp_path)

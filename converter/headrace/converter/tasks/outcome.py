@@ -134,7 +134,7 @@ def write_task(
             # Only the shards of a single arrow dataset are all in one folder.
             alone = task.plan.writing.format == "arrow" and task.plan.splitter is None
             folder = f"{SHARD_FOLDER}/" if alone else ""
-            _sweep(stores.root, task.job, folder=folder, keep=keep)
+            sweep(stores.root, task.job, folder=folder, keep=keep)
         return commits.written
 
 
@@ -170,11 +170,19 @@ def _sort_in(rows: Sequence[Row | Mapping[str, Any]], shards: dict[str, list[Ent
         shards.setdefault(row["split"], []).append(entry_of(row))
 
 
-def _sweep(store: Store, job: str, *, folder: str, keep: Iterable[str]) -> None:
+def sweep(
+    store: Store, job: str, *, folder: str = f"{SHARD_FOLDER}/", keep: Iterable[str] = ()
+) -> None:
     """Remove shards of this job that no manifest names: those of failed and killed tasks.
 
     A Python worker may outlive its task for a moment and publish one more shard, so a sweep that
     found something is followed by another.
+
+    Args:
+        store: The store of the dataset, or of the datasets of all splits.
+        job: The job.
+        folder: Where to look.
+        keep: The names of shards that manifests name.
     """
     kept = set(keep)
     with contextlib.suppress(HeadraceError):

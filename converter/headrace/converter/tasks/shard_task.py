@@ -93,6 +93,11 @@ class ShardTask:
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Write the shards of one partition and yield a row for each."""
+        with packed_for_driver(self.tell):
+            yield from self.attempt(batches)
+
+    def attempt(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Do the same, with errors as they are."""
         from pyspark import TaskContext  # noqa: PLC0415 - files are converted without Spark
 
         from headrace.converter.tasks.handover import taken_over  # noqa: PLC0415 - as above
@@ -102,9 +107,7 @@ class ShardTask:
             raise InternalError("a shard task only runs inside a Spark task")
         partition, attempt = context.partitionId(), context.taskAttemptId()
         stem = f"{partition:05d}-{self.job}{attempt:04x}"
-        rows = taken_over(batches, self.names)
-        with packed_for_driver(self.tell):
-            yield from self.rows(rows, partition=partition, stem=stem)
+        yield from self.rows(taken_over(batches, self.names), partition=partition, stem=stem)
 
     def rows(
         self, batches: Iterator[pa.RecordBatch], *, partition: int, stem: str
