@@ -6,7 +6,7 @@ import os
 import socket
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Self
 
@@ -18,7 +18,7 @@ from headrace.client.servers.runtime_folder import Rendezvous, try_lock
 from headrace.client.sharing import hub as hub_module
 from headrace.client.sharing.hub import Hub
 from headrace.client.sharing.pieces import Kind, Record, receive, taken
-from headrace.client.wire.assembler import BatchEvent
+from headrace.client.wire.assembler import BatchEvent, EpochEndEvent
 from headrace.v1 import shard_service_pb2 as pb
 
 SIZE = 1 << 16
@@ -28,8 +28,9 @@ START = b"start"
 class _Counting:
     """A feed of batches that are full of their own number."""
 
-    def __init__(self, hub: Hub, count: int) -> None:
-        self._hub, self._count, self._is_cancelled = hub, count, False
+    def __init__(self, hub: Hub, count: int, pause_s: float, *, ends: bool) -> None:
+        self._hub, self._count, self._pause_s, self._ends = hub, count, pause_s, ends
+        self._is_cancelled = False
 
     def events(self) -> Iterator[Event | None]:
         """Yield them."""
@@ -37,8 +38,11 @@ class _Counting:
         for number in range(1, self._count + 1):
             if self._is_cancelled:
                 return
+            time.sleep(self._pause_s)
             header = pb.BatchHeader(resume_token=str(number).encode())
             yield BatchEvent(header, {}, np.full(SIZE, number % 251, np.uint8))
+        if self._ends:
+            yield EpochEndEvent(0, str(self._count).encode())
 
     def cancel(self) -> None:
         """End the feed."""
@@ -46,12 +50,14 @@ class _Counting:
 
 
 @contextmanager
-def _hub(folder: Path, count: int = 200, *, peers: int = 1) -> Iterator[Path]:
+def _hub(
+    folder: Path, count: int = 200, *, peers: int = 1, pause_s: float = 0.0, ends: bool = False
+) -> Iterator[Path]:
     meeting = Rendezvous(folder, "key")
 
     @contextmanager
     def opened(hub: Hub) -> Iterator[_Counting]:
-        yield _Counting(hub, count)
+        yield _Counting(hub, count, pause_s, ends=ends)
 
     lock = try_lock(meeting.lock)
     assert lock is not None
@@ -157,6 +163,37 @@ def test_peers_have_two_seconds_to_meet(tmp_path: Path) -> None:
             assert number == first.next().number
             first.wire.send(taken(number))
         assert time.monotonic() - began > 0.5
+
+
+def test_a_hub_that_is_closed_does_not_say_that_the_stream_has_ended(tmp_path: Path) -> None:
+    """Though its feed ends when it is cancelled; peers go on at the place they have got to."""
+    with ExitStack() as stack:
+        with _hub(tmp_path, 1000, pause_s=0.01) as path:
+            peer = stack.enter_context(_Peer(path))
+            assert [Kind.START, Kind.BATCH] == [peer.next().kind for _ in range(2)]
+        kinds = set()
+        while (said := peer.said()) is not None:
+            kinds.add(said.kind)
+        assert kinds <= {Kind.BATCH}
+
+
+def test_a_peer_is_placed_once(tmp_path: Path) -> None:
+    """The end of an epoch has the token of its last batch."""
+    with (
+        _hub(tmp_path, 3, pause_s=0.2, ends=True) as path,
+        _Peer(path) as first,
+        _Peer(path, b"3") as peer,
+    ):
+        assert Kind.START == first.next().kind
+        for number in range(1, 5):
+            assert number == first.next().number
+            first.wire.send(taken(number))
+        found = [peer.next().kind for _ in range(2)]
+        # Which comes next depends on when it was placed; a second start never does.
+        if found[1] == Kind.EPOCH_END:
+            found.append(peer.next().kind)
+        assert Kind.START == found[0]
+        assert Kind.END == found[-1]
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can be another user")

@@ -61,6 +61,9 @@ _log = logging.getLogger(__name__)
 
 _LOOK_S = 2.0
 """Seconds between two looks of a process that reads by itself. Arbitrary."""
+_COME_S = 10.0
+"""Seconds for which the first batches are kept for those that have yet to come. Arbitrary; those
+that train together do not get further without them."""
 _ANSWER_S = 0.05
 """A hub that knows a place says so at once."""
 _SILENCES = 2
@@ -97,6 +100,10 @@ def why_no_memory() -> str:
 class HostFeeds:
     """Opens feeds that processes share: an `OpenFeed`.
 
+    Attributes:
+        why_alone: Why nothing is shared; empty if it may be.
+        has_shared: Whether this process has shared a stream before.
+
     Args:
         options: How the one that reads does so.
         landing: Where payloads go, and where to note how they arrive.
@@ -108,6 +115,7 @@ class HostFeeds:
         self, options: Transport, landing: Landing, *, silence_s: float, group: Group
     ) -> None:
         self._options, self._group, self._seat = options, group, 0
+        self.why_alone = group.alone
         self.has_shared = False
         self.landing = replace(landing, takes_runs=False)
         self.silence_s = silence_s
@@ -128,11 +136,6 @@ class HostFeeds:
                 except (HeadraceError, OSError) as error:
                     feed.why = f"{error}"
             yield feed
-
-    @property
-    def why_alone(self) -> str:
-        """Why nothing is shared; empty if it may be."""
-        return self._group.alone
 
     def own(self, event: Event | None) -> Event | None:
         """Return an event with the columns of this process."""
@@ -172,8 +175,7 @@ class HostFeeds:
         same = pb.ReadBatchesRequest()
         same.CopyFrom(request)
         if same.epoch_count:
-            token = request.resume_token
-            same.epoch_count += decode_token(token).epoch if token else request.epoch_start.epoch
+            same.epoch_count += _first_epoch(request)
         same.ClearField("start")
         text = blake2b(same.SerializeToString(deterministic=True)).hexdigest()
         return rendezvous_of(["share", self._group.name, text, str(self._seat)], os.environ)
@@ -212,12 +214,18 @@ class HostFeeds:
     ) -> None:
         def opened(hub: Hub) -> contextlib.AbstractContextManager[Feed]:
             pool = BufferPool(idle_bytes=self._options.prefetch_bytes)
-            landing = replace(self.landing, allocate=pool.take, adopt=None, transport=_Told(hub))
+            landing = Landing(
+                pool.take,
+                None,
+                _Told(hub),
+                max_batch_bytes=self.landing.max_batch_bytes,
+                connections=self.landing.connections,
+            )
             feeds = Feeds(self._options, landing, silence_s=self.silence_s)
             return feeds(endpoint, request, clock=HopClock())
 
         # Of those that have shared, some may be dead.
-        wait_s = GATHER_S if self.has_shared else self._options.deadlines.connect_s
+        wait_s = GATHER_S if self.has_shared else _COME_S
         try:
             sweep(meeting)
             hub = Hub(
@@ -319,6 +327,8 @@ class HostFeed:
             event: Event | None = None
             if record.kind == Kind.AWAY:
                 self.why = f"process {pid}, which reads for this host, is at another place"
+                if pid == os.getpid():
+                    self.why = self._feeds.why_alone = "no memory can be shared, or no descriptors"
                 return
             if record.kind == Kind.START:
                 self._assembler.feed(self._read(record, np.empty(0, np.uint8)))
@@ -384,7 +394,9 @@ class HostFeed:
                 return self._feeds.own(event)
             if record.kind == Kind.EPOCH_END:
                 end = pb.EpochEnd.FromString(head)
-                return EpochEndEvent(end.epoch, end.resume_token)
+                # One before the start was noticed already, by the token of the last batch.
+                is_old = end.epoch < _first_epoch(self._request)
+                return None if is_old else EpochEndEvent(end.epoch, end.resume_token)
             reason, message, metadata = json.loads(head)
         except (DecodeError, ValueError) as error:
             raise StreamCorruptError(f"{record} of process {pid} cannot be read") from error
@@ -425,6 +437,11 @@ def _place(request: pb.ReadBatchesRequest) -> bytes:
     """Return the name of the place where a request starts."""
     start = request.epoch_start
     return request.resume_token or f"{start.epoch},{start.position}".encode()
+
+
+def _first_epoch(request: pb.ReadBatchesRequest) -> int:
+    token = request.resume_token
+    return decode_token(token).epoch if token else request.epoch_start.epoch
 
 
 def _connected(meeting: Rendezvous) -> socket.socket | None:

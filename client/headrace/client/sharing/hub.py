@@ -41,7 +41,7 @@ from headrace.client.feeds.feed import Event, Feed
 from headrace.client.servers.runtime_folder import Rendezvous
 from headrace.client.sharing.pieces import Kind, Piece, Record, read_taken
 from headrace.client.wire.assembler import BatchEvent
-from headrace.errors import HeadraceError, ServerUnreachableError
+from headrace.errors import HeadraceError
 from headrace.v1 import shard_service_pb2 as pb
 
 GATHER_S = 2.0
@@ -53,7 +53,7 @@ _BEAT_S = 1.0
 _LEAST_EVENTS, _MOST_EVENTS = 4, 32
 """How many events are kept whatever their bytes, and at most: each takes two descriptors."""
 _JOIN_S = 10.0
-_HELLO_BYTES = 1 << 17
+_HELLO_BYTES, _TAKEN_BYTES = 1 << 17, 64
 _NOTHING = np.empty(0, np.uint8)
 _CREDENTIALS = struct.Struct("3i")
 
@@ -127,7 +127,7 @@ class Hub:
         self._free: list[Piece] = []
         self._peers: list[_Peer] = []
         self._piece_count = self._number = 0
-        self._last: tuple[Record, Piece] | None = None
+        self._last: tuple[Record, Piece | None] | None = None
         self._beaten = 0.0
         self._closed, self._is_own = threading.Event(), True
         self._guard, self._is_over = threading.Lock(), False
@@ -192,11 +192,14 @@ class Hub:
                     self._take(event)
                     if self._closed.is_set():
                         return
-            self._finish(Kind.END, b"")
+            # A feed that is cancelled may end as if there were no more.
+            if not self._closed.is_set():
+                self._finish(Kind.END, self._written(b""))
         except HeadraceError as error:
             self._fail(error)
-        except OSError as error:
-            self._fail(ServerUnreachableError(f"the process that reads for its host: {error}"))
+        except OSError:
+            # No memory, or no descriptors: each reads by itself.
+            self._finish(Kind.AWAY)
         finally:
             with self._guard:
                 self._feed = None
@@ -218,25 +221,25 @@ class Hub:
                 self._announce(Kind.EPOCH_END, head, event.resume_token)
 
     def _fail(self, error: HeadraceError) -> None:
-        if not self._closed.is_set():
-            said = [error.reason, error.message, {k: str(v) for k, v in error.metadata.items()}]
-            self._finish(Kind.FAILURE, json.dumps(said).encode())
-
-    def _finish(self, kind: Kind, head: bytes) -> None:
-        """Tell all peers how the stream ended; after a regular end, wait for those to come."""
-        try:
-            piece = self._written(head)
-            self._last = Record(kind, piece.number, self._number + 1, len(head)), piece
-            for peer in list(self._peers):
-                if peer.is_placed or kind == Kind.FAILURE:
-                    self._send(peer, *self._last)
-            # After a failure the next hub tries again; but this process has to hear of it.
-            until = math.inf if kind == Kind.END else time.monotonic() + GATHER_S
-            while not self._closed.is_set() and time.monotonic() < until:
-                self._serve(_BEAT_S)
-        except OSError:
-            # The sockets say so, too.
+        if self._closed.is_set():
             return
+        said = [error.reason, error.message, {k: str(v) for k, v in error.metadata.items()}]
+        try:
+            self._finish(Kind.FAILURE, self._written(json.dumps(said).encode()))
+        except OSError:
+            self._finish(Kind.AWAY)
+
+    def _finish(self, kind: Kind, piece: Piece | None = None) -> None:
+        """Tell all peers how the stream ended; after a regular end, wait for those to come."""
+        number, size = (0, 0) if piece is None else (piece.number, piece.size)
+        self._last = Record(kind, number, self._number + 1, size), piece
+        for peer in list(self._peers):
+            if peer.is_placed or kind != Kind.END:
+                self._send(peer, *self._last)
+        # After a failure the next hub tries again; but this process has to hear of it.
+        until = math.inf if kind == Kind.END else time.monotonic() + GATHER_S
+        while not self._closed.is_set() and time.monotonic() < until:
+            self._serve(_BEAT_S)
 
     def _written(self, head: bytes, payload: NDArray[np.uint8] = _NOTHING) -> Piece:
         if self._free:
@@ -256,7 +259,7 @@ class Hub:
         self._kept.append(_Kept(record, piece, after))
         for peer in [each for each in self._peers if each.is_placed]:
             self._send(peer, record, piece)
-        for peer in [each for each in self._peers if each.place == after]:
+        for peer in [each for each in self._peers if each.place == after and not each.is_placed]:
             self._place(peer)
 
     def _send(self, peer: _Peer, record: Record, piece: Piece | None = None) -> None:
@@ -300,7 +303,7 @@ class Hub:
 
     def _hear(self, peer: _Peer) -> None:
         try:
-            said = peer.connection.recv(_HELLO_BYTES)
+            said = peer.connection.recv(_HELLO_BYTES if peer.place is None else _TAKEN_BYTES)
             if said and peer.place is None:
                 peer.place = said
                 self._place(peer)
@@ -338,7 +341,7 @@ class Hub:
             self._send(peer, *self._last)
 
     def _tell_failure(self, peer: _Peer) -> None:
-        if self._last is not None and self._last[0].kind == Kind.FAILURE:
+        if self._last is not None and self._last[0].kind != Kind.END:
             self._send(peer, *self._last)
 
     def _lose(self, peer: _Peer) -> None:
@@ -429,8 +432,9 @@ class Hub:
         _OPEN.discard(self)
 
     def _pieces(self) -> list[Piece]:
-        last = [found[1] for found in (self._start, self._last) if found is not None]
-        return [*self._free, *(each.piece for each in self._kept), *last]
+        own = [found[1] for found in (self._start, self._last) if found is not None]
+        kept = (each.piece for each in self._kept)
+        return [each for each in (*self._free, *kept, *own) if each is not None]
 
 
 def _forget_in_all() -> None:
