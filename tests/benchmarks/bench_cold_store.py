@@ -57,6 +57,7 @@ from headrace.client.wire.frames import keep_freed_memory
 from headrace.storage import SHARD_FOLDER, ShardWriter, commit_dataset, open_dataset, open_store
 from headrace.v1 import shard_service_pb2 as pb
 from support.slow_store import Counted, SlowStore, reached, slow_store
+from support.threads import at_once
 
 _GIB, _MIB = 1 << 30, 1 << 20
 _SHARD_BYTES = 64 * _MIB
@@ -266,11 +267,7 @@ def _read(
                 sizes[rank] += len(message)
 
     began = time.perf_counter()
-    threads = [threading.Thread(target=read, args=(rank,)) for rank in range(setting.ranks)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    at_once(read, range(setting.ranks))
     seconds = time.perf_counter() - began
     cpu_s = server.processor_s() - cpu_s
     counted = setting.store.counted().since(before)

@@ -35,7 +35,6 @@ import platform
 import resource
 import statistics
 import tempfile
-import threading
 import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
@@ -64,6 +63,7 @@ from headrace.server.stages.images.files import Decoder, head_of, reduction_of, 
 from headrace.server.stages.images.recipe import recipe_of
 from headrace.server.stages.images.transforms import RandomResizedCrop as Crop
 from support.datasets import write_dataset
+from support.threads import at_once
 
 _SIDE = 224
 _BATCH = 256
@@ -109,11 +109,7 @@ def in_threads(files: list[bytes], make: Callable[[], Callable[[int], None]]) ->
                 at += len(counts)
                 counts[thread] += 1
 
-        threads = [threading.Thread(target=work, args=(n,)) for n in range(len(counts))]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
+        at_once(work, range(len(counts)))
         count = sum(counts)
         return count / (time.monotonic() - began), (_used() - used) / count
 
@@ -227,11 +223,7 @@ def served(
                             used.setdefault("ended", _used(pid))
                             return
 
-        threads = [threading.Thread(target=read, args=(n,)) for n in range(loops)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
+        at_once(read, range(loops))
         # While all run, to the last batch of the first to end.
         began, ended = _filled(taken), min(own[-1][0] for own in taken)
         counted = sum(_made(own, ended) - _made(own, began) for own in taken)

@@ -32,6 +32,7 @@ from headrace.client.options.settings import Deadlines
 from headrace.client.reader.reader import BatchReader, Place
 from headrace.client.wire.buffers import aligned
 from support.datasets import small_table, write_dataset
+from support.threads import threads_of
 
 _SAMPLES = 1 << 18
 _RANKS = 1024
@@ -131,16 +132,11 @@ def _together(address: str, ranks: int) -> float:
             next(events)
             have.wait()
 
-    threads = [threading.Thread(target=read, args=(rank,)) for rank in range(ranks)]
-    for thread in threads:
-        thread.start()
-    begin.wait()
-    began = time.monotonic()
-    have.wait()
-    took = time.monotonic() - began
-    for thread in threads:
-        thread.join()
-    return took
+    with threads_of(read, range(ranks)):
+        begin.wait()
+        began = time.monotonic()
+        have.wait()
+        return time.monotonic() - began
 
 
 if __name__ == "__main__":

@@ -29,6 +29,7 @@ from headrace.cli.stored.job_plan import Job
 from headrace.client import BatchEvent, BatchReader, Place, ReadOptions
 from headrace.client.wire.buffers import aligned
 from headrace.order import OrderSpec
+from support.threads import threads_of
 
 _AHEAD_S = 4.0
 _BATCH_BYTES = 512 << 10
@@ -98,20 +99,14 @@ def _run(url: str, job: Job, *, seconds: float) -> dict[str, float]:
                 re.MULTILINE,
             )
         stop, sent = threading.Event(), [0] * job.ranks
-        threads = [
-            threading.Thread(target=_paced, args=(server.address, job, rank, stop, sent))
-            for rank in range(job.ranks)
-        ]
-        for thread in threads:
-            thread.start()
-        time.sleep(_AHEAD_S)
-        start, before, bytes_before = time.monotonic(), server.processor_s(), sum(sent)
-        time.sleep(seconds)
-        elapsed = time.monotonic() - start
-        used, payload = server.processor_s() - before, sum(sent) - bytes_before
-        stop.set()
-        for thread in threads:
-            thread.join()
+        ranks = range(job.ranks)
+        with threads_of(lambda rank: _paced(server.address, job, rank, stop, sent), ranks):
+            time.sleep(_AHEAD_S)
+            start, before, bytes_before = time.monotonic(), server.processor_s(), sum(sent)
+            time.sleep(seconds)
+            elapsed = time.monotonic() - start
+            used, payload = server.processor_s() - before, sum(sent) - bytes_before
+            stop.set()
     return {
         "cores": used / elapsed,
         "mib_per_s": payload / 2**20 / elapsed,

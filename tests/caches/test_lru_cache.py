@@ -10,6 +10,7 @@ import pytest
 from numpy.typing import NDArray
 
 from headrace.caches import BoundedCache, LruCache
+from support.threads import at_once
 
 
 def test_a_value_is_made_once_until_others_push_it_out() -> None:
@@ -107,14 +108,10 @@ def test_a_value_is_made_once_for_all_threads() -> None:
     made: list[int] = []
     barrier = threading.Barrier(8)
 
-    def ask() -> None:
+    def ask(_: int) -> None:
         barrier.wait(timeout=60)
         cache.get_once(0, lambda: _made(made, 0))
 
-    threads = [threading.Thread(target=ask, name=f"ask-{number}") for number in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(timeout=60)
+    at_once(ask, range(8))
 
     assert [0] == made

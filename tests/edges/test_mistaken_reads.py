@@ -23,6 +23,7 @@ from headrace.errors import BadArgumentError, NotADatasetError, TokenSpecChanged
 from headrace.storage import open_dataset
 from support.datasets import write_dataset
 from support.running import server_of
+from support.threads import at_once
 
 SAMPLES = {"small": 100, "large": 400}
 End = Literal["drop_last", "uneven", "pad"]
@@ -137,13 +138,7 @@ def test_threads_never_get_a_batch_twice(address: str, kind: Any) -> None:
     for _ in range(8):
         dataset = kind(address, "large", batch_size=4, epochs=1)
         got, told, line = list[int](), list[BaseException](), threading.Barrier(3)
-        threads = [
-            threading.Thread(target=_iterate, args=(dataset, line, got, told)) for _ in range(3)
-        ]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
+        at_once(lambda call: _iterate(*call), [(dataset, line, got, told)] * 3)
         # One that came when all were done had nothing to be told.
         rest = _values(dataset)
         dataset.close()

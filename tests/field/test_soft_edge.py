@@ -29,6 +29,7 @@ from support.needs import needed_cache
 from support.packed import index_rows
 from support.running import server_of
 from support.served import TIMEOUT_S, messages_of, read, read_until_failure
+from support.threads import at_once
 
 _BLOCK_BYTES = 8192
 _SHUFFLE_BYTES = 400 * _BLOCK_BYTES
@@ -369,13 +370,7 @@ def _read_in_step(server: Server, requests: list[pb.ReadBatchesRequest]) -> list
                 own.extend(batch)
                 barrier.wait()
 
-    threads = [
-        threading.Thread(target=run, args=each) for each in zip(requests, digests, strict=True)
-    ]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    at_once(lambda each: run(*each), zip(requests, digests, strict=True), timeout_s=600)
     return digests
 
 

@@ -26,6 +26,7 @@ from support.datasets import write_dataset
 from support.needs import needed_cache
 from support.running import channel_of
 from support.served import TIMEOUT_S, messages_of, read
+from support.threads import at_once
 
 _RANKS, _BATCH = 4, 256
 # So much that what is on the way to a rank, about 1 MiB, is a small part of a window.
@@ -68,14 +69,8 @@ class _Ranks:
 
     def read(self, each_step: Callable[[int, int], None]) -> None:
         """Read all epochs; after each batch, one rank tells the epoch and the batch."""
-        threads = [
-            threading.Thread(target=self._run, args=(rank, each_step), name=f"test-rank-{rank}")
-            for rank in range(len(self._requests))
-        ]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
+        ranks = range(len(self._requests))
+        at_once(lambda rank: self._run(rank, each_step), ranks, timeout_s=600)
 
     def _run(self, rank: int, each_step: Callable[[int, int], None]) -> None:
         request, own = self._requests[rank], self.digests[rank]

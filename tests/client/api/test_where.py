@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import threading
 from collections.abc import Iterator
 from typing import Any
 
@@ -25,6 +24,7 @@ from headrace.errors import BadArgumentError, TokenSpecChangedError
 from headrace.server import Server
 from support.datasets import write_dataset
 from support.running import server_of
+from support.threads import at_once
 
 SAMPLES = 3000
 WHERE = "label < 10 and lang = 'en'"
@@ -192,10 +192,6 @@ def test_many_ranks_begin_at_once(server: Server) -> None:
     def run(rank: int) -> None:
         seen[rank] = _ids(_dataset(server, "label >= 20", (rank, 8)))
 
-    threads = [threading.Thread(target=run, args=(rank,)) for rank in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    at_once(run, range(8))
 
     assert list(range(2000, 3000)) == sorted(sample for own in seen.values() for sample in own)

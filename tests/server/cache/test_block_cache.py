@@ -22,6 +22,7 @@ from headrace.server.cache.source import Source
 from headrace.server.telemetry.metrics import Metrics
 from support.blocks import BLOCK_BYTES, CountingStore, add_source, cache_of, demand
 from support.no_threads import few_threads
+from support.threads import threads_of
 from support.waiting import until
 
 
@@ -31,20 +32,12 @@ def test_a_block_is_fetched_once_for_all() -> None:
     store.gate.clear()
     seen: list[list[int]] = []
     with cache_of(store) as (cache, source):
-        threads = [
-            threading.Thread(
-                target=lambda: seen.append(
-                    demand(cache, source, [5, 6, 7], cache.readers.waiter())
-                ),
-                name=f"test-{index}",
-            )
-            for index in range(8)
-        ]
-        for thread in threads:
-            thread.start()
-        store.gate.set()
-        for thread in threads:
-            thread.join(60)
+
+        def ask(_: int) -> None:
+            seen.append(demand(cache, source, [5, 6, 7], cache.readers.waiter()))
+
+        with threads_of(ask, range(8)):
+            store.gate.set()
 
     assert [[5, 6, 7]] * 8 == seen
     assert [5, 6, 7] == sorted(store.reads)

@@ -16,6 +16,7 @@ from headrace.server.shares import Budget, Holder, Place, Share, ShortError
 from headrace.v1 import shard_service_pb2 as pb
 from support.datasets import small_table, write_dataset
 from support.streams import streams_of
+from support.threads import at_once
 from support.waiting import seconds_until, until
 
 _WAIT_S = 30.0
@@ -245,7 +246,7 @@ def test_streams_that_each_hold_half_go_on() -> None:
     """Eight streams, each of whose batches takes half of all, make and send them all."""
     budget = Budget(1000)
 
-    def stream() -> None:
+    def stream(_: int) -> None:
         share = Share(budget)
         for _ in range(20):
             for making in (300, 500):
@@ -260,13 +261,8 @@ def test_streams_that_each_hold_half_go_on() -> None:
             share.sent(400)
         share.close()
 
-    threads = [threading.Thread(target=stream, daemon=True) for _ in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(_WAIT_S)
+    at_once(stream, range(8), timeout_s=_WAIT_S)
 
-    assert not any(thread.is_alive() for thread in threads)
     assert 0 == budget.held_bytes
 
 

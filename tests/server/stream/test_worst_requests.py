@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import os
-import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
@@ -27,6 +26,7 @@ from headrace.v1.stages import packed
 from support.command import Serving, serving
 from support.datasets import write_dataset
 from support.served import stub_of
+from support.threads import at_once
 
 _MIB = 1 << 20
 _SAMPLES, _ITEM_BYTES, _COLUMNS = 4000, 512, 24
@@ -171,14 +171,11 @@ def _ran(server: Serving, requests: list[pb.ReadBatchesRequest]) -> _Outcome:
     _stream(server.address, _request(1, ["number"]), _Outcome())  # loads what is loaded late
     idle_bytes = _memory_bytes(pid, "VmRSS")
     with _limited(pid, _allowed_bytes(len(requests)) * 11 // 10):
-        threads = [
-            threading.Thread(target=_stream, args=(server.address, request, outcome))
-            for request in requests
-        ]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join(2 * _STREAM_TIMEOUT_S)
+        at_once(
+            lambda request: _stream(server.address, request, outcome),
+            requests,
+            timeout_s=2 * _STREAM_TIMEOUT_S,
+        )
         outcome.is_alive = server.process.poll() is None
         outcome.grown_bytes = _memory_bytes(pid, "VmHWM") - idle_bytes
     return outcome

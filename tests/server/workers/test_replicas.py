@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import threading
 from contextlib import ExitStack
 
 import grpc
@@ -17,6 +16,7 @@ from support.running import server_of
 from support.s3 import S3
 from support.served import Transcript, epoch_request, read
 from support.store_proxy import StoreProxy, store_proxied
+from support.threads import at_once
 
 _REPLICAS = 8
 _SAMPLES = 8192
@@ -78,19 +78,8 @@ def test_replicas_read_the_store_once_together(s3: S3, monkeypatch: pytest.Monke
             )
             for _ in range(_REPLICAS)
         ]
-        threads = [
-            threading.Thread(
-                target=lambda rank=rank, channel=channel: seen.append(
-                    read(channel, _request(rank))
-                ),
-                name=f"test-rank-{rank}",
-            )
-            for rank, channel in enumerate(channels)
-        ]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join(60)
+        ranks = range(len(channels))
+        at_once(lambda rank: seen.append(read(channels[rank], _request(rank))), ranks)
         fetched = _stored_bytes(proxy)
 
     stored = int(manifest.stored_bytes.sum())

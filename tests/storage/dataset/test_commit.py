@@ -32,6 +32,7 @@ from headrace.storage import (
 )
 from support.s3 import S3
 from support.shards import numbered_batch, write_shard, write_shards_of
+from support.threads import at_once
 
 
 class _KilledError(BaseException):
@@ -185,14 +186,7 @@ def _race(url: str, mode: Mode) -> list[str]:
         except CommitConflictError:
             results.append("told")
 
-    threads = [
-        threading.Thread(target=commit, args=(number,), name=f"racer-{number}")
-        for number in range(2)
-    ]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(60)
+    at_once(commit, range(2))
     return sorted(results)
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-import threading
 from pathlib import Path
 
 import numpy as np
@@ -30,6 +29,7 @@ from storage.mds.mds_make import change_index, change_words, index_of, texts, wr
 from storage.mds.mds_values import table_of
 from support.datasets import write_dataset
 from support.s3 import S3
+from support.threads import at_once
 
 GOLDEN = Path(__file__).parent / "golden"
 
@@ -328,14 +328,7 @@ def test_several_threads_read_the_same(tmp_path: Path) -> None:
     write_mds(tmp_path, _large(40), size_limit=1 << 21)
     with open_dataset(str(tmp_path)) as dataset:
         found: list[list[object]] = []
-        threads = [
-            threading.Thread(target=_read_into, args=(dataset, found), name=f"reader-{i}")
-            for i in range(8)
-        ]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join(60)
+        at_once(lambda _: _read_into(dataset, found), range(8))
 
     assert [list(range(40))] * 8 == found
 

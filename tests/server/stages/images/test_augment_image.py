@@ -59,6 +59,7 @@ from server.stages.images.test_recipe import recipe
 from support.bombs import claimed_png, scanned_jpeg
 from support.datasets import write_dataset
 from support.running import server_of
+from support.threads import at_once
 from support.waiting import until
 
 _SAMPLES = 48
@@ -291,14 +292,7 @@ def test_without_memory_for_two(urls: dict[str, str], servers: list[Server], tim
     wanted = _by_number(_read(servers[0], step))
     found: list[dict[int, bytes]] = []
     with server_of(urls, stage_threads=2, payload_bytes=int(times * one) + (8 << 20)) as server:
-        threads = [
-            threading.Thread(target=lambda: found.append(_by_number(_read(server, step))))
-            for _ in range(3)
-        ]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join(60)
+        at_once(lambda _: found.append(_by_number(_read(server, step))), range(3))
 
     assert found == [wanted] * 3
 

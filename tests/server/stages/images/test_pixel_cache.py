@@ -9,7 +9,6 @@ or those of other channels (`test_same_pixels`); more than the budget, also from
 from __future__ import annotations
 
 import io
-import threading
 from typing import Any
 
 import numpy as np
@@ -25,6 +24,7 @@ from headrace.server.stages.images import ImageSettings
 from headrace.server.stages.images.pixel_cache import PixelCache
 from support.datasets import write_dataset
 from support.running import server_of
+from support.threads import at_once
 
 _PIXELS = 100
 _ONE = _PIXELS + 512
@@ -82,14 +82,7 @@ def test_what_nobody_wants_goes() -> None:
 def test_several_threads() -> None:
     """Threads that want the same images at once keep each once, and count right."""
     cache = PixelCache(50 * _ONE)
-    threads = [
-        threading.Thread(target=lambda: [_ask(cache, number % 80) for number in range(4000)])
-        for _ in range(4)
-    ]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(60)
+    at_once(lambda _: [_ask(cache, number % 80) for number in range(4000)], range(4))
 
     assert cache.used_bytes == len(cache._kept) * _ONE <= 50 * _ONE
 
