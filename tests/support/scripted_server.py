@@ -6,7 +6,7 @@ A fault is a generator that yields good messages and then fails.
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import grpc
 from google.protobuf.any_pb2 import Any as AnyMessage
@@ -27,6 +27,13 @@ Describe = Callable[[pb.GetDatasetRequest, grpc.ServicerContext], None]
 
 class ScriptedService(rpc.ShardServiceServicer):
     """Answer each stream by the next script; the last one serves for all that follow."""
+
+    # No script needs them.
+    ListDatasets: Any = None
+    GetBatch: Any = None
+    GetSamples: Any = None
+    ExplainBatch: Any = None
+    FindSamples: Any = None
 
     def __init__(self, scripts: Sequence[Script], *, sample_count: int = 12) -> None:
         """Take the scripts in the order of the streams."""
@@ -49,41 +56,6 @@ class ScriptedService(rpc.ShardServiceServicer):
         dataset.CopyFrom(self.dataset)
         dataset.name = request.name
         return pb.GetDatasetResponse(dataset=dataset)
-
-    def ListDatasets(  # noqa: N802
-        self, request: pb.ListDatasetsRequest, context: grpc.ServicerContext
-    ) -> pb.ListDatasetsResponse:
-        """List nothing; no script needs it."""
-        del request, context
-        return pb.ListDatasetsResponse()
-
-    def GetBatch(  # noqa: N802
-        self, request: pb.GetBatchRequest, context: grpc.ServicerContext
-    ) -> Iterator[pb.GetBatchResponse]:
-        """Have no batch; no script needs one."""
-        del request, context
-        return iter(())
-
-    def GetSamples(  # noqa: N802
-        self, request: pb.GetSamplesRequest, context: grpc.ServicerContext
-    ) -> Iterator[pb.GetSamplesResponse]:
-        """Have no samples; no script needs any."""
-        del request, context
-        return iter(())
-
-    def ExplainBatch(  # noqa: N802
-        self, request: pb.ExplainBatchRequest, context: grpc.ServicerContext
-    ) -> pb.ExplainBatchResponse:
-        """Explain nothing; no script needs it."""
-        del request, context
-        return pb.ExplainBatchResponse()
-
-    def FindSamples(  # noqa: N802
-        self, request: pb.FindSamplesRequest, context: grpc.ServicerContext
-    ) -> pb.FindSamplesResponse:
-        """Find nothing; no script needs it."""
-        del request, context
-        return pb.FindSamplesResponse()
 
     def ReadBatches(  # noqa: N802
         self, request: pb.ReadBatchesRequest, context: grpc.ServicerContext
