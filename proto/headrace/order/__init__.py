@@ -60,13 +60,6 @@ from headrace.order.slices.even_deal import (
 from headrace.order.slices.listing import batch_sample_ids, rank_batches
 from headrace.order.slices.sequence import SequenceLayout
 from headrace.order.slices.slicing import EndMode, EpochPlan, RankBatch, Row, find_rows
-from headrace.order.token.images import (
-    AUGMENTATION_VERSION,
-    IMAGES,
-    TRANSFORMS_LIMIT_BYTES,
-    images_title,
-    split_images,
-)
 from headrace.order.token.token import (
     NUMBER_LIMIT,
     TOKEN_LIMIT_BYTES,
@@ -78,7 +71,15 @@ from headrace.order.token.token import (
     encode_token,
     stages_of,
 )
-from headrace.order.token.tokenizers import TOKENIZER, tokenizer_version
+from headrace.order.token.transforms import (
+    AUGMENTATION_VERSION,
+    IMAGES,
+    TOKENIZER,
+    TRANSFORMS_LIMIT_BYTES,
+    images_title,
+    split_images,
+    tokenizer_version,
+)
 
 __all__ = [
     "AUGMENTATION_VERSION",

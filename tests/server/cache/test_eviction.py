@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headrace.server.cache.block_cache import BlockCache
-from headrace.server.cache.fetch.fair_queue import FairQueue
+from headrace.server.cache.fetch.fetch_queue import FairQueue
 from headrace.server.cache.readers import Lease, Plan, Waiter
 from headrace.server.cache.source import Source
 from support.blocks import CountingStore, add_source, cache_of, demand

@@ -20,7 +20,7 @@ from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 from attacks.http2 import ACK, PING, RST_STREAM, call, connected, frame, header_block
 from headrace.server import ServerConfig
 from headrace.server.front.descriptors import most_connections, most_fetch_threads
-from headrace.server.front.pools import MAX_QUEUED_BYTES, MAX_QUEUED_CALLS, Pool
+from headrace.server.front.methods import MAX_QUEUED_BYTES, MAX_QUEUED_CALLS, Pool
 from headrace.server.front.tallied import TalliedLog
 from headrace.server.front.waiting import Waiting
 from headrace.v1 import shard_service_pb2 as pb

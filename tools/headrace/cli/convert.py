@@ -12,8 +12,8 @@ import click
 
 from headrace.cli.inputs.formats import FORMATS, detect_format
 from headrace.cli.options.objects import ObjectCommand, object_options
-from headrace.cli.options.pairs import PAIR, parse_columns, parse_hashes, parse_shapes, parse_splits
-from headrace.cli.options.types import FOLDER_URL
+from headrace.cli.options.pairs import parse_columns, parse_hashes, parse_shapes, parse_splits
+from headrace.cli.options.types import FOLDER_URL, PAIR
 from headrace.cli.show.texts import counted, size
 from headrace.errors import BadArgumentError
 

@@ -122,39 +122,35 @@ class RandomResizedCrop(ImageTransform):
 
 
 @dataclass(frozen=True, slots=True)
-class RandomHorizontalFlip(ImageTransform):
+class _Flip(ImageTransform):
+    p: float = 0.5
+
+    def __post_init__(self) -> None:
+        """Refuse numbers that are not a probability."""
+        _set(self, p=number(f"{type(self).__name__}.p", self.p, least=0, most=1))
+
+
+@dataclass(frozen=True, slots=True)
+class RandomHorizontalFlip(_Flip):
     """Swap left and right.
 
     Attributes:
         p: The probability.
     """
 
-    p: float = 0.5
-
-    def __post_init__(self) -> None:
-        """Refuse numbers that are not a probability."""
-        _set(self, p=number("RandomHorizontalFlip.p", self.p, least=0, most=1))
-
     def to_message(self) -> images_pb.ImageTransform:
         """Write the transform down for the wire."""
-        return images_pb.ImageTransform(
-            random_horizontal_flip=images_pb.RandomHorizontalFlip(p=self.p)
-        )
+        flip = images_pb.RandomHorizontalFlip(p=self.p)
+        return images_pb.ImageTransform(random_horizontal_flip=flip)
 
 
 @dataclass(frozen=True, slots=True)
-class RandomVerticalFlip(ImageTransform):
+class RandomVerticalFlip(_Flip):
     """Swap top and bottom.
 
     Attributes:
         p: The probability.
     """
-
-    p: float = 0.5
-
-    def __post_init__(self) -> None:
-        """Refuse numbers that are not a probability."""
-        _set(self, p=number("RandomVerticalFlip.p", self.p, least=0, most=1))
 
     def to_message(self) -> images_pb.ImageTransform:
         """Write the transform down for the wire."""

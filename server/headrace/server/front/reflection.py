@@ -8,8 +8,7 @@ from typing import Any
 from grpc_reflection.v1alpha import reflection, reflection_pb2
 
 from headrace.server.front.calls import Call, Method
-from headrace.server.front.methods import PoolMethod
-from headrace.server.front.pools import Pool
+from headrace.server.front.methods import Pool, PoolMethod
 
 SERVICE = str(reflection.SERVICE_NAME)
 

@@ -39,7 +39,7 @@ from headrace.server.front.descriptors import most_connections, most_fetch_threa
 from headrace.server.front.health import SERVICE as HEALTH_SERVICE
 from headrace.server.front.health import Health
 from headrace.server.front.hidden_paths import DatasetPlaces
-from headrace.server.front.pools import CallPools
+from headrace.server.front.methods import CallPools
 from headrace.server.front.reflection import reflection_methods
 from headrace.server.front.waiting import Waiting
 from headrace.server.front.wire_server import WireServer

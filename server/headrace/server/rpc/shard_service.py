@@ -12,8 +12,7 @@ from google.protobuf.message import Message
 from headrace.server.access.callers import Caller
 from headrace.server.datasets.served import Served
 from headrace.server.front.calls import Call, Method
-from headrace.server.front.methods import streaming, unary
-from headrace.server.front.pools import CallPools
+from headrace.server.front.methods import CallPools, streaming, unary
 from headrace.server.plan.stream_request import ReadRequest
 from headrace.server.stream.explain import explain
 from headrace.server.stream.find_samples import find_samples

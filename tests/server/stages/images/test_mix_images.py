@@ -44,8 +44,8 @@ from headrace.errors import BadArgumentError, StageFailedError, TokenSpecChanged
 from headrace.order import sample_keys, transform_keys, uniform_draws
 from headrace.server import Server
 from headrace.server.plan.planned_batches import positions_of
+from headrace.server.stages.images.mix_images import partners_of
 from headrace.server.stages.images.mixing import DRAW_COUNT, Mix, cut_mix, mix_up
-from headrace.server.stages.images.partners import partners_of
 from headrace.storage import RowOptions, index_packing, with_classes
 from support.datasets import write_dataset
 from support.images import noise_bytes

@@ -6,32 +6,10 @@ import re
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-import click
-
 from headrace.errors import BadArgumentError
 
 if TYPE_CHECKING:
     from headrace.converter import Shape
-
-
-class PairType(click.ParamType[tuple[str, str]]):
-    """A value of the form ``NAME=VALUE``."""
-
-    name = "NAME=VALUE"
-
-    def convert(
-        self, value: object, param: click.Parameter | None, ctx: click.Context | None
-    ) -> tuple[str, str]:
-        """Return the name and the value."""
-        if isinstance(value, tuple):
-            return value
-        name, equals, rest = str(value).partition("=")
-        if not (name and equals and rest):
-            self.fail(f"{value!r} is not NAME=VALUE", param, ctx)
-        return name, rest
-
-
-PAIR = PairType()
 
 
 def parse_columns(text: str | None) -> dict[str, str] | None:

@@ -88,27 +88,36 @@ class TargetType(click.ParamType[str]):
         return given
 
 
-class NamedUrlType(click.ParamType[tuple[str, str]]):
-    """A value of the form ``NAME=URL``."""
+class PairType(click.ParamType[tuple[str, str]]):
+    """A value of the form ``NAME=VALUE``."""
 
-    name = "NAME=URL"
+    name = "NAME=VALUE"
 
     def convert(
         self, value: object, param: click.Parameter | None, ctx: click.Context | None
     ) -> tuple[str, str]:
-        """Return name and URL."""
+        """Return what stands before and behind the sign."""
         if isinstance(value, tuple):
             return value
-        name, equals, url = str(value).partition("=")
-        if not (name and equals and url):
-            last = PurePath(str(value)).stem
-            suggestion = f": pass {last}={value}" if "/" in str(value) and last else ""
-            self.fail(
-                f"{value!r} is not NAME=URL, such as flowers=s3://bucket/flowers{suggestion}",
-                param,
-                ctx,
-            )
-        return name, url
+        name, equals, rest = str(value).partition("=")
+        if not (name and equals and rest):
+            self.fail(f"{value!r} is not {self.name}{self._advice(str(value))}", param, ctx)
+        return name, rest
+
+    def _advice(self, given: str) -> str:
+        del given
+        return ""
+
+
+class NamedUrlType(PairType):
+    """A value of the form ``NAME=URL``."""
+
+    name = "NAME=URL"
+
+    def _advice(self, given: str) -> str:
+        last = PurePath(given).stem
+        suggestion = f": pass {last}={given}" if "/" in given and last else ""
+        return f", such as flowers=s3://bucket/flowers{suggestion}"
 
 
 class FolderUrlType(click.ParamType[str]):
@@ -184,6 +193,7 @@ class WeightedUrlType(click.ParamType[tuple[str, float | None]]):
 DURATION = DurationType()
 SIZE = SizeType()
 NAMED_URL = NamedUrlType()
+PAIR = PairType()
 NOT_NEGATIVE = NumberType(min=0)
 FOLDER_URL = FolderUrlType()
 PICTURE = PictureType()

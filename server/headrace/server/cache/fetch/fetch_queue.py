@@ -17,16 +17,38 @@ If the code differs, the code is wrong.
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
+from collections import Counter, OrderedDict, defaultdict, deque
 from collections.abc import Collection
 from dataclasses import dataclass, field
+from typing import Generic, TypeVar
 
 from headrace.errors import HeadraceError
-from headrace.server.cache.fetch.fair_queue import FairQueue
 from headrace.server.cache.readers import Waiter
 from headrace.server.cache.source import ABSENT, IN_FLIGHT, Source
 
+_T = TypeVar("_T")
 _ALONE = range(0)
+
+
+class FairQueue(Generic[_T]):
+    """A queue of items by job, from which jobs take turns; not thread-safe."""
+
+    def __init__(self) -> None:
+        self._lines: OrderedDict[int, deque[_T]] = OrderedDict()
+
+    def put(self, thing: _T, *, job: int) -> None:
+        """Add an item to the line of its job."""
+        self._lines.setdefault(job, deque()).append(thing)
+
+    def take(self) -> _T | None:
+        """Return the next item of the job whose turn it is; None if the queue is empty."""
+        if not self._lines:
+            return None
+        job, line = self._lines.popitem(last=False)
+        thing = line.popleft()
+        if line:
+            self._lines[job] = line
+        return thing
 
 
 @dataclass(slots=True, eq=False)

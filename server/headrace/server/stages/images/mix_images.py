@@ -10,15 +10,22 @@ import numpy as np
 from numpy.typing import NDArray
 
 from headrace.errors import BadArgumentError
-from headrace.order import transform_keys, uniform_draws
+from headrace.order import RankBatch, transform_keys, uniform_draws
 from headrace.payload import SAMPLE_ID_COLUMN
 from headrace.server.batch.batch_values import Batch, Group, Later, Values, make_now, unmade
 from headrace.server.batch.row_pool import Waits, Workers
-from headrace.server.batch.stage import Accompany, Columns, Context, Running, Stage, wanted_column
+from headrace.server.batch.stage import (
+    Accompany,
+    Columns,
+    Companions,
+    Context,
+    Running,
+    Stage,
+    wanted_column,
+)
 from headrace.server.layout.wire_columns import WireColumn
 from headrace.server.stages.images.mixing import DRAW_COUNT, Mix, cut_mix, mix_up, mixed
 from headrace.server.stages.images.one_hot import FLOAT32, OneHot
-from headrace.server.stages.images.partners import partners_of
 from headrace.v1 import images_pb2 as images_pb
 from headrace.v1 import shard_service_pb2 as pb
 
@@ -160,3 +167,21 @@ def _first_rows(found: Values, count: int) -> Values:
         return replace(found, values=found.values[:count], valid=valid)
     offsets = found.offsets[: count + 1]
     return replace(found, values=found.values[: offsets[-1]], offsets=offsets, valid=valid)
+
+
+def partners_of(part: RankBatch, positions: NDArray[np.int64]) -> Companions:
+    """Return the next sample of each sample, with which its image is mixed.
+
+    The next sample of a global batch's last one is its first, so the result depends neither on the
+    world size nor on how samples are dealt. A rank with consecutive samples needs one more.
+
+    Args:
+        part: The rank's part of a global batch.
+        positions: ``(samples,) int64``: of its samples, within the global batch; pads may repeat
+            some.
+    """
+    nexts = part.position + (positions - part.position + 1) % max(1, part.global_sample_count)
+    others = np.setdiff1d(nexts, positions)
+    rows = np.concatenate([positions, others])
+    rising = np.argsort(rows, kind="stable")
+    return Companions(others, rising[np.searchsorted(rows[rising], nexts)])

@@ -11,8 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from headrace.errors import BadArgumentError
+from headrace.order import transform_keys, uniform_draws
 from headrace.server.stages.images.bfloat16 import bfloat16_bits
-from headrace.server.stages.images.draws import draws_of
 from headrace.server.stages.images.frame import Frame, frame_of
 from headrace.server.stages.images.levels import map_levels
 from headrace.server.stages.images.placement import frame_of_size
@@ -33,6 +33,9 @@ from headrace.server.stages.images.transforms import (
 )
 from headrace.v1 import images_pb2 as images_pb
 from headrace.v1 import shard_service_pb2 as pb
+
+Draws = NDArray[np.float64]
+"""``(images, draws)`` in [0, 1)."""
 
 MOST_TRANSFORMS = 16
 _SIDE_LIMIT = 1 << 14
@@ -447,3 +450,18 @@ def _check(is_right: bool, why: str) -> None:  # noqa: FBT001 - reads as an asse
 def refusal(why: str) -> BadArgumentError:
     """Return the error for a stage of images that cannot be done."""
     return BadArgumentError(f"decode_image: {why}", field="stages")
+
+
+def draws_of(keys: NDArray[np.uint64], *, stage: int, place: int, count: int) -> Draws:
+    """Return the draws of one transform, for all images of a batch at once.
+
+    docs/augmentation.md specifies them. They depend only on a sample's key, which comes from the
+    order, and on the places of the stage and the transform.
+
+    Args:
+        keys: ``(images,)``: the samples' keys in the order.
+        stage: The stage's index in the request.
+        place: The transform's index in the stage.
+        count: The number of draws per image.
+    """
+    return uniform_draws(transform_keys(keys, stage, place), count)

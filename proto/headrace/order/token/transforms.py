@@ -1,4 +1,4 @@
-"""What a token says about images: how they are transformed, and what decodes them."""
+"""What a token says about transforms: of images, what decodes them, and of tokenized texts."""
 
 from __future__ import annotations
 
@@ -53,3 +53,23 @@ def split_images(transforms: str) -> tuple[str, str, str]:
     (images,) = [name for name in names if name.startswith(f"{IMAGES}@")][:1] or [""]
     digest, _, decoder = images.removeprefix(f"{IMAGES}@").partition("-")
     return ",".join(others), digest, decoder
+
+
+TOKENIZER: Final = "headrace.tokenizer"
+"""Stands for tokenizers among a token's transforms; no transform may have this name."""
+
+_SHOWN_DIGITS: Final = 16
+_OPTIONS_BYTES: Final = 4
+
+
+def tokenizer_version(column: str, digest: str, *, special_tokens: bool) -> str:
+    """Return what a token says about a tokenized column, after `TOKENIZER` and ``@``.
+
+    Args:
+        column: The column.
+        digest: The digest of the tokenizer's file, 32 hexadecimal digits.
+        special_tokens: Whether the tokenizer adds its special tokens.
+    """
+    content = f"{int(special_tokens)} {column}".encode()
+    options = hashlib.blake2b(content, digest_size=_OPTIONS_BYTES, person=b"headrace-tokens")
+    return f"{digest[:_SHOWN_DIGITS]}-{options.hexdigest()}"
