@@ -214,23 +214,18 @@ AnyOrder: TypeAlias = Order | SubsetOrder | MixtureOrder | SubsetMixtureOrder
 """An order of a dataset or of a mixture, with filters or without."""
 
 
-def order_of(
-    spec: OrderSpec, table: ShardTable, kept: Subset | None, *, skips: Skips | None = None
-) -> Order | SubsetOrder:
+def order_of(spec: OrderSpec, table: ShardTable, kept: Subset | None) -> Order | SubsetOrder:
     """Return the order of a dataset, with or without a filter.
 
     Args:
         spec: The options.
         table: The shard table of the kept samples.
         kept: Which samples are kept; None for all.
-        skips: Samples to leave out, by their ids in the whole dataset.
 
     Raises:
         BadArgumentError: The order refuses the arguments.
     """
-    if kept is None:
-        return Order(spec, table, skips=skips)
-    return SubsetOrder(spec, table, kept, skips=skips)
+    return Order(spec, table) if kept is None else SubsetOrder(spec, table, kept)
 
 
 def mixture_order_of(

@@ -47,16 +47,15 @@ class Concurrency:
 
     Args:
         most: The highest limit.
-        first: The limit at the start.
 
     Attributes:
         limit: The most concurrent prefetches.
     """
 
-    def __init__(self, most: int, *, first: int = FIRST_LIMIT) -> None:
+    def __init__(self, most: int) -> None:
         self._most = most
         self._least = min(2, most)
-        self.limit = min(first, most)
+        self.limit = min(FIRST_LIMIT, most)
         # The limit to go back to, and its throughput; 0 without a trial.
         self._before = 0
         self._rate_before = 0.0

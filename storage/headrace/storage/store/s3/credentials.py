@@ -51,19 +51,11 @@ class RenewedCredentials:
     Args:
         make_session: Makes a session, which reads every file and variable again.
         files: The files that the sessions read.
-        clock: Returns monotonic seconds.
     """
 
-    def __init__(
-        self,
-        make_session: Callable[[], Session],
-        files: Sequence[str],
-        *,
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
+    def __init__(self, make_session: Callable[[], Session], files: Sequence[str]) -> None:
         self._make_session = make_session
         self._files = tuple(Path(os.path.expandvars(file)).expanduser() for file in files)
-        self._clock = clock
         self._lock = threading.RLock()
         self._source: Credentials | None = None
         self._held: ReadOnlyCredentials | None = None
@@ -87,7 +79,7 @@ class RenewedCredentials:
             NoCredentialsError: There are none.
             BotoCoreError: They cannot be renewed.
         """
-        now = self._clock()
+        now = time.monotonic()
         held = self._held
         if held is not None and now < min(self._held_at_s + _HOLD_S, self._looked_at_s + _LOOK_S):
             return held
@@ -107,7 +99,7 @@ class RenewedCredentials:
         with self._lock:
             if self._held != refused:
                 return self._held is not None
-            now = self._clock()
+            now = time.monotonic()
             if now < self._refused_at_s + _PAUSE_S:
                 return False
             self._refused_at_s = now
