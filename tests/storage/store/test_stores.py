@@ -4,11 +4,7 @@ from __future__ import annotations
 
 import os
 import pickle
-import threading
-from collections.abc import Iterator
 from dataclasses import replace
-from http import HTTPStatus
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
@@ -160,79 +156,6 @@ def test_an_unreachable_store_is_told_with_attempts(s3: S3) -> None:
 
     with pytest.raises(StoreUnavailableError, match=r"could not be reached.*after 3 attempts"):
         store.read("y")
-
-
-class _Moody(BaseHTTPRequestHandler):
-    """Answers each GET with the next of the server's answers."""
-
-    protocol_version = "HTTP/1.1"
-
-    def do_GET(self) -> None:
-        """Answer once."""
-        status, body, stated = self.server.answers.pop(0)  # type: ignore[attr-defined] # ours
-        self.send_response(status)
-        self.send_header("Content-Length", str(stated))
-        if status == HTTPStatus.PARTIAL_CONTENT:
-            self.send_header("Content-Range", f"bytes 0-{stated - 1}/{stated}")
-        # Said, or the next request may be sent into a connection that is just being closed.
-        self.send_header("Connection", "close")
-        self.end_headers()
-        self.wfile.write(body)
-
-    def log_message(self, *args: object) -> None:
-        """Say nothing."""
-
-
-@pytest.fixture
-def moody() -> Iterator[ThreadingHTTPServer]:
-    """A server whose answers a test chooses."""
-    with ThreadingHTTPServer(("127.0.0.1", 0), _Moody) as server:
-        thread = threading.Thread(target=server.serve_forever, args=(0.02,), name="moody-store")
-        thread.start()
-        yield server
-        server.shutdown()
-        thread.join(60)
-
-
-def _moody_store(server: ThreadingHTTPServer, attempts: int) -> Store:
-    return open_store(
-        "s3://bucket/x",
-        options=StoreOptions(
-            endpoint=f"http://127.0.0.1:{server.server_address[1]}",
-            anonymous=True,
-            region="us-east-1",
-            retry=RetryPolicy(attempts=attempts, base_s=0.001),
-        ),
-    )
-
-
-def test_throttling_is_waited_out(s3: S3, moody: ThreadingHTTPServer) -> None:
-    """503, 429, a 500 and a body that breaks off are tried again until the answer is whole."""
-    slow = b"<Error><Code>SlowDown</Code></Error>"
-    moody.answers = [  # type: ignore[attr-defined] # the handler reads it
-        (503, slow, len(slow)),
-        (429, b"", 0),
-        (500, b"", 0),
-        (206, b"hel", 5),
-        (206, b"hello", 5),
-    ]
-
-    found = _moody_store(moody, 5).read("y", length=5)
-
-    assert found == b"hello"
-    assert s3.prefix
-
-
-@pytest.mark.parametrize("status", [503, 429])
-def test_endless_throttling_is_told_as_such(
-    s3: S3, moody: ThreadingHTTPServer, status: int
-) -> None:
-    """Past all attempts the error says that the store throttles."""
-    moody.answers = [(status, b"", 0)] * 3  # type: ignore[attr-defined] # the handler reads it
-
-    with pytest.raises(StoreUnavailableError, match=rf"throttles .*{status}.* after 3 attempts"):
-        _moody_store(moody, 3).read("y")
-    assert s3.prefix
 
 
 def test_retries_wait_with_full_jitter_and_a_budget() -> None:

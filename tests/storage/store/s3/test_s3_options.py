@@ -14,10 +14,7 @@ from botocore.exceptions import ClientError
 from demo.object_store import Weed, start_weed
 from headrace.errors import (
     ConfigurationError,
-    HeadraceError,
-    ObjectNotFoundError,
     StoreRefusedError,
-    StoreUnavailableError,
 )
 from headrace.storage import StoreOptions, open_dataset, open_store
 from headrace.storage.store.s3.errors import translate
@@ -130,37 +127,6 @@ def test_a_clock_that_differs_is_said() -> None:
 
     assert isinstance(error, StoreRefusedError)
     assert "set this machine's clock" in error.message
-
-
-@pytest.mark.parametrize(
-    ("status", "wanted", "attempts"),
-    [
-        (503, StoreUnavailableError, 4),
-        (429, StoreUnavailableError, 4),
-        (500, StoreUnavailableError, 4),
-        (404, ObjectNotFoundError, 1),
-        (403, StoreRefusedError, 1),
-        (401, StoreRefusedError, 1),
-    ],
-)
-def test_only_what_may_pass_is_tried_again(
-    server: RecordingStore, status: int, wanted: type[HeadraceError], attempts: int
-) -> None:
-    """Throttling and failures are retried as the policy says; absence and refusal never."""
-    server.statuses.extend([status] * 10)
-
-    with pytest.raises(wanted):
-        server.store(**_KEYS).read("y")
-
-    assert attempts == len(server.requests)
-
-
-def test_throttling_that_passes_is_not_seen(server: RecordingStore) -> None:
-    """Three refusals for being busy, then the bytes."""
-    server.statuses.extend([503, 429, 503])
-
-    assert server.store(**_KEYS).read("y") == b"hello"
-    assert 4 == len(server.requests)
 
 
 def test_a_read_only_identity_is_refused_by_name(s3: S3) -> None:
