@@ -130,17 +130,6 @@ def test_inspect_shows_columns_and_counts(url: str) -> None:
     assert facts["fingerprint"] in text
 
 
-@pytest.mark.parametrize(
-    "command", ["cat", "convert", "inspect", "list", "order", "read", "serve", "verify"]
-)
-def test_every_command_has_help_with_an_example(command: str) -> None:
-    """--help says what it does, and shows a line to copy."""
-    done = run(command, "--help")
-
-    assert 0 == done.returncode
-    assert f"headrace {command} " in done.stdout.split("Options:")[0]
-
-
 def _free_port() -> int:
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))

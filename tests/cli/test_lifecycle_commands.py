@@ -22,15 +22,6 @@ def url(tmp_path: Path) -> str:
     return folder
 
 
-@pytest.mark.parametrize("command", ["compact", "gc", "index"])
-def test_every_command_has_help_with_an_example(command: str) -> None:
-    """--help says what it does, and shows a line to copy."""
-    done = run(command, "--help")
-
-    assert 0 == done.returncode
-    assert f"headrace {command} " in done.stdout.split("Options:")[0]
-
-
 def test_gc_says_what_would_go_and_what_went(url: str) -> None:
     """A dry run lists files with sizes and removes nothing; the same in earnest removes them."""
     dry = run("gc", url, "--older-than", "0", "--dry-run")
