@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler
@@ -18,8 +18,12 @@ from support.http_serving import http_serving
 _TABLES = "/api/2.1/unity-catalog/tables/"
 _VOLUMES = "/api/2.1/unity-catalog/volumes/"
 _KEYS = {
-    "/api/2.0/unity-catalog/temporary-table-credentials": ("table_id", "READ"),
-    "/api/2.0/unity-catalog/temporary-volume-credentials": ("volume_id", "READ_VOLUME"),
+    "/api/2.0/unity-catalog/temporary-table-credentials": ("table_id", "READ", ""),
+    "/api/2.0/unity-catalog/temporary-volume-credentials": (
+        "volume_id",
+        "READ_VOLUME",
+        "WRITE_VOLUME",
+    ),
 }
 
 
@@ -31,6 +35,7 @@ class UnityCatalog:
         tables: What it says about tables, by their full names.
         volumes: What it says about volumes, likewise.
         keys: The keys that it gives, by names of the API; a new answer each time.
+        writing_keys: Those that write; `None` refuses.
         life_s: How long they live; `None` leaves the expiry out.
         status: With which status it answers all requests, unless 200.
         requests: The paths of all requests.
@@ -39,7 +44,8 @@ class UnityCatalog:
 
     tables: dict[str, dict[str, Any]] = field(default_factory=dict)
     volumes: dict[str, dict[str, Any]] = field(default_factory=dict)
-    keys: dict[str, Any] = field(default_factory=dict)
+    keys: Mapping[str, Any] = field(default_factory=dict)
+    writing_keys: Mapping[str, Any] | None = None
     life_s: float | None = 3600.0
     status: int = 200
     requests: list[str] = field(default_factory=list)
@@ -68,12 +74,13 @@ class UnityCatalog:
             found = self.volumes.get(path.removeprefix(_VOLUMES))
             return (200, found) if found else (404, _error("VOLUME_DOES_NOT_EXIST", "no volume"))
         if path in _KEYS:
-            name, operation = _KEYS[path]
+            name, reads, writes = _KEYS[path]
             known = {one.get(name) for one in (*self.tables.values(), *self.volumes.values())}
-            if body.get(name) not in known or body.get("operation") != operation:
+            keys = {reads: self.keys, writes: self.writing_keys}.get(body.get("operation", "?"))
+            if body.get(name) not in known or keys is None:
                 return 404, _error("DOES_NOT_EXIST", f"there is nothing with {body}")
             expiry = {} if self.life_s is None else _expiry(self.life_s)
-            return 200, {**self.keys, **expiry}
+            return 200, {**keys, **expiry}
         return 404, _error("ENDPOINT_NOT_FOUND", path)
 
 

@@ -6,6 +6,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -14,6 +15,7 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 
 from headrace.client import RemoteDataset
+from headrace.converter import convert_files
 from headrace.errors import (
     BadArgumentError,
     ConfigurationError,
@@ -185,9 +187,66 @@ def test_a_volume_is_read_from_a_machine_that_does_not_mount_it(
     assert 1 == sum("temporary-volume" in path for path in catalog.requests)
     with (
         closing(open_store(url, options=_options(s3))) as store,
-        pytest.raises(StoreRefusedError, match="from Unity Catalog"),
+        pytest.raises(StoreRefusedError, match=r"no credentials.*WRITE_VOLUME"),
     ):
         store.write("x", b"y")
+
+
+def test_a_volume_is_written_and_trained_on_from_elsewhere(
+    catalog: UnityCatalog, s3: S3, tmp_path: Path
+) -> None:
+    """Files become a dataset in it; keys that write are asked for by writers alone."""
+    catalog.writing_keys = _keys(s3.weed.access_key, s3.weed.secret_key)
+    name = f"w{s3.prefix[-9:]}"
+    catalog.volumes[f"main.travel.{name}"] = {
+        "volume_id": f"w-{s3.prefix}",
+        "storage_location": s3.url("writable"),
+    }
+    (tmp_path / "numbers.csv").write_text("x\n" + "\n".join(map(str, range(40))))
+    url = f"dbfs:/Volumes/main/travel/{name}/d"
+    convert_files(str(tmp_path / "numbers.csv"), url, source_format="csv", options=_options(s3))
+    before = len(catalog.requests)
+    convert_files(
+        str(tmp_path / "numbers.csv"), url, source_format="csv", options=_options(s3), mode="append"
+    )
+    assert before == len(catalog.requests)  # the keys serve
+
+    served = {"d": DatasetConfig(url=url, store=_options(s3))}
+
+    def ranks(address: str, count: int) -> list[RemoteDataset]:
+        return [
+            RemoteDataset(
+                address,
+                "d",
+                batch_size=12 // count,
+                epochs=1,
+                end="uneven",
+                rank=rank,
+                seed=1,
+                world_size=count,
+            )
+            for rank in range(count)
+        ]
+
+    seen: list[int] = []
+    with server_of(served) as server:
+        begun = ranks(server.address, 2)
+        loops = [iter(one) for one in begun]
+        for _ in range(3):
+            seen += [int(number) for loop in loops for number in next(loop)["x"]]
+        state = begun[0].state_dict()
+        for one in begun:
+            one.close()
+    with server_of(served) as server:
+        for one in ranks(server.address, 3):
+            with closing(one):
+                one.load_state_dict(state)
+                seen += [int(number) for batch in one for number in batch["x"]]
+    assert sorted([*range(40), *range(40)]) == sorted(seen)
+    with closing(open_store(url, options=_options(s3))) as store, closing(store.below("a")) as a:
+        a.write("b/c", b"1")
+        assert b"1" == store.read("a/b/c") == a.read("b/c")
+        assert ["a/b/c"] == [one.name for one in store.list_entries("a/")]
 
 
 def _batch(count: int) -> pa.RecordBatch:

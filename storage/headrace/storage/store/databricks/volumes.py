@@ -5,9 +5,10 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Literal
 
 from headrace.errors import ConfigurationError, NotADatasetError, StoreRefusedError
+from headrace.storage.store.databricks.volume_store import VolumeStore
 from headrace.storage.store.databricks.workspace import TITLE, asked, keys_of_s3
 from headrace.storage.store.lease import Grant, Lease
 from headrace.storage.store.options import StoreOptions
@@ -24,10 +25,12 @@ class VolumeVendor:
     Attributes:
         url: The URL of the volume.
         identity: Its id.
+        operation: For what, by its name in the API.
     """
 
     url: str
     identity: str
+    operation: Literal["READ_VOLUME", "WRITE_VOLUME"] = "READ_VOLUME"
 
     @property
     def title(self) -> str:
@@ -35,14 +38,14 @@ class VolumeVendor:
         return TITLE
 
     def __call__(self) -> Grant:
-        """Ask for credentials to read, by the volume's id."""
+        """Ask for credentials, by the volume's id."""
         from databricks.sdk.service.catalog import VolumeOperation  # noqa: PLC0415 - an extra
 
         try:
             answer = asked(
                 lambda client: (
                     client.temporary_volume_credentials.generate_temporary_volume_credentials(
-                        volume_id=self.identity, operation=VolumeOperation.READ_VOLUME
+                        volume_id=self.identity, operation=VolumeOperation(self.operation)
                     )
                 ),
                 about=self.url,
@@ -52,14 +55,23 @@ class VolumeVendor:
         return keys_of_s3(answer, about=self.url)
 
 
-_known: dict[str, tuple[str, Lease]] = {}
+@dataclass(frozen=True, slots=True)
+class _Volume:
+    """Where a volume lies, and its keys."""
+
+    location: str
+    reading: Lease
+    writing: Lease
+
+
+_known: dict[str, _Volume] = {}
 _lock = threading.Lock()
 
 
 def open_volume(
     path: str, *, options: StoreOptions, open_at: Callable[[str, StoreOptions], Store]
 ) -> Store:
-    """Open a folder of a volume for reading; stores of one volume share its credentials.
+    """Open a folder of a volume; stores of one volume share its credentials.
 
     Args:
         path: ``/Volumes/catalog/schema/volume``, and what lies below.
@@ -75,18 +87,21 @@ def open_volume(
     parts = path.rstrip("/").split("/")
     volume, rest = "/".join(parts[:_PARTS]), "/".join(parts[_PARTS:])
     with _lock:
-        location, lease = _known.get(volume) or _found(volume)
-        _known[volume] = location, lease
-    url = f"{location}/{rest}".rstrip("/")
+        known = _known[volume] = _known.get(volume) or _found(volume)
+    url = f"{known.location}/{rest}".rstrip("/")
     if options.has_credentials or not url.startswith(_S3):
         return open_at(url, options)
-    return open_at(url, replace(options, lease=lease))
+    reading = open_at(url, replace(options, lease=known.reading))
+    return VolumeStore(
+        f"dbfs:{path}", reading, lambda: open_at(url, replace(options, lease=known.writing))
+    )
 
 
-def _found(volume: str) -> tuple[str, Lease]:
+def _found(volume: str) -> _Volume:
     url, name = f"dbfs:{volume}", ".".join(volume.split("/")[2:])
     found: Any = asked(lambda client: client.volumes.read(name), about=url)
     if not found.storage_location or not found.volume_id:
         raise ConfigurationError(f"{TITLE} does not say where {url} lies", url=url)
-    location = str(found.storage_location).rstrip("/")
-    return location, Lease(VolumeVendor(url, str(found.volume_id)))
+    reading = VolumeVendor(url, str(found.volume_id))
+    writing = replace(reading, operation="WRITE_VOLUME")
+    return _Volume(str(found.storage_location).rstrip("/"), Lease(reading), Lease(writing))
