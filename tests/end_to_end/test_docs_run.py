@@ -762,6 +762,10 @@ _OWN: dict[tuple[str, str], Callable[[World, Block], None]] = {
     ("docs/statistics.md", "import mlflow"): _loggers,
     ("docs/convert-text.md", "$ headrace convert flights.csv /data/flights"): _bad_lines,
     ("docs/converter.md", "from headrace.converter import WriteOptions"): _elsewhere,
+    (
+        "docs/converter.md",
+        'df.write.format("headrace").mode("append").option("compressi',
+    ): _elsewhere,
     ("docs/converter.md", "from collections.abc import Iterator"): _elsewhere,
     (
         "docs/verify.md",
