@@ -6,6 +6,7 @@ import dataclasses
 import json
 import re
 from dataclasses import field
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -13,7 +14,8 @@ import click
 from headrace.cli.options.access import access_options
 from headrace.cli.options.objects import ObjectCommand, field_options
 from headrace.cli.options.shared import batch_size_option, columns_option, missing_as_null_option
-from headrace.cli.options.types import TARGETS, NumberType
+from headrace.cli.options.types import PICTURE, TARGETS, NumberType
+from headrace.cli.show.charts import draw_diagnosis, draw_store
 from headrace.cli.show.texts import size
 from headrace.client import Access
 
@@ -34,6 +36,8 @@ class Options:
         shuffle_bytes: With --store: bytes of samples to shuffle together.
         get_price: With --store: price of a million reads.
         seconds: Duration of a pass; with --store, a fifth of it per number of simultaneous reads.
+        picture: Plot the rates, the need and where the time went as PNG or SVG.
+        dark: Draw the picture on a dark background.
         as_json: Print one JSON object.
     """
 
@@ -51,6 +55,8 @@ class Options:
     shuffle_bytes: int = 2 << 30
     get_price: float = 0.4
     seconds: float = 5.0
+    picture: Path | None = None
+    dark: bool = False
     as_json: bool = field(default=False, metadata={"option": "--json"})
 
     def __post_init__(self) -> None:
@@ -79,6 +85,7 @@ class Options:
         "ranks": click.IntRange(min=1),
         "side": click.IntRange(min=1, max=1 << 14),
         "seconds": NumberType(min=0.1),
+        "picture": PICTURE,
     },
 )
 @missing_as_null_option
@@ -115,6 +122,8 @@ def command(**given: Any) -> int:
     )
     wanted = Need(options.need, options.batch_size, options.columns)
     found = diagnose(servers, dataset, wanted, seconds=options.seconds, access=options.access)
+    if options.picture is not None:
+        draw_diagnosis(options.picture, found, is_dark=options.dark)
     images = None
     if options.side is not None:
         images = measure_images(
@@ -160,6 +169,8 @@ def _diagnose_store(url: str, options: Options) -> int:
     )
     source = SourceOptions(missing_as_null=options.missing_as_null)
     found = diagnose_store(url, need, seconds=options.seconds / 5, source_options=source)
+    if options.picture is not None:
+        draw_store(options.picture, found, is_dark=options.dark)
     if options.as_json:
         click.echo(json.dumps(dataclasses.asdict(found)))
         return 0 if found.fits else 1

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
@@ -22,8 +22,10 @@ from headrace.cli.options.shared import (
     utf8_text,
     world_size_option,
 )
-from headrace.cli.options.types import WEIGHTED_URL
-from headrace.cli.stored.mesh_picture import mesh_lines, mesh_of
+from headrace.cli.options.types import PICTURE, WEIGHTED_URL
+from headrace.cli.show.charts import draw_deal
+from headrace.cli.stored.composition import groups_of
+from headrace.cli.stored.mesh_picture import mesh_lines, mesh_of, mesh_ranks
 from headrace.cli.stored.shard_tables import read_tables
 from headrace.client import Order
 from headrace.errors import TokenDatasetChangedError
@@ -47,6 +49,8 @@ from headrace.order import (
 
 _WeightedUrl = tuple[str, float | None]
 _Ids = list[int] | list[str]
+_Array = NDArray[np.int64]
+_MAX_GROUPS = 9
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,6 +73,9 @@ class Options:
             first.
         sequence: Elements of a sequence, of which ranks along cp get parts.
         layout: How sequences are divided.
+        picture: Plot the batch of --step as PNG or SVG: the samples of each rank, by their eighth
+            of the storage, or by their dataset.
+        dark: Draw the picture on a dark background.
     """
 
     specs: tuple[_WeightedUrl, ...]
@@ -92,6 +99,8 @@ class Options:
     mesh: str = field(default="", metadata={"metavar": "AXIS=SIZE[,...]"})
     sequence: int | None = None
     layout: Literal["contiguous", "zigzag"] = "zigzag"
+    picture: Path | None = None
+    dark: bool = False
 
 
 @click.command(name="order", cls=ObjectCommand)
@@ -110,6 +119,7 @@ class Options:
     "headrace.cli.order:Options",
     types={
         "batches": click.IntRange(min=1),
+        "picture": PICTURE,
         "mixture": click.Path(exists=True, dir_okay=False, path_type=Path),
     },
 )
@@ -140,6 +150,8 @@ def command(**given: Any) -> None:
         global_batch_size=options.global_batch_size,
         end=EndMode(options.end),
     )
+    if options.picture is not None:
+        _draw(opened, plan, options, options.picture)
     lines = _batch_lines if options.wanted is None else _position_lines
     if options.mesh:
         lines = _mesh_lines
@@ -171,6 +183,35 @@ def _mesh_lines(order: AnyOrder, plan: EpochPlan, options: Options) -> Iterator[
         length=options.sequence,
         layout=SequenceLayout(options.layout),
     )
+
+
+def _draw(order: AnyOrder, plan: EpochPlan, options: Options, picture: Path) -> None:
+    """Draw what each rank gets of the batch of a step, by parts of the storage or datasets."""
+    later, index = divmod(options.step, max(plan.batch_count, 1))
+    mesh = mesh_of(options.mesh or f"dp={options.world_size}")
+    names, group_of = _groups(order)
+    parts = []
+    for number, (rank, _) in enumerate(mesh_ranks(mesh, length=None)):
+        part, of = rank.data
+        batch = plan.batch(index, rank=part, world_size=of)
+        parts.append(
+            (f"rank {number}", group_of(batch_sample_ids(order, options.epoch + later, batch)))
+        )
+    title = f"step {options.step:,} of epoch {options.epoch + later}"
+    draw_deal(picture, parts, names, title=title, is_dark=options.dark)
+
+
+def _groups(order: AnyOrder) -> tuple[Sequence[str], Callable[[_Array], _Array]]:
+    """Return the names of what samples are grouped by in a picture, and the group of each id."""
+    if isinstance(order, MixtureOrder | SubsetMixtureOrder):
+        firsts, datasets = order.first_ids, order.spec.datasets[:_MAX_GROUPS]
+        return (
+            [one.name.rstrip("/").rpartition("/")[2] for one in datasets],
+            lambda ids: np.minimum(firsts.searchsorted(ids, "right") - 1, _MAX_GROUPS - 1),
+        )
+    whole = order.kept if isinstance(order, SubsetOrder) else order
+    groups = groups_of(None, None, whole.sample_count)
+    return groups.names, groups.of
 
 
 def _position_lines(order: AnyOrder, plan: EpochPlan, options: Options) -> Iterator[str]:

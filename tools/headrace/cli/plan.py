@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import json
 from dataclasses import asdict
+from pathlib import Path
 from typing import Any
 
 import click
 
 from headrace.cli.options.objects import ObjectCommand, field_options
 from headrace.cli.options.shared import missing_as_null_option
-from headrace.cli.options.types import SIZE, NumberType
+from headrace.cli.options.types import PICTURE, SIZE, NumberType
+from headrace.cli.show.charts import draw_use
 from headrace.cli.show.texts import size
 from headrace.cli.stored.job_plan import Job, JobPlan, plan_job
 from headrace.cli.stored.order_cost import order_cost
@@ -36,8 +38,18 @@ from headrace.storage import SourceOptions, open_dataset
     },
 )
 @missing_as_null_option
+@click.option("--picture", type=PICTURE, help="Plot how much would be used as PNG or SVG.")
+@click.option("--dark", is_flag=True, help="Draw the picture on a dark background.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
-def command(*, url: str, missing_as_null: bool, as_json: bool, **given: Any) -> None:
+def command(
+    *,
+    url: str,
+    missing_as_null: bool,
+    picture: Path | None,
+    dark: bool,
+    as_json: bool,
+    **given: Any,
+) -> None:
     """Calculate what the servers of a job need for the dataset at URL.
 
     The command serves the dataset from a process of its own for some seconds and measures the
@@ -78,6 +90,9 @@ def command(*, url: str, missing_as_null: bool, as_json: bool, **given: Any) -> 
             memory_bytes=wanted.memory_bytes,
             reads_per_gib=wanted.reads_per_gib,
         )
+    if picture is not None:
+        title = f"{found.replicas} replicas; the first to become too small: {found.bottleneck}"
+        draw_use(picture, found.use, title=title, is_dark=dark)
     if as_json:
         click.echo(json.dumps({**asdict(found), "cost": asdict(cost)}))
         return

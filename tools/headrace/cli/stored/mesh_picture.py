@@ -33,7 +33,7 @@ def mesh_of(text: str) -> Mesh:
 
 
 def mesh_ranks(
-    mesh: Mesh, *, length: int | None, layout: SequenceLayout
+    mesh: Mesh, *, length: int | None, layout: SequenceLayout = SequenceLayout.ZIGZAG
 ) -> Iterator[tuple[MeshRank, str]]:
     """Yield the place of each rank in a mesh, and its stretches of each sequence as text.
 
