@@ -22,6 +22,8 @@ _MAX_BLOCKS: Final = 256
 _BINS: Final = 32
 _MAX_VALUES: Final = 32
 _MAX_CHARACTERS: Final = 80
+_WHOLE: Final = 1 << 52
+"""Whole numbers are exact up to here, and their distances."""
 
 _compute: Any = pc
 
@@ -214,10 +216,22 @@ def _by_range(numbers: NDArray[np.float64], of: str, samples: int, nulls: int) -
         return Histogram((), of, samples, nulls, zeros, others)
     low, high = float(finite.min()), float(finite.max())
     ends = f"{low:.6g}", f"{high:.6g}"
-    bins = _BINS if low < high else 1
+    bins: Any = _BINS if low < high else 1
+    is_whole = high - low < _WHOLE and not (finite % 1).any()
+    if is_whole:
+        # Bins that hold as many whole numbers each: others would show gaps that are not there.
+        width = -(-(high - low + 1) // _BINS)
+        bins = (np.arange(low, high + width + 1, width) - 0.5) / 2
     counts, edges = np.histogram(finite / 2, bins=bins, range=(low / 2, high / 2))
     bars = tuple(
-        Bar(f"{2 * start:.4g} to {2 * end:.4g}" if low < high else ends[0], int(count))
+        Bar(_span(2 * start, 2 * end, high, is_whole=is_whole), int(count))
         for start, end, count in zip(edges, edges[1:], counts, strict=False)
     )
     return Histogram(bars, of, samples, nulls, zeros, others, ends)
+
+
+def _span(start: float, end: float, most: float, *, is_whole: bool) -> str:
+    if is_whole:
+        start, end = start + 0.5, min(end - 0.5, most)
+        return f"{start:.0f} to {end:.0f}" if start < end else f"{start:.0f}"
+    return f"{start:.4g} to {end:.4g}" if start < most else f"{most:.6g}"

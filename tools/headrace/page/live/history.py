@@ -16,7 +16,7 @@ from __future__ import annotations
 import re
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 import numpy as np
@@ -31,6 +31,10 @@ MAX_JOBS: Final = 32
 MAX_BYTES: Final = 8 << 20
 MAX_MARKS: Final = 500
 POINTS: Final = 36
+EPISODE_S: Final = 60.0
+"""Faults of one kind that are no further apart are one event."""
+RESTART_S: Final = 600.0
+"""A job that comes back after this time is another one."""
 WAITING: Final = 0.3
 """The share of its time from which on a rank counts as waiting."""
 
@@ -38,6 +42,7 @@ Job = tuple[str, str]
 _ENDINGS: Final = "headrace_ended_streams_total"
 FETCH_ERRORS: Final = "headrace_store_fetch_errors_total"
 _FAULTS: Final = (FETCH_ERRORS, "headrace_failed_calls_total")
+_WORDS: Final = {"STORE_UNAVAILABLE": "the store throttles or does not answer (503, timeouts)"}
 _QUIET: Final = frozenset({"OK", "CANCELLED", ""})
 _WAITS: Final = ("store_wait_s", "decode_wait_s", "server_wait_s", "client_wait_s")
 _STREAM: Final = np.dtype([("number", "u4"), ("rate", "f4"), ("waits", "u1", 4)])
@@ -73,9 +78,10 @@ class Mark:
     """An event on the server, or in one job.
 
     Attributes:
-        wall: When, in seconds since 1970.
-        what: Its name.
+        wall: When it began, in seconds since 1970.
+        what: What happened, in words.
         count: How often it happened.
+        until: When it was last seen.
         counter: The counter that shows it; empty for a rescale.
         job: The job that it concerns; None for the server.
     """
@@ -83,6 +89,7 @@ class Mark:
     wall: float
     what: str
     count: int
+    until: float
     counter: str = ""
     job: Job | None = None
 
@@ -109,6 +116,7 @@ class History:
         self._before: Answer | None = None
         self._ticks: deque[_Tick] = deque(maxlen=TICKS)
         self._numbers: dict[Any, int] = {}
+        self._sizes: dict[Job, tuple[int, float]] = {}
         self._last_number = 0
 
     def add(self, answer: Answer) -> None:
@@ -120,7 +128,27 @@ class History:
             self._numbers = {key: self._number(key) for key in answer.streams}
             if before is not None:
                 self._ticks.append(self._tick(before, answer))
-                self.marks.extend(_marks(before, answer))
+                self._mark(before, answer)
+
+    def _mark(self, before: Answer, answer: Answer) -> None:
+        for mark in _marks(before, answer):
+            same = [one for one in self.marks if one.what == mark.what][-1:]
+            if same and mark.wall - same[0].until <= EPISODE_S:
+                self.marks.remove(same[0])
+                self.marks.append(
+                    replace(same[0], until=mark.wall, count=same[0].count + mark.count)
+                )
+            else:
+                self.marks.append(mark)
+        # A job that starts again is not there for a while.
+        for job, sizes in _sizes(answer).items():
+            size = min(sizes)
+            was, seen = self._sizes.pop(job, (size, answer.wall))
+            if was != size and len(sizes) == 1 and answer.wall - seen <= RESTART_S:
+                text = f"rescaled from {was} to {size} ranks"
+                self.marks.append(Mark(answer.wall, text, 1, answer.wall, job=job))
+            self._sizes[job] = (size if len(sizes) == 1 else was), answer.wall
+        self._sizes = dict(list(self._sizes.items())[-MAX_JOBS:])
 
     def _number(self, key: object) -> int:
         found = self._numbers.get(key)
@@ -244,12 +272,8 @@ def _marks(before: Answer, answer: Answer) -> Iterable[Mark]:
     for (name, reason), value in answer.counted.items():
         grown = value - before.counted.get((name, reason), 0.0)
         if grown > 0 and reason not in _QUIET and (name == _ENDINGS or name in _FAULTS):
-            yield Mark(answer.wall, reason, int(grown), name)
-    was, now = _sizes(before), _sizes(answer)
-    for job in was.keys() & now.keys():
-        if was[job] != now[job] and len(was[job]) == len(now[job]) == 1:
-            text = f"rescaled from {min(was[job])} to {min(now[job])} ranks"
-            yield Mark(answer.wall, text, 1, job=job)
+            what = _WORDS.get(reason, reason)
+            yield Mark(answer.wall, what, int(grown), answer.wall, name)
 
 
 def _sizes(answer: Answer) -> dict[Job, set[int]]:

@@ -18,6 +18,8 @@ from headrace.page.live.history import FETCH_ERRORS, WAITING, Job, JobSeries, Ma
 Level = Literal["good", "slow", "bad"]
 _BUSY: Final = 0.6
 """The share of making from which on the server's processors are the limit."""
+_STUCK: Final = 0.8
+"""The share of the time for the store from which on a job hardly moves."""
 _QUIET_S: Final = 120.0
 """Failures further apart than this belong to different faults."""
 
@@ -70,7 +72,9 @@ def verdict_on(
             else "reads take longer than the trainer's steps"
         )
         some = f"{min(round(waiting), series.ranks)} of {ranks}"
-        return Verdict("slow" if rate else "bad", job, f"{some} wait for the store: {cause}{worst}")
+        is_stuck = not rate or (store >= _STUCK and waiting >= series.ranks)
+        text = f"{some} wait for the store: {cause}{worst}"
+        return Verdict("bad" if is_stuck else "slow", job, text)
     if not rate and reader < _BUSY:
         return Verdict("bad", job, f"nothing reached {ranks} in the last half minute")
     if decode + server >= _BUSY:
@@ -85,12 +89,8 @@ def verdict_on(
 
 def _store_fault(marks: Iterable[Mark], now: float) -> str:
     """Return which reads of the store fail, and since when; an empty text if none do."""
-    failures = [mark for mark in marks if mark.counter == FETCH_ERRORS][::-1]
-    since = now
-    for mark in failures:
-        if since - mark.wall > _QUIET_S:
-            break
-        since = mark.wall
-    if not failures or since == now:
+    failures = [mark for mark in marks if mark.counter == FETCH_ERRORS]
+    if not failures or now - failures[-1].until > _QUIET_S:
         return ""
-    return f"{failures[0].what} since {time.strftime('%H:%M', time.gmtime(since))} UTC"
+    since = time.strftime("%H:%M", time.gmtime(failures[-1].wall))
+    return f"{failures[-1].what} since {since} UTC"

@@ -29,9 +29,10 @@ const renew = async () => {
     try {
       const fresh = (await fetchPage(location.href)).querySelector("[data-live]");
       if (fresh) {
-        const part = document.importNode(fresh, true);
+        const part = document.importNode(fresh, true), lefts = all(".wide", live).map((one) => one.scrollLeft);
         window.keepCharts?.(live, part);
         live.replaceChildren(...part.childNodes);
+        all(".wide", live).forEach((one, at) => { one.scrollLeft = lefts[at] ?? 0; });
         window.drawCharts?.(live);
       }
     } catch { wait = 5000; }
@@ -133,9 +134,17 @@ document.addEventListener("click", (event) => {
   if (copy) navigator.clipboard?.writeText(document.getElementById(copy.dataset.copy).textContent).then(() => { copy.textContent = "Copied"; });
   else if (target.closest("#box")) box.close();
   else if (picture) { box.replaceChildren(picture.cloneNode(true)); box.showModal(); }
-  else if (!target.closest("a")) target.closest(".samples td")?.classList.toggle("open");
+  else if (!target.closest("a")) all(".samples td").filter((cell) => cell.contains(target)).forEach(unfold);
   for (const menu of all(".menu[open]")) if (!menu.contains(target)) menu.open = false;
 });
+
+// Unfold a cell, and fetch the rest of a text that was cut.
+async function unfold(cell) {
+  if (!cell.classList.toggle("open") || !cell.querySelector("small")) return;
+  const page = await fetchPage(cell.parentNode.querySelector("a").href).catch(() => undefined);
+  const whole = page?.querySelector(`[data-column="${cell.dataset.column}"]`);
+  if (whole) cell.querySelector(".line").replaceChildren(...document.importNode(whole, true).childNodes);
+}
 
 // Keys.
 const step = (by) => {
@@ -158,7 +167,9 @@ document.addEventListener("keydown", (event) => {
   else if (event.key === "j") step(1);
   else if (event.key === "k") step(-1);
   else if (event.key === "Enter" && event.target === row) follow("a", row);
-  else if (event.key === "x") row?.classList.toggle("open");
+  else if (event.key === "x") all("td", row ?? document.createElement("i")).forEach(unfold);
+  else if (event.key === "Escape") for (const menu of all(".menu[open]")) menu.open = false;
+  else if (event.key === "Enter" && event.target.matches(".picture")) event.target.click();
   else if (event.key === "?") document.getElementById("keys").showModal();
   else if (event.key === "/") {
     event.preventDefault();

@@ -161,7 +161,11 @@ def _job_row(job: Job, series: JobSeries | None, streams: Sequence[_Stream]) -> 
         "ranks": len(own),
         "samples_per_s": None if recent is None else float(recent[1]),
         "waits": (0.0, 0.0, 0.0) if recent is None else _shown(recent[2:6].tolist()),
-        "progress": min((one.progress for one in own if one.progress is not None), default=None),
+        "epochs": sorted({one.row["epoch"] for one in own}),
+        "progress": min(
+            ((one.row["epoch"], one.progress) for one in own if one.progress is not None),
+            default=(0, None),
+        )[1],
         "shortage": max(short, key=lambda one: one["job_bytes"], default=None),
     }
 

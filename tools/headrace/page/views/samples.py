@@ -97,12 +97,12 @@ def samples(request: ViewRequest) -> Response:
         look, problem = _look(request, columns), ""
         try:
             ids, next_id = _chosen_ids(request, opened)
+            rows = rows_of(request.site.library, opened, ids)
         except BadArgumentError as error:
-            if error.metadata.get("field") != "where":
+            if error.metadata.get("field") not in {"where", "ids", "id"}:
                 raise
-            ids, next_id, problem = [], None, error.message
+            ids, rows, next_id, problem = [], [], None, error.message
         shown, pinned = _shown_columns(request, columns)
-        rows = rows_of(request.site.library, opened, ids)
         cards = [
             _Card(sample, _cells(look, shown, row, is_whole=False))
             for sample, row in zip(ids, rows, strict=True)
