@@ -10,6 +10,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 
 from demo.processes import Child, Processes, ProcessFailedError, kill
@@ -38,6 +39,7 @@ class Server:
         self._datasets = dict(datasets)
         self._starts = self._pictures = 0
         self._picture = picture
+        self._photographer: Child | None = None
         self._page = "" if picture is None else _page_address()
         self._child = self._start("127.0.0.1:0")
         self.address = self._wait_until_ready()
@@ -63,20 +65,29 @@ class Server:
         return ["--page", self._page] if self._page else []
 
     def photograph(self) -> None:
-        """Have a browser take a picture of the live page, if both are installed; do not wait."""
+        """Have a browser take a picture of the live page once it shows the kill; do not wait.
+
+        Without a browser, or the packages of a page, there is none.
+        """
         browser = next(filter(None, map(shutil.which, _BROWSERS)), None)
         if browser is None or self._picture is None or not self._page:
             return
         self._pictures += 1
-        self._processes.start(
-            f"browser-{self._pictures}",
-            [
-                *(browser, "--headless", "--no-sandbox", "--disable-gpu", "--hide-scrollbars"),
-                f"--user-data-dir={tempfile.gettempdir()}/browser-{self._pictures}",
-                *("--window-size=1280,1000", f"--screenshot={self._picture}"),
-                f"http://{self._page}/live",
-            ],
+        command = [
+            *(browser, "--headless", "--no-sandbox", "--disable-gpu", "--hide-scrollbars"),
+            f"--user-data-dir={tempfile.gettempdir()}/browser-{self._pictures}",
+            *("--window-size=1280,1000", f"--screenshot={self._picture}"),
+            f"http://{self._page}/live",
+        ]
+        self._photographer = self._processes.start(
+            f"browser-{self._pictures}", [sys.executable, "-m", "demo.photograph", *command]
         )
+
+    def wait_for_picture(self) -> None:
+        """Wait until the last picture is taken, or a minute."""
+        if self._photographer is not None:
+            with suppress(ProcessFailedError):
+                self._photographer.wait(time.monotonic() + _START_TIMEOUT_S)
 
     def _wait_until_ready(self) -> str:
         line = self._child.read_line(time.monotonic() + _START_TIMEOUT_S)

@@ -129,6 +129,7 @@ class Story:
         with self._step("Read all streams once more without any disturbance, and compare"):
             verdicts = [judge(record, server.address) for record in records]
             self._draw_photos(server)
+            server.wait_for_picture()
             return verdicts
 
     def _draw_photos(self, server: Server) -> None:
@@ -154,7 +155,8 @@ class Story:
         )
         pictures = {
             "Losses and accuracies": self.output / "loss.png",
-            "The live page, after the last trainers were killed": self.output / "live.png",
+            "The live page, after the last trainers were killed and others went on": self.output
+            / "live.png",
             "What the server made of six photographs, epoch by epoch": self.output / "photos.png",
         }
         pictures = {title: path for title, path in pictures.items() if path.exists()}

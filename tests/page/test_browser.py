@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import pyarrow as pa
 import pytest
 
 from headrace.client import NumpyDataset
@@ -175,6 +176,21 @@ def test_forms_are_sent_by_a_browser(browser: Browser, tmp_path: Path) -> None:
         tab.wait_for_url("**/login")
         tab.goto(f"{page.url}/d/red")
         assert tab.locator("input[name=token]").is_visible()
+
+
+def test_a_long_text_opens_in_place_whole(browser: Browser, tmp_path: Path) -> None:
+    """By a click or a key, as far as a page shows texts at all."""
+    texts = [f"{number} " + "word " * 2000 + "end" for number in range(3)]
+    write_dataset(str(tmp_path), pa.table({"x": [1, 2, 3], "body": texts}), shard_samples=[3])
+    with paged({"texts": str(tmp_path)}) as page, browser.new_context() as own:
+        tab = own.new_page()
+        tab.goto(f"{page.url}/d/texts/samples")
+        cell = tab.locator("#samples tr").nth(1).locator("td").nth(1)
+        assert "end" not in cell.inner_text()
+        cell.click()
+        tab.wait_for_function("() => document.body.textContent.includes('1 word word')")
+        tab.wait_for_function("() => /word end/.test(document.body.textContent)")
+        assert cell.inner_text().strip() == texts[1]
 
 
 def test_what_stands_for_a_view_goes_when_it_comes(tab: Page, shown: Paged) -> None:

@@ -366,6 +366,30 @@ def test_faults_drains_rebalances_and_rescales_are_marks_in_time() -> None:
     ] == found
 
 
+def test_a_job_that_was_away_while_it_started_again_is_rescaled() -> None:
+    """Between the old ranks and the new ones there are answers without any; hours are too long."""
+    eight, six = ({1: {"asked": f"batches for rank 1 of {size}"}} for size in (8, 6))
+    history = _history(
+        *(_answer(0, {}, eight), _answer(5, {}, {}), _answer(10, {}, {}), _answer(15, {}, six)),
+        *(_answer(20, {}, {}), _answer(9000, {}, eight)),
+    )
+
+    assert [(1015, "rescaled from 8 to 6 ranks")] == [(m.wall, m.what) for m in history.marks]
+
+
+def test_faults_that_follow_one_another_are_one_event() -> None:
+    """With its beginning, its end and how often; what comes later is another one."""
+    key = (FETCH_ERRORS, "STORE_UNAVAILABLE")
+    times = (0, 5, 10, 15, 200, 205)
+    history = _history(
+        *(_answer(at, {key: 2.0 * count}, {}) for count, at in enumerate(times)),
+    )
+
+    found = [(mark.wall, mark.until, mark.count) for mark in history.marks]
+    assert [(1005, 1015, 6), (1200, 1205, 4)] == found
+    assert "503" in history.marks[0].what
+
+
 def test_half_an_hour_of_anything_fits_in_its_bytes() -> None:
     """Of thousands of streams and of callers that change all the time, and for days."""
     tracemalloc.start()
@@ -432,6 +456,11 @@ def test_a_verdict_names_why_the_store_is_slow() -> None:
     level, text = _verdict(*waits, errors=3)
     assert ("bad", "2 of 2 ranks wait for the store: 503 since 00:16 UTC") == (level, text)
     assert "cache is too small" in _verdict(*waits, is_short=True)[1]
+
+
+def test_a_job_that_hardly_moves_is_bad() -> None:
+    """All of its ranks wait nearly all the time, though something still comes."""
+    assert _verdict(*[(10, 9.5, 9.5, 0)] * 4)[0] == "bad"
 
 
 def test_a_page_over_tls_speaks_to_nobody_in_clear_text(tmp_path: Path) -> None:

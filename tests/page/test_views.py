@@ -189,6 +189,44 @@ def test_a_histogram_counts_what_there_is(page: Paged) -> None:
         assert 200 == page.ask(f"/d/rich/column/{number}").status
 
 
+@pytest.mark.parametrize(
+    ("low", "high", "bars"),
+    [
+        (1, 31, [str(day) for day in range(1, 32)]),
+        (-1, 60, [f"{start} to {start + 1}" for start in range(-1, 61, 2)]),
+        (7, 7, ["7"]),
+        (-(1 << 53), 1 << 53, None),
+    ],
+)
+def test_whole_numbers_have_bars_of_whole_numbers(
+    tmp_path: Path, low: int, high: int, bars: list[str] | None
+) -> None:
+    """None is empty where every number comes as often; those that are not exact are ranges."""
+    count = max(min(high - low, 62) + 1, 2)
+    numbers = np.linspace(low, high, count).round().astype(np.int64)
+    write_dataset(str(tmp_path), pa.table({"x": numbers}), shard_samples=[count])
+    with paged({"d": str(tmp_path)}) as page:
+        text = page.ask("/d/d/column/0").text
+
+    found = re.findall(r'<th scope="row"><bdi>(.*?)</bdi>', text)
+    counts = [int(each) for each in re.findall(r'<meter[^>]*value="(\d+)"', text)]
+    assert count == sum(counts)
+    if bars is None:
+        assert 32 == len(found)
+    else:
+        assert bars == found
+        assert 1 == len(set(counts))
+
+
+def test_wrong_ids_leave_the_form_as_it_was(page: Paged) -> None:
+    """With what is wrong beside it, as for a filter."""
+    answer = page.ask("/d/rich/samples?ids=0,7,999999999")
+
+    assert 400 == answer.status
+    assert "there is no sample 999999999" in answer.text
+    assert 'value="0,7,999999999"' in answer.text
+
+
 def test_an_overview_has_a_card_with_a_preview_a_snippet_and_every_column(page: Paged) -> None:
     """The parts that read a store are loaded on their own, so that the rest is there at once."""
     assert 'data-load="/d/rich/preview"' in page.ask("/").text

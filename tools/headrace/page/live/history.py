@@ -128,7 +128,7 @@ class History:
             self._numbers = {key: self._number(key) for key in answer.streams}
             if before is not None:
                 self._ticks.append(self._tick(before, answer))
-                self._mark(before, answer)
+            self._mark(before or answer, answer)
 
     def _mark(self, before: Answer, answer: Answer) -> None:
         for mark in _marks(before, answer):
