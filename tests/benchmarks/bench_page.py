@@ -45,7 +45,7 @@ _PAIRS = 45
 _FLIGHTS = 3_700_000
 _PAINTS = 7
 _PAINTED = (
-    *("", "/samples", "/batch", "/batch?mesh=dp%3D4,tp%3D2", "/order?label=carrier"),
+    *("", "/samples", "/batch", "/batch?ranks=dp%3D4,tp%3D2", "/order?label=carrier"),
     *("/column/1", "/versions"),
 )
 
@@ -149,9 +149,8 @@ def _paint(browser: Browser, url: str) -> tuple[float, float]:
     with browser.new_context(viewport={"width": 1280, "height": 800}) as context:
         tab = context.new_page()
         tab.goto(url)
-        painted: float = tab.evaluate(
-            "() => performance.getEntriesByName('first-contentful-paint')[0].startTime"
-        )
+        found = "() => performance.getEntriesByName('first-contentful-paint')[0]?.startTime"
+        painted: float = tab.wait_for_function(found).json_value()
         whole: float = tab.evaluate(
             "() => performance.getEntriesByType('navigation')[0].loadEventEnd"
         )
