@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 _ROWS = 64
 """Ranks that a picture has room for (arbitrary)."""
-_HOPS = ("store", "server", "network", "client", "copy")
+_HOPS = ("store", "decode", "server", "network", "client", "copy")
 
 
 def draw_deal(
