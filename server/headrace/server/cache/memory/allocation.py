@@ -18,6 +18,7 @@ import math
 import threading
 import time
 from collections.abc import Mapping, Sequence
+from typing import NoReturn
 
 import numpy as np
 
@@ -115,7 +116,7 @@ class BlockSpace:
         Whoever reads it keeps it until then. What is closed may stay in a circle of references for
         long, and would keep all of it.
         """
-        self.memory = Memory(np.empty(0, np.uint8))
+        self.memory = _Gone()
         return self.memory
 
     def take(self, length: int) -> int:
@@ -253,6 +254,19 @@ class BlockSpace:
 
 def _no_room_error() -> StoreUnavailableError:
     return StoreUnavailableError("the cache had no room for a block; try again")
+
+
+class _Gone(Memory):
+    """The memory of a closed cache: a stream that still makes a batch is told that it is over."""
+
+    __slots__ = ()
+
+    def __init__(self) -> None:
+        """Have none of the attributes, so that each is asked for below."""
+
+    def __getattr__(self, name: str) -> NoReturn:
+        del name
+        raise closed_error()
 
 
 def closed_error() -> DrainingError:
