@@ -114,6 +114,30 @@ def test_every_document_comes_once(
     assert sorted(row["headrace.sample_id"] for row in rows) == list(range(len(rows)))
 
 
+def test_a_rank_may_have_no_row_of_the_last_batch(channel: grpc.Channel) -> None:
+    """Whose message is a header without a payload, wherever in memory that ends."""
+    world = 16
+    found = [
+        read(
+            channel,
+            _request(
+                rank=rank,
+                world_size=world,
+                global_batch_size=world,
+                epoch_start=pb.EpochStart(epoch=epoch),
+                columns=["tokens"],
+                with_ids=False,
+            ),
+        ).batches
+        for rank in (0, 1, world - 1)
+        for epoch in (0, 20, 300, 70_000, 10_000_000)
+    ]
+
+    last = [batches[-1].header for batches in found]
+    assert {0, 1} == {header.sample_count for header in last}
+    assert {0} == {header.payload_bytes for header in last if not header.sample_count}
+
+
 def test_the_next_epoch_has_other_rows(channel: grpc.Channel) -> None:
     """Of the same number, and rows of one id hold other documents."""
     first, second = (

@@ -404,7 +404,8 @@ static int64_t made_bytes(const row_batch *of, const int64_t *made) {
 
 /* Return whether all buffers have the sizes of their contents, and are aligned. */
 static bool are_made(const row_batch *of) {
-    if ((uintptr_t)of->to.out % OFFSET_BYTES)
+    /* A batch without rows has no bytes, which lie anywhere. */
+    if (of->to.size > 0 && (uintptr_t)of->to.out % OFFSET_BYTES)
         return false;
     for (int64_t buffer = 0; buffer < of->to.buffers; buffer++)
         if (of->to.lengths[buffer] != made_bytes(of, of->made + buffer * MADE) ||
