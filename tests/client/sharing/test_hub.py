@@ -62,7 +62,13 @@ def _hub(
     lock = try_lock(meeting.lock)
     assert lock is not None
     hub = Hub(
-        meeting, lock, place=START, budget_bytes=4 * SIZE, awaited=(peers, 1.0), open_feed=opened
+        meeting,
+        lock,
+        place=START,
+        budget_bytes=4 * SIZE,
+        awaited=(peers, 1.0),
+        last_epoch=0,
+        open_feed=opened,
     )
     hub.start()
     try:
@@ -194,6 +200,22 @@ def test_a_peer_is_placed_once(tmp_path: Path) -> None:
             found.append(peer.next().kind)
         assert Kind.START == found[0]
         assert Kind.END == found[-1]
+
+
+def test_all_that_there_is_stays_for_those_that_are_awaited(tmp_path: Path) -> None:
+    """Though the process that reads is done with it."""
+    with ExitStack() as stack:
+        with _hub(tmp_path, 3, peers=2, ends=True) as path:
+            first = stack.enter_context(_Peer(path))
+            assert Kind.START == first.next().kind
+            for number in range(1, 5):
+                assert number == first.next().number
+                first.wire.send(taken(number))
+        late = stack.enter_context(_Peer(path))
+        kinds = [late.next().kind for _ in range(6)]
+        assert [Kind.START, *[Kind.BATCH] * 3, Kind.EPOCH_END, Kind.END] == kinds
+        assert late.is_over()
+        assert not path.exists()
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can be another user")

@@ -234,6 +234,9 @@ class HostFeeds:
                 place=_place(request),
                 budget_bytes=self.budget_bytes,
                 awaited=(self._group.size, wait_s),
+                last_epoch=_first_epoch(request) + request.epoch_count - 1
+                if request.epoch_count
+                else -1,
                 open_feed=opened,
             )
         except BaseException:
@@ -327,8 +330,9 @@ class HostFeed:
             event: Event | None = None
             if record.kind == Kind.AWAY:
                 self.why = f"process {pid}, which reads for this host, is at another place"
-                if pid == os.getpid():
-                    self.why = self._feeds.why_alone = "no memory can be shared, or no descriptors"
+                return
+            if record.kind == Kind.BROKEN:
+                self.why = self._feeds.why_alone = "no memory can be shared, or no descriptors"
                 return
             if record.kind == Kind.START:
                 self._assembler.feed(self._read(record, np.empty(0, np.uint8)))

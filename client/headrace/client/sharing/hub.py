@@ -12,7 +12,8 @@ Contract:
 4. The end and a failure of the stream reach all peers, after the events before. A hub that ends, or
    is killed, closes its sockets: peers take what was announced, and then notice at once.
 5. Only processes of the same user are peers, as the kernel tells.
-6. `close` ends the stream and the thread, at once.
+6. `close` ends the stream and the thread, at once; but what is all that there is stays for those
+   that are awaited.
 
 If the code differs, the code is wrong.
 """
@@ -103,6 +104,7 @@ class Hub:
         place: bytes,
         budget_bytes: int,
         awaited: tuple[int, float],
+        last_epoch: int,
         open_feed: Callable[[Hub], AbstractContextManager[Feed]],
     ) -> None:
         """Listen; `start` reads.
@@ -114,6 +116,7 @@ class Hub:
             budget_bytes: Most bytes of events to keep.
             awaited: How many peers will come, and within how many seconds; the first events are
                 kept for them.
+            last_epoch: The epoch with which the stream ends; -1 for none.
             open_feed: Opens the stream, whose start it tells with `begin`.
 
         Raises:
@@ -122,6 +125,7 @@ class Hub:
         self._meeting, self._lock, self._budget = meeting, lock, budget_bytes
         self._open_feed, self._first = open_feed, place
         self._awaited, self._patient_until = awaited[0], time.monotonic() + awaited[1]
+        self._last_epoch, self._has_all = last_epoch, False
         self._start: tuple[Record, Piece] | None = None
         self._kept: deque[_Kept] = deque()
         self._free: list[Piece] = []
@@ -169,7 +173,7 @@ class Hub:
                 self._feed.cancel()
         if self._thread.ident is None:
             self._hang_up()
-        else:
+        elif not (self._has_all and self._is_awaited):
             self._thread.join(timeout=_JOIN_S)
 
     def forget(self) -> None:
@@ -191,19 +195,23 @@ class Hub:
                 for event in feed.events() if not self._closed.is_set() else ():
                     self._take(event)
                     if self._closed.is_set():
-                        return
+                        break
             # A feed that is cancelled may end as if there were no more.
-            if not self._closed.is_set():
+            if self._has_all or not self._closed.is_set():
                 self._finish(Kind.END, self._written(b""))
         except HeadraceError as error:
             self._fail(error)
         except OSError:
             # No memory, or no descriptors: each reads by itself.
-            self._finish(Kind.AWAY)
+            self._finish(Kind.BROKEN)
         finally:
             with self._guard:
                 self._feed = None
             self._hang_up()
+
+    @property
+    def _is_awaited(self) -> bool:
+        return self._awaited > 0 and time.monotonic() < self._patient_until
 
     def _take(self, event: Event | None) -> None:
         self._serve(0)
@@ -218,16 +226,21 @@ class Hub:
             end = pb.EpochEnd(epoch=event.epoch, resume_token=event.resume_token)
             head = end.SerializeToString()
             if self._make_room(len(head)):
+                # Before a peer hears of it, and may end this process's part.
+                self._has_all = event.epoch == self._last_epoch
                 self._announce(Kind.EPOCH_END, head, event.resume_token)
 
     def _fail(self, error: HeadraceError) -> None:
-        if self._closed.is_set():
+        if self._closed.is_set() and not self._has_all:
             return
         said = [error.reason, error.message, {k: str(v) for k, v in error.metadata.items()}]
         try:
-            self._finish(Kind.FAILURE, self._written(json.dumps(said).encode()))
+            if self._closed.is_set():
+                self._finish(Kind.END, self._written(b""))
+            else:
+                self._finish(Kind.FAILURE, self._written(json.dumps(said).encode()))
         except OSError:
-            self._finish(Kind.AWAY)
+            self._finish(Kind.BROKEN)
 
     def _finish(self, kind: Kind, piece: Piece | None = None) -> None:
         """Tell all peers how the stream ended; after a regular end, wait for those to come."""
@@ -240,6 +253,10 @@ class Hub:
         until = math.inf if kind == Kind.END else time.monotonic() + GATHER_S
         while not self._closed.is_set() and time.monotonic() < until:
             self._serve(_BEAT_S)
+        # The wake-up stays readable, so this looks 50 times a second.
+        while kind == Kind.END and self._is_awaited:
+            self._serve(0)
+            time.sleep(1 / 50)
 
     def _written(self, head: bytes, payload: NDArray[np.uint8] = _NOTHING) -> Piece:
         if self._free:
@@ -400,7 +417,7 @@ class Hub:
         return count < _LEAST_EVENTS or (total + size <= self._budget and count < _MOST_EVENTS)
 
     def _evict(self, size: int) -> None:
-        if self._awaited > 0 and time.monotonic() < self._patient_until:
+        if self._is_awaited:
             return
         slowest = min((peer.taken for peer in self._peers if peer.is_placed), default=self._number)
         while self._kept and not self._fits(size) and self._kept[0].record.number <= slowest:

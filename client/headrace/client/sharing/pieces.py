@@ -27,7 +27,8 @@ class Kind(IntEnum):
     """What a record says.
 
     START, BATCH, EPOCH_END, END and FAILURE tell what the stream brings, in its order. BEAT is a
-    sign of life, GONE ends the use of a piece, and AWAY refuses a peer, which is elsewhere.
+    sign of life, GONE ends the use of a piece, AWAY refuses a peer, which is elsewhere, and BROKEN
+    all of them, as there is no memory to share.
     """
 
     START = 1
@@ -38,6 +39,7 @@ class Kind(IntEnum):
     BEAT = 6
     GONE = 7
     AWAY = 8
+    BROKEN = 9
 
 
 class Record(NamedTuple):
