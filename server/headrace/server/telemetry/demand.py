@@ -20,7 +20,7 @@ from prometheus_client.registry import Collector
 SAMPLE_S: Final = 5.0
 """Seconds between two looks."""
 _WITHIN_S: Final = (60, 300)
-_HALF_LIFE_S: Final = 30.0
+_HALF_LIFE_S: Final = 10.0
 _BEHIND: Final = 0.05
 """The share of the time up to which a server keeps up with a stream."""
 _LEAST_FREE: Final = 0.1
