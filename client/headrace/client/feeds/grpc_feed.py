@@ -103,7 +103,11 @@ def _is_up(channel: grpc.Channel) -> bool:
     A call would ask the same of a server that may be busy, for 30 ms (measured); and to subscribe
     takes a thread of gRPC, for whose end `close` would wait.
     """
-    state = channel._channel.check_connectivity_state  # type: ignore[attr-defined] # noqa: SLF001
+    try:
+        state = channel._channel.check_connectivity_state  # type: ignore[attr-defined] # noqa: SLF001
+    except AttributeError:
+        # A gRPC that has this elsewhere: the next stream opens a connection of its own.
+        return False
     until = time.monotonic() + _READY_S
     while state(True) != grpc.ChannelConnectivity.READY.value[0]:
         if time.monotonic() >= until:
