@@ -61,6 +61,17 @@ def test_an_aborted_job_leaves_nothing(tmp_path: Path) -> None:
     assert [] == list(open_store(str(tmp_path)).list())
 
 
+def test_a_task_that_outlives_its_job_leaves_nothing(tmp_path: Path) -> None:
+    """Spark aborts a job while tasks of other partitions still write."""
+    writer = shard_writer(_SCHEMA, {"path": str(tmp_path)}, mode="append")
+    writer.abort([None])
+    late = _shards(writer, 1, 2, 3, 4)
+
+    with pytest.raises(CommitConflictError, match=r"has ended; what this task wrote is removed"):
+        writer.finished(late.rows)
+    assert [] == list(open_store(str(tmp_path)).list())
+
+
 def test_gc_leaves_what_a_job_writes(tmp_path: Path) -> None:
     """Its files are not to be removed while it runs, however young gc removes files."""
     before = shard_writer(_SCHEMA, {"path": str(tmp_path)}, mode="append")

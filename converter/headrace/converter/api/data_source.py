@@ -27,7 +27,8 @@ from headrace.converter.plan.plan import WantedConversion, plan_samples
 from headrace.converter.plan.write_options import WriteOptions
 from headrace.converter.tasks.commit import check_target, try_committing
 from headrace.converter.tasks.outcome import make_task, sweep, write_task
-from headrace.converter.tasks.shard_task import ShardTask
+from headrace.converter.tasks.shard_task import ShardTask, entry_of
+from headrace.converter.tasks.sinks import remove_objects, stored_name
 from headrace.errors import BadArgumentError, CommitConflictError, HeadraceError
 from headrace.storage import Mode, StoreOptions, open_store, options_with_environment
 from headrace.storage.dataset.writer_notes import TASK_LIFE_S, leave_note
@@ -69,7 +70,26 @@ class ShardWriter(DataSourceArrowWriter):
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Shards:  # type: ignore[override] # as Spark's own stubs ask for
         """Write the rows of one partition."""
-        return Shards([row for batch in self.task.attempt(iterator) for row in batch.to_pylist()])
+        rows = (row for batch in self.task.attempt(iterator) for row in batch.to_pylist())
+        return self.finished(list(rows))
+
+    def finished(self, rows: Sequence[Mapping[str, Any]]) -> Shards:
+        """Return the shards of a task, or remove them if its job is over, as failed jobs may be.
+
+        `abort` removes the note and then sweeps, and a task writes and then looks for the note; so
+        one of the two removes what is written.
+
+        Raises:
+            CommitConflictError: The job is over.
+        """
+        with contextlib.closing(open_store(self.task.url, options=self.task.options)) as store:
+            if store.entry(self.note) is None:
+                remove_objects(store, [stored_name(entry_of(row)) for row in rows])
+                raise CommitConflictError(
+                    f"the job that wrote to {store.url} has ended; what this task wrote is removed",
+                    url=store.url,
+                )
+        return Shards(rows)
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
         """Commit the shards of all tasks."""
@@ -92,9 +112,9 @@ class ShardWriter(DataSourceArrowWriter):
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:  # noqa: ARG002 - Spark's
         """Remove what tasks wrote."""
         with contextlib.closing(open_store(self.task.url, options=self.task.options)) as store:
-            sweep(store, self.task.job)
             with contextlib.suppress(HeadraceError):
                 store.delete(self.note)
+            sweep(store, self.task.job)
 
 
 def shard_writer(schema: StructType, options: Mapping[str, str], *, mode: Mode) -> ShardWriter:
