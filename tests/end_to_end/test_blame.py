@@ -34,6 +34,7 @@ def _table(found: list[Found]) -> str:
     return "\n".join([*lines, f"{right} of {len(found)} right", *wrong])
 
 
+@pytest.mark.long
 @pytest.mark.alone
 def test_the_culprit_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """One fault of each kind, within six seconds, with the rank where it is one rank's."""
