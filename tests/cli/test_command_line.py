@@ -249,7 +249,7 @@ def test_convert_makes_a_dataset_of_a_csv_file(tmp_path: Path) -> None:
     source.write_text("x,y,at\n1,0.5,2026-01-01 00:00:00\n2,NA,\n3,2.5,2026-01-02 00:00:00\n")
     target = str(tmp_path / "points")
 
-    options = ("--master", "local[1]", "--null-value", "NA", "--json")
+    options = ("--null-value", "NA", "--json")
     done = run("convert", str(source), target, *options)
     again = run("convert", str(source), target)
 

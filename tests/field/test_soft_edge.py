@@ -149,7 +149,7 @@ def expected() -> Callable[[Path], list[int]]:
     return get
 
 
-@pytest.mark.parametrize("part", EDGE)
+@pytest.mark.parametrize("part", [0.9, pytest.param(0.75, marks=pytest.mark.long), 0.5])
 @pytest.mark.parametrize("kind", ["rows", "images", "texts"])
 @pytest.mark.parametrize(
     "times", [pytest.param(1.0, id="fits the shuffle"), pytest.param(2.0, id="is larger")]

@@ -82,7 +82,8 @@ def test_spark_connect_converts_as_classic_spark_does(tmp_path: Path) -> None:
     assert list(open_store(f"{tmp_path}/failed").list()) == []
 
 
-@pytest.mark.parametrize("kind", ["classic", pytest.param("connect", marks=pytest.mark.long)])
+@pytest.mark.long
+@pytest.mark.parametrize("kind", ["classic", "connect"])
 def test_sparks_own_writer_commits_versions(tmp_path: Path, kind: str) -> None:
     """Found without registration; tasks that fail or are repeated leave nothing, nor do jobs."""
     answer = _answer(_run("job_data_source.py", str(tmp_path), kind))
