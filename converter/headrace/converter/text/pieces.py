@@ -87,9 +87,9 @@ class TextPieces:
         """
         part = self.pieces[piece]
         digest = xxhash.xxh3_64()
-        read = self._records if isinstance(part.reader, JsonFile) else self._chunks
-        if part.clean_ends and isinstance(part.reader, RecordFormat):
-            read = self._clean
+        read = self._clean if part.clean_ends else self._chunks
+        if isinstance(part.reader, JsonFile):
+            read = self._records
         try:
             yield from read(part, digest)
         except (HeadraceError, pa.ArrowException) as error:

@@ -162,7 +162,7 @@ class _Cutter:
     size: int = 0
     digest: xxhash.xxh3_64 = field(default_factory=xxhash.xxh3_64)
     pieces: list[Piece] = field(default_factory=list)
-    ends: list[int] = field(default_factory=list)
+    ends: list[list[int]] = field(default_factory=lambda: [[]])
     refused: set[int] = field(default_factory=set)
 
     def chunks(self) -> Iterator[Chunk]:
@@ -181,21 +181,20 @@ class _Cutter:
                 self.digest.reset()
             self.size += len(chunk.content)
             self.digest.update(chunk.content)
-            self.ends.append(chunk.stop)
+            self.ends[-1].append(chunk.stop)
             yield chunk
         self._end(None)
 
     def _end(self, stop: int | None) -> None:
-        digest, ends = self.digest.intdigest(), tuple(self.ends)
-        piece = Piece(self.reader, self.file, self.start, stop, self.line, digest, clean_ends=ends)
-        self.pieces.append(piece)
-        self.ends.clear()
+        digest = self.digest.intdigest()
+        self.pieces.append(Piece(self.reader, self.file, self.start, stop, self.line, digest))
+        self.ends.append([])
 
     def checked_pieces(self) -> Iterator[Piece]:
         """Yield the pieces; those with a refused record are read as carefully as at first."""
-        for piece in self.pieces:
-            is_clean = self.refused.isdisjoint(piece.clean_ends)
-            yield piece if is_clean else replace(piece, clean_ends=())
+        for piece, ends in zip(self.pieces, self.ends[:-1], strict=True):
+            is_clean = self.refused.isdisjoint(ends)
+            yield replace(piece, clean_ends=tuple(ends)) if is_clean else piece
 
 
 def _survey_lines(
