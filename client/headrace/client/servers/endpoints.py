@@ -10,6 +10,18 @@ from typing import Protocol
 from headrace.client.options.access import Access
 
 
+def split_address(address: str) -> tuple[str, str]:
+    """Return the host, without brackets, and the port of a server's address; empty if it has none.
+
+    Args:
+        address: An address as gRPC takes it, such as ``name:50051``, ``ipv6:[::1]:50051`` or
+            ``dns:///name:50051``.
+    """
+    host, _, port = address.rpartition(":")
+    host = host.rpartition("/")[2].removeprefix("ipv4:").removeprefix("ipv6:")
+    return host.strip("[]"), port
+
+
 @dataclass(frozen=True, slots=True)
 class Endpoint:
     """One server, and how to authenticate there.

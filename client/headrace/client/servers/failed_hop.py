@@ -6,6 +6,7 @@ import socket
 from contextlib import closing
 from typing import Final, Literal
 
+from headrace.client.servers.endpoints import split_address
 from headrace.errors import (
     HeadraceError,
     ObjectNotFoundError,
@@ -45,10 +46,9 @@ def silent_hop(address: str) -> Literal["server", "network"]:
                 local.settimeout(_PROBE_S)
                 local.connect(path)
             return "server"
-        host, _, port = address.rpartition(":")
-        host = host.rpartition("/")[2].removeprefix("ipv4:").removeprefix("ipv6:")
+        host, port = split_address(address)
         if port.isdigit():
-            socket.create_connection((host.strip("[]"), int(port)), timeout=_PROBE_S).close()
+            socket.create_connection((host, int(port)), timeout=_PROBE_S).close()
     except OSError:
         return "network"
     return "server"

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack
 
 from headrace.client.options.access import Access
-from headrace.client.servers.endpoints import Endpoint
+from headrace.client.servers.endpoints import Endpoint, split_address
 from headrace.errors import NoTransportError
 from headrace.lane import ANSWER_BYTES, VERSION, hello, read_answer
 from headrace.v1 import lane_pb2 as pb
@@ -40,7 +40,7 @@ def connected(
     """
     if offer.version != VERSION:
         raise NoTransportError(f"it has version {offer.version}, but this client knows {VERSION}")
-    port = endpoint.address.rpartition(":")[2]
+    _, port = split_address(endpoint.address)
     if port not in map(str, offer.grpc_ports):
         raise NoTransportError(
             f"the call went to port {port}, but the server listens on "
@@ -103,19 +103,14 @@ def _hosts(endpoint: Endpoint, offer: pb.LaneOffer) -> Iterator[str]:
         raise NoTransportError(
             f"its address is {offer.host[:100]!r}; expected an IP address"
         ) from error
-    called = _host_of(endpoint.address)
+    called, _ = split_address(endpoint.address)
     if called != offer.host:
         yield called
 
 
 def _name_of(endpoint: Endpoint) -> str:
     """Return the name that the server's certificate must have, as gRPC checks it."""
-    return _host_of(endpoint.access.authority or endpoint.address)
-
-
-def _host_of(address: str) -> str:
-    host, _, _ = address.rpartition("/")[2].rpartition(":")
-    return host.strip("[]")
+    return split_address(endpoint.access.authority or endpoint.address)[0]
 
 
 def _bearer(metadata: tuple[tuple[str, str], ...]) -> bytes:
