@@ -15,13 +15,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from headrace.errors import ManifestCorruptError
-from headrace.storage.parquet.row_vectors import framed_rows, vector_rows
+from headrace.storage.parquet.row_vectors import FRAME_BYTES, framed_rows, vector_rows
 from headrace.storage.store.store import Store
 
 _Z85 = "0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ.-:+=^!/*?&<>()[]{}@%$#"
 _VALUES = {character: value for value, character in enumerate(_Z85)}
 _NAME_CHARACTERS = 20  # encode the 16 bytes of a UUID
-_FRAME_BYTES = 8
 _THREADS = 16
 
 
@@ -59,7 +58,7 @@ def _decoded(files: Store, said: Mapping[str, Any]) -> NDArray[np.int64]:
     if said["storageType"] == "i":
         return vector_rows(_bytes_of(text)[:size])
     offset = int(said.get("offset") or 0)
-    return framed_rows(files.read(_file(text), offset=offset, length=size + _FRAME_BYTES))
+    return framed_rows(files.read(_file(text), offset=offset, length=size + FRAME_BYTES))
 
 
 def _damage(files: Store, name: str, why: str) -> ManifestCorruptError:

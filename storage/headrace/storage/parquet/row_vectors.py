@@ -15,7 +15,9 @@ from numpy.typing import NDArray
 from headrace.errors import ConfigurationError
 
 _MAGIC = b"\xd1\xd3\x39\x64"
-_FRAME_BYTES = 4
+_NUMBER_BYTES = 4
+FRAME_BYTES = 2 * _NUMBER_BYTES
+"""What a file has around a vector: its length and its checksum."""
 _MAX_ROWS = 1 << 27  # 1 GiB of memory: a few bytes can name any number of rows
 
 
@@ -25,8 +27,8 @@ def framed_rows(part: bytes) -> NDArray[np.int64]:
     Raises:
         ValueError: It is damaged, or names too many rows.
     """
-    inner = part[_FRAME_BYTES:-_FRAME_BYTES]
-    length, crc = part[:_FRAME_BYTES], part[-_FRAME_BYTES:]
+    inner = part[_NUMBER_BYTES:-_NUMBER_BYTES]
+    length, crc = part[:_NUMBER_BYTES], part[-_NUMBER_BYTES:]
     if int.from_bytes(length, "big") != len(inner) or int.from_bytes(crc, "big") != zlib.crc32(
         inner
     ):
