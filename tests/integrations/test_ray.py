@@ -117,7 +117,7 @@ class Nodes:
         return self._cluster.add_node(num_cpus=1, resources={"seat": 1})
 
     def _train_on(self, workers: int, steps: int) -> None:
-        """Wait for so many steps of so many workers from here on."""
+        """Wait until a number of workers have taken a number of steps more."""
         trained = self._folder / "worlds"
         before = len(trained.read_text().split()) if trained.exists() else 0
         self._until(1 << 30)

@@ -102,7 +102,7 @@ def test_another_takes_over_from_one_that_is_stopped(world: World) -> None:
 
 
 def test_one_that_takes_nothing_is_left_behind(world: World) -> None:
-    """And reads what it misses by itself."""
+    """And reads alone what it has missed."""
     found = world.play("idle")
 
     assert [[wanted] for wanted in world.batches[1:80]] == found["found"][1:]

@@ -7,8 +7,8 @@ Contract:
 2. The first process to take a lock reads for all. If it ends, is killed, or is silent for
    `_SILENCES` times ``silence_s``, its peers open their streams again after their own last event,
    and the first of them reads.
-3. A process that cannot share, or is elsewhere, reads by itself, and says why. It looks every
-   `_LOOK_S` whether it could share by now.
+3. A process that cannot share, or is at another place, reads alone, and says why. Every `_LOOK_S`
+   it finds out whether it can share by now.
 4. Every wait has an end: 2 s to meet, and the silence of the one that reads.
 
 If the code differs, the code is wrong.
@@ -60,7 +60,7 @@ from headrace.v1 import shard_service_pb2 as pb
 _log = logging.getLogger(__name__)
 
 _LOOK_S = 2.0
-"""Seconds between two looks of a process that reads by itself. Arbitrary."""
+"""Seconds after which a process that reads alone tries to share again. Arbitrary."""
 _COME_S = 10.0
 """Seconds for which the first batches are kept for those that have yet to come. Arbitrary; those
 that train together do not get further without them."""
@@ -260,7 +260,7 @@ class _Told(TransportState):
 
 
 class HostFeed:
-    """What a process gets of a stream that a hub reads, or reads by itself.
+    """What a process gets of a stream that a hub reads, or that it reads alone.
 
     Attributes:
         connection: A connection to the hub, which knows the place; None to read alone.
@@ -302,7 +302,7 @@ class HostFeed:
         if self.connection is not None:
             yield from self._shared(self.connection)
         if self.why:
-            yield from self._by_itself()
+            yield from self._read_alone()
 
     def cancel(self) -> None:
         """End the stream for this process."""
@@ -407,7 +407,7 @@ class HostFeed:
         whose = "" if pid == os.getpid() else f"process {pid}, which reads for this host: "
         raise error_of_reason(reason, f"{whose}{message}", metadata)
 
-    def _by_itself(self) -> Iterator[Event | None]:
+    def _read_alone(self) -> Iterator[Event | None]:
         transport, look_at = self._landing.transport, time.monotonic() + _LOOK_S
         with self._feeds.alone(self._endpoint, self._request, clock=self._clock) as feed:
             with self._guard:

@@ -3,7 +3,7 @@
 Contract:
 
 1. Events go to each peer in the order of the stream, from the place that it names; a peer whose
-   place the hub neither keeps nor reaches within `GATHER_S` is sent away, and reads by itself.
+   place the hub neither keeps nor reaches within `GATHER_S` is sent away, and reads alone.
 2. A piece is written again only when every peer that it was announced to has said that it needs it
    no more. If a peer is lost, what it had not taken is never written again.
 3. At most half of the memory holds what no peer has taken yet, so that peers that are a little
@@ -202,7 +202,7 @@ class Hub:
         except HeadraceError as error:
             self._fail(error)
         except OSError:
-            # No memory, or no descriptors: each reads by itself.
+            # No memory, or no descriptors: each reads alone.
             self._finish(Kind.BROKEN)
         finally:
             with self._guard:

@@ -35,7 +35,7 @@ class Dealing(Protocol):
         """Return a rank's samples in global batches, and their positions."""
 
     def most_rows(self, rank: int, in_order: int) -> int:
-        """Return the most samples of a batch that a rank gets, which has so many in order."""
+        """Return the most samples of a batch for a rank, given how many it gets in order."""
 
     def is_dealt(self, batch: RankBatch) -> bool:
         """Return whether it deals a global batch; else that is dealt in order."""

@@ -1,9 +1,9 @@
 """Forecast what the open streams of a server will take.
 
 A rank takes batches at the pace of its training, so what a stream will take is its pace times the
-time. A stream that waits for its server takes less
-than it wants to: its pace is what it had while the server kept up, or what it takes while it is not
-waiting. Processor time is what the process spent lately for a byte that it sent.
+time. A stream that waits for its server takes less than it wants to: its pace is what it had while
+the server kept up, or what it takes while it is not waiting. Processor time is what the process
+spent lately for a byte that it sent.
 """
 
 from __future__ import annotations
@@ -144,7 +144,7 @@ class Demand(Collector):
 
     def _metrics(self, rows: Sequence[tuple[int, float, float]]) -> list[Metric]:
         texts = {
-            "bytes": "Payload bytes that open streams will take in so many seconds, by their "
+            "bytes": "Payload bytes that open streams will take within this time, by their "
             "paces. More than the network of this server can carry: add replicas.",
             "processor_seconds": "Processor seconds that this will take. More than "
             "headrace_demand_processor_seconds_available: add replicas, before trainers wait.",

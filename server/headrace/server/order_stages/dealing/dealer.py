@@ -102,7 +102,7 @@ class Dealer:
         return whole[0].together.picked(whole, owns), positions
 
     def most_rows(self, rank: int, in_order: int) -> int:
-        """Return the most samples of a batch that a rank gets, which has so many in order."""
+        """Return the most samples of a batch for a rank, given how many it gets in order."""
         return self._deal.sizes[rank] if self._deal.sizes else in_order
 
     def is_dealt(self, batch: RankBatch) -> bool:
