@@ -107,6 +107,16 @@ def test_a_run_goes_on_over_the_other_transport(server: Server) -> None:
     assert undisturbed == seen
 
 
+def test_a_stream_may_be_left_anywhere(server: Server, caplog: pytest.LogCaptureFixture) -> None:
+    """Also while the next batches are made in another thread, whose plans are then closed."""
+    with caplog.at_level("WARNING"):
+        for count in range(3, 33):
+            with closing(_dataset(server, "ids", batch_size=16, epochs=None)) as dataset:
+                assert count == sum(1 for _ in itertools.islice(dataset, count))
+
+    assert [] == caplog.messages
+
+
 def test_metrics_say_what_it_saves(server: Server) -> None:
     """And that noise is not sent larger than it is."""
 

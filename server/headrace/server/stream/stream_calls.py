@@ -251,13 +251,14 @@ class StreamCalls:
                 running = attached.running(stream, ahead) if attached else ahead()
                 if not call.on_end(running.cancel):
                     return
-                timed = tally.timed(running.messages(), taken=opened.share.sent)
-                if attached:
-                    yield from attached.carried(timed)
-                else:
-                    if opened.start is not None:
-                        yield from _begun(timed, opened.start)
-                    yield from timed
+                # Closed before the stream, which a thread of its messages may still be making.
+                with closing(tally.timed(running.messages(), taken=opened.share.sent)) as timed:
+                    if attached:
+                        yield from attached.carried(timed)
+                    else:
+                        if opened.start is not None:
+                            yield from _begun(timed, opened.start)
+                        yield from timed
                 reason = "OK" if call.is_active else "CANCELLED"
         except HeadraceError as error:
             reason, text = error.reason, error.message

@@ -379,7 +379,7 @@ class StreamTally:
 
     def timed(
         self, messages: Generator[bytes, None, None], *, taken: Callable[[int], None]
-    ) -> Iterator[bytes]:
+    ) -> Generator[bytes, None, None]:
         """Yield messages, and count the time until each has been read.
 
         Args:

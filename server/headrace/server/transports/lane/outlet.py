@@ -15,8 +15,6 @@ If the code differs, the code is wrong.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import closing
-from typing import Any, cast
 
 from headrace.errors import RebalanceError
 from headrace.lane import end_frame, frame
@@ -68,8 +66,7 @@ class LaneOutlet(WireOutlet):
 
     def carried(self, messages: Iterator[bytes]) -> Iterator[bytes]:
         """Send all messages over the lane, and yield none."""
-        with closing(cast("Any", messages)):
-            self._send_all(messages)
+        self._send_all(messages)
         yield from ()
 
     @property
