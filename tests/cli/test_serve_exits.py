@@ -8,12 +8,12 @@ import re
 import signal
 import socket
 import subprocess
-import time
 from collections.abc import Iterator
 from contextlib import ExitStack, suppress
 from pathlib import Path
 
 import grpc
+import pyarrow as pa
 import pytest
 
 from headrace.v1 import shard_service_pb2 as pb
@@ -24,7 +24,7 @@ from support.shards import numbered_batch, write_shards_of
 from support.waiting import until
 
 _END_S = 60
-_FILLED_S = 0.5  # arbitrary
+_ROWS, _ROW_BYTES = 8, 4 << 20
 # Python has no call to send a signal to one thread of another process.
 _TGKILL = {"x86_64": 234, "aarch64": 131}.get(platform.machine(), 0)
 _ANY = ("--listen", "127.0.0.1:0")
@@ -155,25 +155,32 @@ def test_a_signal_before_it_serves_is_130(asked: signal.Signals, workers: str) -
 
 
 @pytest.fixture
-def unread(url: str) -> Iterator[Forked | subprocess.Popen[str]]:
+def unread(tmp_path: Path) -> Iterator[Forked | subprocess.Popen[str]]:
     """A server that drains, with a stream that nobody reads and that so does not end."""
+    url = str(tmp_path / "small")
+    # More than a connection holds: only then the end of the stream cannot be sent either.
+    blobs = pa.RecordBatch.from_pydict({"blob": [bytes(_ROW_BYTES)] * _ROWS})
+    write_shards_of(url, [blobs])
+    request = pb.ReadBatchesRequest(
+        dataset="small", global_batch_size=_ROWS, world_size=1, epoch_start=pb.EpochStart()
+    )
     with ExitStack() as stack:
         server = stack.enter_context(serving({"small": url}, "--drain-s", "600"))
         channel = stack.enter_context(grpc.insecure_channel(server.address))
-        request = pb.ReadBatchesRequest(
-            dataset="small", global_batch_size=50, world_size=1, epoch_start=pb.EpochStart()
-        )
-        next(messages_of(channel, request))
-        # Until what is sent ahead fills the connection: only then the end cannot be sent either.
-        time.sleep(_FILLED_S)
+        # Kept: gRPC cancels a call that nobody refers to.
+        messages = messages_of(channel, request)
+        next(messages)
         server.process.send_signal(signal.SIGTERM)
         assert until(lambda: _refuses(server.address, request))
         yield server.process
         server.process.kill()
+        del messages
 
 
 def _refuses(address: str, request: pb.ReadBatchesRequest) -> bool:
-    with grpc.insecure_channel(address) as channel:
+    # As our clients, with a connection of its own: of one that is shared and ends just then, gRPC
+    # may never tell the end of a new call, not even at its deadline.
+    with grpc.insecure_channel(address, (("grpc.use_local_subchannel_pool", 1),)) as channel:
         try:
             next(messages_of(channel, request))
         except grpc.RpcError as error:
