@@ -449,7 +449,8 @@ def _hub(here: World, _: SparkSession | None) -> None:
     served.repo = "acme/trips"
     sink = io.BytesIO()
     pq.write_table(flights(), sink)
-    served.push({"data/train.parquet": sink.getvalue()})
+    card = b"---\nconfigs:\n- {config_name: en, data_files: data/*}\n---\n"
+    served.push({"README.md": card, "data/train.parquet": sink.getvalue()})
     served.push({"data/train.parquet": sink.getvalue()}, ref="v1.0")
     converted = {"default/train/0000.parquet": sink.getvalue()}
     served.push(converted, ref="refs/convert/parquet")

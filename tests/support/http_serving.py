@@ -17,7 +17,8 @@ def http_serving(handler: type[BaseHTTPRequestHandler], **shared: Any) -> Iterat
         handler: Answers requests.
         shared: What all its instances have in common, as attributes.
     """
-    own = type(handler.__name__, (handler,), shared)
+    # Otherwise a body waits 40 ms for the headers before it to be acknowledged.
+    own = type(handler.__name__, (handler,), {"disable_nagle_algorithm": True, **shared})
     server = ThreadingHTTPServer(("127.0.0.1", 0), own)
     thread = threading.Thread(target=server.serve_forever, args=(0.02,), name="http-serving")
     thread.start()

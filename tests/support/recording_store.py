@@ -33,6 +33,7 @@ class _Recording(BaseHTTPRequestHandler):
     """Keeps the headers of each request and answers with the server's next status."""
 
     protocol_version = "HTTP/1.1"
+    disable_nagle_algorithm = True  # a body would wait 40 ms for its headers to be acknowledged
     requests: list[dict[str, str]]
     statuses: list[int]
     refusals: dict[str, tuple[int, str]]

@@ -12,7 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, suppress
 from pathlib import Path
 
-from headrace.errors import ConfigurationError, StoreRefusedError
+from headrace.errors import ConfigurationError, NotADatasetError, StoreRefusedError
 from headrace.storage.source.kinds import DELTA_LOG_FOLDER, HUDI_FOLDER, SINK_LOG_FOLDER
 from headrace.storage.store.open_store import open_store
 from headrace.storage.store.options import StoreOptions
@@ -77,9 +77,10 @@ def _parent(url: str) -> str:
 
 
 def _has_files(url: str, options: StoreOptions) -> bool:
-    # Whoever may read a folder alone need not be able to list what is above it.
+    # Whoever may read a folder alone need not be able to list what is above it; and what names
+    # nothing that can be opened is no log.
     with (
-        suppress(StoreRefusedError),
+        suppress(ConfigurationError, NotADatasetError, StoreRefusedError),
         closing(open_store(url, options=options)) as store,
     ):
         return next(iter(store.list()), None) is not None

@@ -11,7 +11,7 @@ from headrace.storage.store.store import ObjectEntry, PendingUpload, Version
 
 
 class NameStore:
-    """A store without objects, into which nothing can be written.
+    """A store without objects, into which nothing can be written; others add some to read.
 
     Args:
         url: The name of the table.
@@ -73,7 +73,7 @@ class NameStore:
 
     def _refuse(self, name: str) -> NoReturn:
         raise StoreRefusedError(
-            f"{name} cannot be written to {self.url}, the name of a table in a catalog; write to a "
+            f"{name} cannot be written to {self.url}, which names a table or a split; write to a "
             "folder of a store, such as s3://bucket/dataset",
             url=self.url,
             name=name,

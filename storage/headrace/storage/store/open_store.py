@@ -62,12 +62,12 @@ def open_store(url: str, *, options: StoreOptions | None = None) -> Store:
         from headrace.storage.store.s3.s3_store import S3Store  # noqa: PLC0415 - of an extra
 
         return S3Store(url, options=chosen)
+    if url.startswith("hf://datasets/"):
+        from headrace.storage.store.foreign.hub import open_hub  # noqa: PLC0415 - of an extra
+
+        return open_hub(url, options=chosen)
     from headrace.storage.store.foreign.fsspec_store import FsspecStore  # noqa: PLC0415 - of an extra
 
-    if url.startswith("hf://datasets/"):
-        from headrace.storage.store.foreign.hub import pinned, ranged  # noqa: PLC0415 - seldom needed
-
-        return FsspecStore(pinned(url, options=chosen), options=ranged(chosen))
     return FsspecStore(url, options=chosen)
 
 

@@ -12,6 +12,7 @@ import pytest
 from headrace.client import RemoteDataset
 from headrace.errors import (
     BadArgumentError,
+    ConfigurationError,
     HeadraceError,
     NotADatasetError,
     ObjectNotFoundError,
@@ -121,6 +122,97 @@ def test_what_is_not_there_is_named(served: Hub) -> None:
     for url in ("hf://datasets/o", "hf://datasets/o/n@a@b", "hf://datasets/"):
         with pytest.raises(BadArgumentError, match="names no dataset of the Hub"):
             _numbers(served, url)
+
+
+def _card(configs: str) -> bytes:
+    return f"---\nlicense: mit\nconfigs:\n{configs}---\n# A dataset\n".encode()
+
+
+_CARD = """\
+- config_name: en
+  data_files:
+  - split: train
+    path: [data/train-0.parquet, "more/*.parquet"]
+  - split: text
+    path: notes/*.csv
+- config_name: de
+  data_dir: german
+- config_name: gone
+  data_files: data/gone.parquet
+"""
+
+
+def _push(served: Hub, card: str = _CARD) -> None:
+    german = {f"german/{name}.parquet": _file(700) for name in ("train-1", "dev_1")}
+    other = {"data/train-0.parquet": _file(0), "data/train-1.parquet": _file(10)}
+    more = {"more/a.parquet": _file(20), "more/.b.parquet": _file(30), "notes/a.csv": b"x\n1\n"}
+    served.push({"README.md": _card(card), **german, **other, **more})
+
+
+def test_a_split_has_the_files_that_the_card_states(served: Hub) -> None:
+    """By patterns, or in a folder by their names; at a commit, by whose URL it is found again."""
+    _push(served)
+    with open_dataset(f"{_URL}/en/train", options=_options(served)) as dataset:
+        url, fingerprint = dataset.url, dataset.fingerprint
+    old = [*range(10), *range(20, 30)]
+
+    assert old == _numbers(served, f"{_URL}/en/train")
+    assert list(range(700, 710)) == _numbers(served, f"{_URL}/de/validation")
+    served.push({"README.md": _card(_CARD), "data/train-0.parquet": _file(900)})
+    assert list(range(900, 910)) == _numbers(served, f"{_URL}/en/train@main")
+    assert old == _numbers(served, url)
+    open_dataset(url, options=_options(served), fingerprint=fingerprint).close()
+
+
+def test_without_a_card_the_names_of_files_say_which_splits_there_are(served: Hub) -> None:
+    """The configuration is called default then; a folder of that name comes first."""
+    served.push({"data/test-00000-of-00001.parquet": _file(0), "x.parquet": _file(1)})
+    assert list(range(10)) == _numbers(served, f"{_URL}/default/test")
+    served.push({"train/a.parquet": _file(0), "test/b.parquet": _file(10)})
+    assert list(range(10, 20)) == _numbers(served, f"{_URL}/default/test")
+    served.push({"default/test/a.parquet": _file(50), "default/train/b.parquet": _file(0)})
+    assert list(range(50, 60)) == _numbers(served, f"{_URL}/default/test")
+
+
+@pytest.mark.parametrize(
+    ("path", "kind", "said"),
+    [
+        ("en/test", NotADatasetError, "there are en/train, en/text, de/train, de/validation"),
+        ("fr/train", NotADatasetError, "no files of a split 'train' of a configuration 'fr'"),
+        ("en/text", ConfigurationError, r"are .csv .*@refs/convert/parquet"),
+        ("more/a.csv", NotADatasetError, "no file more/a.csv"),
+    ],
+)
+def test_what_is_no_split_is_said_with_what_there_is(
+    served: Hub, path: str, kind: type[HeadraceError], said: str
+) -> None:
+    """Neither a folder nor a split, or a split of files that are not read."""
+    _push(served, _CARD.partition("- config_name: gone")[0])
+
+    with pytest.raises(kind, match=said):
+        _numbers(served, f"{_URL}/{path}")
+
+
+def test_a_card_that_cannot_be_followed_is_refused(served: Hub) -> None:
+    """A missing file, places elsewhere, what is no YAML; folders can be read all the same."""
+    _push(served)
+    with pytest.raises(NotADatasetError, match=r"names the file 'data/gone.parquet', which is not"):
+        _numbers(served, f"{_URL}/gone/train")
+    for wrong in ("{", "- a", "- {config_name: a, data_files: /etc/passwd}"):
+        _push(served, f"{wrong}\n")
+        with pytest.raises(ConfigurationError, match="the configs of its card are not understood"):
+            _numbers(served, f"{_URL}/en/train")
+        assert list(range(10)) == _numbers(served, f"{_URL}/data/train-0.parquet")
+
+
+def test_a_folder_that_is_also_another_split_is_refused(served: Hub) -> None:
+    """Nobody could tell which of the two was meant; a folder of the split's own files is both."""
+    card = _card("- {config_name: en, data_files: [{split: train, path: 'en/train/*.parquet'}]}\n")
+    served.push({"README.md": card, "en/train/a.parquet": _file(0), "en/train/notes.txt": b""})
+    assert list(range(10)) == _numbers(served, f"{_URL}/en/train")
+    served.push({"README.md": card, "en/train/a.parquet": _file(0), "en/train/b/c.parquet": b""})
+    with pytest.raises(ConfigurationError, match="is a folder, and a split of other files"):
+        _numbers(served, f"{_URL}/en/train")
 
 
 def test_places_have_one_form() -> None:
