@@ -1,9 +1,13 @@
-"""How long ranks wait for the first batch after a reshard, and how many bytes are dropped.
+"""How long ranks wait for the first batch after a reshard, and how much is dropped.
 
 Eight ranks, each a process with a loop that trains for a while, read from one server. A barrier is
-the moment when the group has agreed; each rank then takes another share, a step back or not. Beside
-it, the same with a dataset that is closed and opened, as after a restart. What is dropped is what
-lies ready; ``--prefetch-bytes`` bounds it.
+the moment when the group has agreed; each rank then takes another share, a step back or not. It is
+done with all defaults, with the bytes of two batches as ``prefetch_bytes``, and with a dataset that
+is closed and opened, as after a restart.
+
+What a rank drops lies ready: on average over the first change, which comes after ``--before-s`` of
+training, and over the others, which follow each other after a tenth of a second. ``made`` is what
+the server made and no loop took: that, and what was under way or not sent yet.
 
     PYTHONPATH=tests python tests/benchmarks/bench_reshard.py
 """
@@ -12,20 +16,27 @@ from __future__ import annotations
 
 import argparse
 import multiprocessing
+import os
+import re
 import tempfile
 import time
 from itertools import chain, repeat
 from multiprocessing.synchronize import Barrier
 from pathlib import Path
 from typing import Any
+from urllib.request import urlopen
 
 import numpy as np
 
 from headrace.client import RemoteDataset, Transport
+from headrace.client.options.settings import DEFAULT_PREFETCH_BYTES
 from support.command import serving
 from support.datasets import write_rows
+from support.envoy import free_port
 
-_SAMPLES, _WIDTH = 1 << 15, 256
+_SAMPLES, _WIDTH = 1 << 16, 256
+_STEP_S, _STEPS = 0.03, 3
+_WAYS = {"reshard": None, "reshard, two batches": 2, "opened again": None}
 
 
 def _dataset(address: str, rank: int, args: argparse.Namespace) -> RemoteDataset:
@@ -40,18 +51,21 @@ def _dataset(address: str, rank: int, args: argparse.Namespace) -> RemoteDataset
 
 
 def _rank(rank: int, args: argparse.Namespace, address: str, together: Barrier, found: Any) -> None:
-    """Reshard again and again, and say how long each took and what was dropped."""
-    ranks, told = args.ranks, []
+    """Reshard again and again; say how long each took, what was dropped, and what was taken."""
+    ranks, taken = args.ranks, 0
     dataset = _dataset(address, rank, args)
     loop = chain.from_iterable(repeat(dataset))
+    told = []
     for number in range(args.times):
-        for _ in range(3):
-            step = next(loop).step
-            time.sleep(0.03)
+        until, steps = time.monotonic() + (0.0 if number else args.before_s), 0
+        while steps < _STEPS or time.monotonic() < until:
+            batch = next(loop)
+            taken, steps = taken + len(batch), steps + 1
+            time.sleep(_STEP_S)
         own, world = (rank + number + 1) % ranks, ranks if number % 2 else 2 * ranks
         together.wait()
         running = dataset._live._running
-        dropped = running._bytes if running is not None else 0
+        dropped = 0 if running is None else running._bytes
         began = time.perf_counter()
         if args.opens_again:
             state = dataset.state_dict()
@@ -60,52 +74,73 @@ def _rank(rank: int, args: argparse.Namespace, address: str, together: Barrier, 
             dataset.load_state_dict(state)
             loop = chain.from_iterable(repeat(dataset))
         else:
-            dataset.reshard(rank=own, world_size=world, at_step=step + number % 2)
-        next(loop)
+            dataset.reshard(rank=own, world_size=world, at_step=batch.step + number % 2)
+        taken += len(next(loop))
         told.append((time.perf_counter() - began, dropped))
     dataset.close()
-    found.put(told)
+    found.put((told, taken))
 
 
-def _measure(args: argparse.Namespace, address: str) -> None:
+def _sent(metrics: str) -> float:
+    """Return the payload bytes that the server has sent."""
+    with urlopen(f"http://{metrics}/metrics", timeout=60) as answer:
+        text = answer.read().decode()
+    lines = re.findall(r"^headrace_sent_payload_bytes_total\S* (\S+)$", text, re.MULTILINE)
+    return sum(map(float, lines))
+
+
+def _measure(way: str, args: argparse.Namespace, address: str, metrics: str) -> None:
+    batch_bytes = args.batch_size * _WIDTH * 4
+    batches = _WAYS[way]
+    args.prefetch_bytes = batches * batch_bytes if batches else DEFAULT_PREFETCH_BYTES
+    args.opens_again = way == "opened again"
     context = multiprocessing.get_context("forkserver")
     together, found = context.Barrier(args.ranks), context.Queue()
+    sent = _sent(metrics)
     ranks = [
         context.Process(target=_rank, args=(rank, args, address, together, found))
         for rank in range(args.ranks)
     ]
     for each in ranks:
         each.start()
-    told = np.array([one for _ in ranks for one in found.get(timeout=300)])
+    got = [found.get(timeout=300) for _ in ranks]
     for each in ranks:
         each.join()
-    p50, p99 = np.percentile(told[:, 0] * 1e3, [50, 99])
-    kind = "opened again" if args.opens_again else "reshard"
-    batch_bytes = args.batch_size * _WIDTH * 4
+    told = np.array([each for each, _ in got])
+    waits, dropped = told[..., 0] * 1e3, told[..., 1] / 1e6
+    made = _sent(metrics) - sent - sum(taken for _, taken in got) * _WIDTH * 4
+    p50, p99 = np.percentile(waits, [50, 99])
+    ready = f"{dropped[:, 0].mean():8.2f} {dropped[:, 1:].mean():8.2f}"
     print(
-        f"{kind:12} {len(told):6} {p50:8.1f} {p99:8.1f} {told[:, 0].max() * 1e3:8.1f} "
-        f"{told[:, 1].mean() / batch_bytes:10.1f} {told[:, 1].max() / 1e6:10.2f}"
+        f"{way:21}{waits.size:6} {p50:8.1f} {p99:8.1f} {waits.max():8.1f} {ready} "
+        f"{made / waits.size / 1e6:8.2f}",
+        flush=True,
     )
 
 
 def main() -> None:
-    """Measure both and print a table."""
+    """Measure all ways and print a table."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--ranks", type=int, default=8)
-    parser.add_argument("--times", type=int, default=30)
+    parser.add_argument("--times", type=int, default=50)
     parser.add_argument("--batch-size", type=int, default=64)
-    parser.add_argument("--prefetch-bytes", type=int, default=64 << 20)
+    parser.add_argument("--before-s", type=float, default=10.0)
     parser.add_argument("--transport", default="grpc")
+    parser.add_argument("--ways", nargs="*", default=list(_WAYS), choices=list(_WAYS))
     args = parser.parse_args()
-    print(f"{args.ranks} ranks, {multiprocessing.cpu_count()} processors, {args.transport}")
-    print(f"{'':12} {'times':>6} {'p50 ms':>8} {'p99 ms':>8} {'max ms':>8}", end=" ")
-    print(f"{'dropped':>10} {'most MB':>10}")
+    print(
+        f"{args.ranks} ranks, {os.cpu_count()} processors, load {os.getloadavg()[0]:.1f}, "
+        f"{args.transport}, batches of {args.batch_size * _WIDTH * 4 / 1e6:.2f} MB"
+    )
+    print(f"{'':21}{'times':>6} {'p50 ms':>8} {'p99 ms':>8} {'max ms':>8}", end=" ")
+    print(f"{'first MB':>8} {'then MB':>8} {'made MB':>8}")
     with tempfile.TemporaryDirectory() as folder:
         url = str(Path(folder) / "rows")
         write_rows(url, sample_count=_SAMPLES, width=_WIDTH)
-        with serving({"rows": url}) as server:
-            for args.opens_again in (False, True):
-                _measure(args, server.address)
+        metrics = f"127.0.0.1:{free_port()}"
+        with serving({"rows": url}, f"--metrics-listen={metrics}", "--log-level=error") as server:
+            for way in args.ways:
+                _measure(way, args, server.address, metrics)
 
 
 if __name__ == "__main__":

@@ -13,12 +13,14 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from headrace.client import Batch, RemoteDataset, Sharding
+from headrace.client import Batch, Hedge, RemoteDataset, Sharding, Transport
 from headrace.errors import HeadraceError
 
 
-def _dataset(address: str, name: str = "d", **options: Any) -> RemoteDataset[Any]:
-    sharding = Sharding(global_batch_size=8, share="broadcast")
+def _dataset(
+    address: str, name: str = "d", share: Any = "broadcast", **options: Any
+) -> RemoteDataset[Any]:
+    sharding = Sharding(global_batch_size=8, share=share)
     return RemoteDataset(address, name, mesh={"tp": 2}, sharding=sharding, **options)
 
 
@@ -40,6 +42,14 @@ def _rows(address: str, rank: int) -> Any:
         dataset.load_state_dict(state)
         found[1] += list(dataset)
         return {"batches": found, "how": dataset.stats().transport_reason}
+
+
+def _auto(address: str, rank: int) -> str:
+    """What cannot be shared through memory, when any way will do."""
+    del rank
+    with _dataset(address, share="auto", transport=Transport(hedge=Hedge())) as dataset:
+        next(iter(dataset))
+        return dataset.stats().transport_reason
 
 
 def _gone(address: str, rank: int) -> None:
@@ -106,7 +116,7 @@ def run_rank(rank: int, folder: Path, address: str) -> None:
         world_size=2,
         timeout=timedelta(seconds=60),
     )
-    cases: list[Callable[[str, int], Any]] = [_rows, _gone, _again, _unlike, _apart, _dead]
+    cases: list[Callable[[str, int], Any]] = [_rows, _auto, _gone, _again, _unlike, _apart, _dead]
     found = {}
     for case in cases:
         try:

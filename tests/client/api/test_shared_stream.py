@@ -37,6 +37,7 @@ def test_both_get_the_same_and_every_error(tmp_path: Path) -> None:
     for each in found:
         assert wanted == each["_rows"]["batches"]
         assert "shared: rank 0 reads and broadcasts to the ranks 0, 1" in each["_rows"]["how"]
+        assert "(by a broadcast, since Transport(hedge=…) asks a second server" in each["_auto"]
         assert each["_gone"].startswith("DatasetNotFoundError")
         assert [
             *(once[0], "StageFailedError", *once[1:]),

@@ -46,7 +46,7 @@ from headrace.client.options.arguments import (
     epochs_of,
     token_bytes,
 )
-from headrace.client.options.mesh import AnyMesh, MeshRank, check_mesh_given
+from headrace.client.options.mesh import AnyMesh, check_mesh_given
 from headrace.client.options.order import Order, order_of
 from headrace.client.options.ranks import refuse_alone, resolve_ranks
 from headrace.client.options.read_request import ReadOptions
@@ -55,7 +55,12 @@ from headrace.client.options.stage import Stage
 from headrace.client.options.transport import Transport, transport_of
 from headrace.client.reader.reader import BatchReader, Place
 from headrace.client.servers.unary import fetch_from_any
-from headrace.client.sharing.group import shared_reading, way_to_share
+from headrace.client.sharing.group import (
+    ranks_that_share,
+    shared_reading,
+    stages_for,
+    way_to_share,
+)
 from headrace.client.state.description import Description
 from headrace.client.state.read_spec import Reading
 from headrace.client.state.sources import Source
@@ -607,7 +612,7 @@ class RemoteDataset(IterableDataset[Result]):
 
     def _live_stream(self) -> LiveStream:
         if self._way == "broadcast":
-            return self._shared_stream(is_required=not self._why_no_ring)
+            return self._shared_stream()
         if self._device is None:
             return LiveStream(self._transport, self._on_batches)
         idle_bytes = self._transport.prefetch_bytes
@@ -615,7 +620,7 @@ class RemoteDataset(IterableDataset[Result]):
             self._transport, make_mover=partial(ring_to, self._device, idle_bytes=idle_bytes)
         )
 
-    def _shared_stream(self, *, is_required: bool) -> LiveStream:
+    def _shared_stream(self) -> LiveStream:
         if self._device is not None:
             raise BadArgumentError(
                 f"device={str(self._device)!r} and ranks that share by a broadcast "
@@ -627,26 +632,19 @@ class RemoteDataset(IterableDataset[Result]):
         return SharedStream(
             self._transport,
             self._on_batches,
-            sharing=lambda: self._sharing(is_required=is_required),
+            sharing=self._sharing,
             place=lambda: self._progress.place,
         )
 
-    def _sharing(self, *, is_required: bool) -> Sharing:
-        own, found = self._reading.stages, self._reading.order_stages
-        mesh = next((each for each in found if isinstance(each, MeshRank)), None)
+    def _sharing(self) -> Sharing:
+        def read_for(numbers: Sequence[int]) -> frozenset[str]:
+            self._shared_stages, left_out = stages_for(self._reading, numbers)
+            return left_out
 
-        def stages_for(numbers: Sequence[int]) -> tuple[Stage, ...]:
-            ranks = [] if mesh is None else mesh.of_numbers(numbers)
-            return tuple((ranks and stage.for_all(ranks)) or stage for stage in own)
-
-        def read_for(numbers: Sequence[int]) -> set[str]:
-            common = self._shared_stages = stages_for(numbers)
-            given = {name for stage in common for name in stage.left_out}
-            return {name for stage in own for name in stage.left_out} - given
-
-        ranks = () if mesh is None else mesh.sharing(own)
-        reads = self._reading.said(stages_for(ranks), self._progress.place.token)
-        return Sharing(ranks, reads, read_for, is_required)
+        ranks = ranks_that_share(self._reading)
+        stages, _ = stages_for(self._reading, ranks)
+        reads = self._reading.said(stages, self._progress.place.token)
+        return Sharing(ranks, reads, read_for, self._why_no_ring)
 
     def _move(self, place: Place) -> None:
         if share_of_worker() is not None:

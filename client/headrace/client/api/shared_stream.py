@@ -56,16 +56,17 @@ class Sharing:
         reads: What is read for them, by the names of options; the same on all of them.
         read_for: Called on each rank with the ranks of its host: the first reads what all of them
             need from now on. Returns the columns that this rank takes none of.
-        is_required: Whether a rank that cannot share raises an error.
+        no_ring: Why the ranks do not share memory instead. Empty if a broadcast was asked for: a
+            rank that cannot share then raises an error.
     """
 
     ranks: tuple[int, ...]
     reads: Mapping[str, str]
     read_for: Callable[[Sequence[int]], AbstractSet[str]]
-    is_required: bool
+    no_ring: str
 
 
-_ALONE = Sharing((), {}, lambda _: frozenset(), is_required=False)
+_ALONE = Sharing((), {}, lambda _: frozenset(), "it is another process")
 _NONE: AbstractSet[str] = frozenset()
 
 
@@ -159,7 +160,7 @@ class SharedStream(LiveStream):
         sharing = _ALONE if self._of_rank is None else self._of_rank()
         why = _why_alone(sharing)
         if why:
-            if sharing.is_required:
+            if not sharing.no_ring:
                 raise BadArgumentError(
                     f"share='broadcast', but {why}; expected share='auto' to read alone then",
                     field="sharding",
@@ -167,6 +168,8 @@ class SharedStream(LiveStream):
             self._why, self._left_out = f"not shared: {why}", sharing.read_for([])
         else:
             self._agree(sharing)
+        if sharing.no_ring:
+            self._why += f" (by a broadcast, since {sharing.no_ring})"
         _log.info("%s", self._why)
         self._is_joined = True
 

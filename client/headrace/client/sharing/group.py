@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Literal
 
 from headrace.client.options.mesh import AXES, MeshRank
 from headrace.client.options.sharding import sharding_of
+from headrace.client.options.stage import Stage
 from headrace.client.sharing.host_feeds import Group, why_no_memory
 from headrace.client.state.description import Description
 from headrace.client.state.read_spec import Reading
@@ -48,8 +49,7 @@ def shared_reading(
         described: From which servers.
         environment: Says how many ranks a host has; None for this process's.
     """
-    mesh = next((each for each in reading.order_stages if isinstance(each, MeshRank)), None)
-    ranks = () if mesh is None else mesh.sharing(reading.stages)
+    mesh, ranks = _mesh_of(reading), ranks_that_share(reading)
     if mesh is None or not ranks:
         return reading, Group(
             alone="no mesh says which ranks get the same (Mesh.at says where one rank is)"
@@ -59,14 +59,39 @@ def shared_reading(
     why = why_no_memory() or ("no other rank of this host gets the same" if len(here) == 1 else "")
     if why:
         return reading, Group(alone=why)
-    peers = mesh.of_numbers(here)
-    stages = tuple(stage.for_all(peers) or stage for stage in reading.stages)
-    given = {name for stage in stages for name in stage.left_out}
-    left_out = {name for stage in reading.stages for name in stage.left_out} - given
     # All ask in the same words: as the first of them.
-    order_stages = tuple(peers[0] if each is mesh else each for each in reading.order_stages)
+    first = mesh.of_numbers(here)[0]
+    order_stages = tuple(first if each is mesh else each for each in reading.order_stages)
+    stages, left_out = stages_for(reading, here)
     common = replace(reading, stages=stages, order_stages=order_stages)
-    return common, Group(_name_of(described), frozenset(left_out), len(here))
+    return common, Group(_name_of(described), left_out, len(here))
+
+
+def ranks_that_share(reading: Reading) -> tuple[int, ...]:
+    """Return the ranks of the mesh that can share what this one reads; empty without a mesh."""
+    mesh = _mesh_of(reading)
+    return () if mesh is None else mesh.sharing(reading.stages)
+
+
+def stages_for(reading: Reading, ranks: Sequence[int]) -> tuple[tuple[Stage, ...], frozenset[str]]:
+    """Return stages whose batches have what some ranks need.
+
+    Args:
+        reading: What this rank reads.
+        ranks: The ranks; empty for this one alone.
+
+    Returns:
+        The stages, and the columns of their batches that this rank takes none of.
+    """
+    mesh, own = _mesh_of(reading), reading.stages
+    peers = [] if mesh is None else mesh.of_numbers(ranks)
+    stages = tuple((peers and stage.for_all(peers)) or stage for stage in own)
+    given = {name for stage in stages for name in stage.left_out}
+    return stages, frozenset(name for stage in own for name in stage.left_out) - given
+
+
+def _mesh_of(reading: Reading) -> MeshRank | None:
+    return next((each for each in reading.order_stages if isinstance(each, MeshRank)), None)
 
 
 def _name_of(described: Description) -> str:
