@@ -13,7 +13,8 @@ PIP_INSTALL := -m pip install --quiet --disable-pip-version-check
 PROTO_TOOLS := grpcio-tools==1.71.2 mypy-protobuf==3.6.0
 DIST_TOOLS := build==1.6.1 ziglang==0.17.1 auditwheel==6.8.2
 # Locks are made by uv, bills of materials from locks by CycloneDX's own program.
-LOCK_TOOLS := uv==0.13.9 cyclonedx-bom==7.5.0
+SBOM_TOOL := cyclonedx-bom==7.5.0
+LOCK_TOOLS := uv==0.13.9 $(SBOM_TOOL)
 # For every platform, from 3.11.5 on (mkdocs-material asks for it), and without the index that was asked.
 LOCK := .venv-locks/bin/uv pip compile --quiet --constraints constraints.txt \
   --universal --python-version 3.11.5 --generate-hashes --no-annotate --no-emit-index-url \
@@ -106,11 +107,12 @@ proto: .venv-proto/.done ## Generate the stubs from proto/headrace/v1/*.proto
 	  --plugin=protoc-gen-mypy_grpc=.venv-proto/bin/protoc-gen-mypy_grpc --proto_path=proto \
 	  --grpc_python_out=proto --mypy_grpc_out=quiet:proto headrace/v1/shard_service.proto
 
-lock: .venv-locks/.done ## Lock the packages of each extra, and of the build, with their hashes, in deploy/locks
+lock: .venv-locks/.done ## Lock the packages of each extra, of the build and of bills of materials, with their hashes, in deploy/locks
 	@mkdir -p deploy/locks
 	.venv-locks/bin/python -c 'import tomllib; \
 	    print(*tomllib.load(open("pyproject.toml", "rb"))["build-system"]["requires"], sep="\n")' \
 	  | $(LOCK) --output-file deploy/locks/build.txt - >/dev/null
+	echo "$(SBOM_TOOL)" | $(LOCK) --output-file deploy/locks/sbom.txt - >/dev/null
 	$(LOCK) --output-file deploy/locks/client.txt pyproject.toml >/dev/null
 	for extra in $$(.venv-locks/bin/python -c 'import tomllib; \
 	    print(*tomllib.load(open("pyproject.toml", "rb"))["project"]["optional-dependencies"])'); do \

@@ -154,6 +154,20 @@ def test_the_servers_image_holds_no_torch(running: Project) -> None:
     assert "[None, None]" == said.strip()
 
 
+def test_images_say_what_they_are(running: Project) -> None:
+    """OCI labels, and a bill of the packages that Python finds in the image."""
+    container = running.containers("headrace")[0]
+    labels = json.loads(docker("inspect", "--format", "{{json .Config.Labels}}", container))
+    listing = "import importlib.metadata as m; print(*{d.name.lower() for d in m.distributions()})"
+
+    bill = json.loads(docker("exec", container, "cat", "/opt/headrace/sbom.cdx.json"))
+    installed = docker("exec", container, "python3", "-c", listing).split()
+
+    assert "Apache-2.0" == labels["org.opencontainers.image.licenses"]
+    assert {"version", "revision", "created"} < {name.rpartition(".")[2] for name in labels}
+    assert {one["name"].lower() for one in bill["components"]} == set(installed)
+
+
 def _query(address: str, query: str) -> list[dict[str, object]]:
     url = f"http://{address}/api/v1/query?{urlencode({'query': query})}"
     with urlopen(url, timeout=60) as answer:

@@ -19,10 +19,13 @@ _ROOT = Path(__file__).parents[2]
 _LOCKS = _ROOT / "deploy" / "locks"
 _SETTINGS = tomllib.loads((_ROOT / "pyproject.toml").read_text())
 _PROJECT = _SETTINGS["project"]
-_BUILD: list[str] = _SETTINGS["build-system"]["requires"]
 _EXTRAS: dict[str, list[str]] = _PROJECT["optional-dependencies"]
-_NAMES = ("build", "client", *_EXTRAS)
-"""One lock for each extra, one for the client, which needs none, and one for the build."""
+_TOOLS = {
+    "build": _SETTINGS["build-system"]["requires"],
+    "sbom": re.findall(r"^SBOM_TOOL := (.*)$", (_ROOT / "Makefile").read_text(), re.MULTILINE),
+}
+_NAMES = (*_TOOLS, "client", *_EXTRAS)
+"""One lock for each extra, one for the client, which needs none, and two for tools of the build."""
 
 
 class _Locked(NamedTuple):
@@ -49,8 +52,8 @@ def _locked(name: str) -> dict[str, _Locked]:
 
 def _asked_for(name: str) -> list[Requirement]:
     """What pyproject.toml asks for, with what the extras that an extra names ask for."""
-    if name == "build":
-        return [Requirement(one) for one in _BUILD]
+    if name in _TOOLS:
+        return [Requirement(one) for one in _TOOLS[name]]
     own = [Requirement(one) for one in _EXTRAS.get(name, [])]
     named = [extra for one in own if one.name == "headrace" for extra in one.extras]
     base = [Requirement(one) for one in _PROJECT["dependencies"]]

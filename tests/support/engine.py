@@ -83,12 +83,10 @@ def _compose_program() -> tuple[str, ...]:
 
 
 def _build() -> None:
-    for target in _IMAGES.values():
-        image = f"headrace-{target}"
-        command = ["docker", "build", "-f", "deploy/Dockerfile", "--target", target, "-t", image]
-        if "TORCH_INDEX" in os.environ:
-            command += ["--build-arg", f"TORCH_INDEX={os.environ['TORCH_INDEX']}"]
-        _run([*command, "."], _BUILD_S)
+    index = os.environ.get("TORCH_INDEX")
+    options = ["--", "--build-arg", f"TORCH_INDEX={index}"] if index else []
+    # Compose looks for the tag that stands for none.
+    _run(["deploy/build-images.sh", "--tag", "latest", *_IMAGES.values(), *options], _BUILD_S)
 
 
 def _has(image: str) -> bool:
