@@ -21,6 +21,7 @@ from headrace.errors import HeadraceError
 from headrace.order import Order, OrderSpec
 from headrace.page.data.library import Library
 from headrace.page.data.partial_reads import Histogram
+from headrace.page.guard.middleware import STYLE
 from headrace.page.guard.sessions import Sessions
 from headrace.page.live.watch import Watch
 from headrace.server.access.callers import Access, Caller
@@ -81,7 +82,11 @@ class Site:
         )
         self._templates.filters.update(size=size, printable=printable, query=query_of, clock=_clock)
         self._templates.globals.update(
-            version=version("headrace"), serves=serves, has_live=watch is not None
+            version=version("headrace"),
+            serves=serves,
+            has_live=watch is not None,
+            style=STYLE,
+            icon=(_FOLDER / "static" / "icon.svg").read_text("utf-8"),
         )
 
     def without_urls(self, error: HeadraceError) -> HeadraceError:

@@ -4,19 +4,21 @@
 const colour = (name) => getComputedStyle(document.documentElement).getPropertyValue(`--${name}`).trim();
 const clock = (at, end) => new Date(at * 1000).toISOString().slice(11, end);
 
-// Vertical lines for faults, drains, rebalances and rescales.
+// Bands for faults, drains, rebalances and rescales, each with its name where there is room.
 const drawMarks = (plot, marks) => {
-  const { ctx, bbox } = plot;
+  const { ctx, bbox: { left, top, width, height } } = plot, right = left + width;
+  let free = left;
   ctx.save();
-  ctx.strokeStyle = colour("bad");
-  ctx.setLineDash([4, 4]);
-  for (const [at] of marks) {
-    const x = plot.valToPos(at, "x", true);
-    if (x < bbox.left || x > bbox.left + bbox.width) continue;
-    ctx.beginPath();
-    ctx.moveTo(x, bbox.top);
-    ctx.lineTo(x, bbox.top + bbox.height);
-    ctx.stroke();
+  ctx.fillStyle = colour("bad");
+  ctx.textBaseline = "top";
+  for (const [at, until, what] of marks) {
+    if (until < plot.scales.x.min) continue;
+    const from = Math.max(plot.valToPos(at, "x", true), left), to = Math.min(plot.valToPos(until, "x", true), right);
+    const needed = ctx.measureText(what).width, start = Math.min(from + 4, right - needed);
+    ctx.globalAlpha = 0.18;
+    ctx.fillRect(from, top, Math.max(to - from, 3), height);
+    ctx.globalAlpha = 1;
+    if (start >= free) { ctx.fillText(what, start, top + 2); free = start + needed + 8; }
   }
   ctx.restore();
 };
