@@ -349,6 +349,34 @@ def test_rates_and_waits_are_those_of_the_last_half_minute() -> None:
     assert (0, POINTS) == History().streams([])[1].shape
 
 
+def test_what_fills_the_queues_of_a_new_stream_is_no_rate() -> None:
+    """A job has none in its first ten seconds, and then that of its trainer."""
+    sent = {5: 4000, 10: 8000, 15: 8100, 20: 8200}
+    history = _history(
+        _answer(0, {}, {}), *(_answer(at, {}, {1: {"samples": n}}) for at, n in sent.items())
+    )
+
+    (series,) = history.jobs(lambda _: True).values()
+    assert np.isnan(series.ticks[:2, 1]).all()
+    assert [20.0, 20.0] == series.ticks[2:, 1].tolist()
+
+
+def test_epochs_of_seconds_have_a_rate() -> None:
+    """Each has a stream of its own, none of which is there for long."""
+    history = _history(
+        _answer(0, {}, {}),
+        *(
+            _answer(5.0 * tick, {}, {tick // 2: {"samples": 50 * (tick % 2)}})
+            for tick in range(1, 30)
+        ),
+    )
+
+    (series,) = history.jobs(lambda _: True).values()
+    now = series.recent()
+    assert now is not None
+    assert 10 == now[1]
+
+
 def test_faults_drains_rebalances_and_rescales_are_marks_in_time() -> None:
     """What grew between two answers happened then; ends in good order are no event."""
     ends = "headrace_ended_streams_total"
@@ -456,6 +484,17 @@ def test_a_verdict_names_why_the_store_is_slow() -> None:
     level, text = _verdict(*waits, errors=3)
     assert ("bad", "2 of 2 ranks wait for the store: 503 since 00:16 UTC") == (level, text)
     assert "cache is too small" in _verdict(*waits, is_short=True)[1]
+
+
+def test_ranks_without_a_stream_are_missed() -> None:
+    """Those that are there may do well, but the job waits for the others."""
+    rows = {n: {"samples": 100, "client_wait_s": 9.0} for n in range(2)}
+    history = _history(_answer(0, {}, {0: {}, 1: {}}), _answer(10, {}, rows))
+    ((job, series),) = history.jobs(lambda _: True).items()
+
+    found = verdict_on(job, series, marks=[], is_short=False, now=1100, connected=(2, 3))
+    assert "slow" == found.level
+    assert found.text.startswith("2 of 3 ranks are connected; ")
 
 
 def test_a_job_that_hardly_moves_is_bad() -> None:

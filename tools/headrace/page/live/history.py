@@ -3,7 +3,9 @@
 Contract:
 
 1. A tick is made from two answers at least `TICK_S` apart. It has rates and shares of the time
-   between them, and only of streams that both answers contain, so a new stream has none.
+   between them, and only of streams that both answers contain and that were there for a tick
+   before them: a new stream fills its reader's queues first, faster than anybody trains. Of a job
+   whose streams have all been shorter for 20 seconds, new ones count.
 2. The last `TICKS` ticks are kept, each with at most `MAX_STREAMS` streams and `MAX_JOBS` jobs, in
    arrays of fixed width: less than `MAX_BYTES` in total, whatever happens.
 3. A job is what one caller reads of one dataset.
@@ -26,6 +28,8 @@ TICK_S: Final = 5.0
 TICKS: Final = 360
 RECENT: Final = 6
 """Ticks over which rates and waits are computed; shorter times contain too few messages."""
+_SHORT: Final = 4
+"""Ticks without a rate after which those of new streams count."""
 MAX_STREAMS: Final = 1024
 MAX_JOBS: Final = 32
 MAX_BYTES: Final = 8 << 20
@@ -116,11 +120,14 @@ class History:
         self._before: Answer | None = None
         self._ticks: deque[_Tick] = deque(maxlen=TICKS)
         self._numbers: dict[Any, int] = {}
+        self._born: dict[Any, float] = {}
         self._sizes: dict[Job, tuple[int, float]] = {}
         self._last_number = 0
 
     def add(self, answer: Answer) -> None:
         """Take a new answer, and make a tick if the last one is old enough."""
+        first = answer.at if self.latest else float("-inf")
+        self._born = {key: self._born.get(key, first) for key in answer.streams}
         self.latest = answer
         before = self._before
         if before is None or answer.at - before.at >= TICK_S:
@@ -141,7 +148,7 @@ class History:
             else:
                 self.marks.append(mark)
         # A job that starts again is not there for a while.
-        for job, sizes in _sizes(answer).items():
+        for job, sizes in world_sizes(answer).items():
             size = min(sizes)
             was, seen = self._sizes.pop(job, (size, answer.wall))
             if was != size and len(sizes) == 1 and answer.wall - seen <= RESTART_S:
@@ -150,6 +157,23 @@ class History:
             self._sizes[job] = (size if len(sizes) == 1 else was), answer.wall
         self._sizes = dict(list(self._sizes.items())[-MAX_JOBS:])
 
+    def _settled(self, before: Answer, answer: Answer) -> list[Any]:
+        last = list(self._ticks)[-_SHORT:]
+        short = {
+            name
+            for name in (last[0].names if len(last) == _SHORT else ())
+            if all(
+                name in tick.names and not tick.jobs["counted"][tick.names.index(name)]
+                for tick in last
+            )
+        }
+        return [
+            key
+            for key, row in answer.streams.items()
+            if key in before.streams
+            and (before.at - self._born[key] >= TICK_S or _job(row) in short)
+        ]
+
     def _number(self, key: object) -> int:
         found = self._numbers.get(key)
         if found is None:
@@ -157,7 +181,7 @@ class History:
         return found
 
     def _tick(self, before: Answer, answer: Answer) -> _Tick:
-        keys = [key for key in answer.streams if key in before.streams]
+        keys = self._settled(before, answer)
         seconds = max(answer.at - before.at, 1e-9)
         grown = np.array(
             [
@@ -276,7 +300,7 @@ def _marks(before: Answer, answer: Answer) -> Iterable[Mark]:
             yield Mark(answer.wall, what, int(grown), answer.wall, name)
 
 
-def _sizes(answer: Answer) -> dict[Job, set[int]]:
+def world_sizes(answer: Answer) -> dict[Job, set[int]]:
     """Return the world sizes of each job; several if it is several jobs, or in transition."""
     sizes: dict[Job, set[int]] = {}
     for row in answer.streams.values():

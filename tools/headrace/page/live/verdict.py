@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final, Literal
 
 from headrace.cli.show.texts import counted
@@ -47,6 +47,7 @@ def verdict_on(
     is_short: bool,
     now: float,
     worst: str = "",
+    connected: tuple[int, int] = (0, 0),
 ) -> Verdict:
     """Judge a job that has open streams.
 
@@ -57,7 +58,18 @@ def verdict_on(
         is_short: Whether the cache is too small for it.
         now: The time, in seconds since 1970.
         worst: Which rank waits the most, and at which step; empty if it is not known.
+        connected: How many of its ranks have a stream, and how many there are.
     """
+    found = _judged(job, series, marks=marks, is_short=is_short, now=now, worst=worst)
+    if connected[0] >= connected[1]:
+        return found
+    text = f"{connected[0]} of {counted(connected[1], 'rank')} are connected; {found.text}"
+    return replace(found, level="slow" if found.level == "good" else found.level, text=text)
+
+
+def _judged(
+    job: Job, series: JobSeries, *, marks: Sequence[Mark], is_short: bool, now: float, worst: str
+) -> Verdict:
     recent = series.recent()
     ranks = counted(series.ranks, "rank")
     if recent is None:

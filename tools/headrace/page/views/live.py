@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from starlette.responses import Response
 
 from headrace.errors import DatasetNotFoundError
-from headrace.page.live.history import RECENT, Answer, History, Job, JobSeries, Mark
+from headrace.page.live.history import RECENT, Answer, History, Job, JobSeries, Mark, world_sizes
 from headrace.page.live.verdict import verdict_on
 from headrace.page.site import ViewRequest
 from headrace.server.access.callers import Caller
@@ -79,6 +79,7 @@ def _seen(history: History, caller: Caller) -> dict[str, Any]:
         if caller.is_operator or (mark.job is not None and _may_see(caller, mark.job))
     ]
     open_jobs = sorted({(one.row["caller"], one.row["dataset"]) for one in streams})
+    worlds = world_sizes(history.latest) if history.latest else {}
     rows = [_job_row(job, jobs.get(job), streams) for job in open_jobs]
     verdicts = [
         verdict_on(
@@ -88,6 +89,7 @@ def _seen(history: History, caller: Caller) -> dict[str, Any]:
             is_short=row["shortage"] is not None,
             now=now,
             worst=_worst(row["job"], streams),
+            connected=(row["connected"], max(worlds.get(row["job"], [0]))),
         )
         for row in rows
         if (series := jobs.get(row["job"])) is not None
@@ -159,6 +161,7 @@ def _job_row(job: Job, series: JobSeries | None, streams: Sequence[_Stream]) -> 
     return {
         "job": job,
         "ranks": len(own),
+        "connected": len({one.row["rank"] for one in own}),
         "samples_per_s": None if recent is None else float(recent[1]),
         "waits": (0.0, 0.0, 0.0) if recent is None else _shown(recent[2:6].tolist()),
         "epochs": sorted({one.row["epoch"] for one in own}),
@@ -202,7 +205,7 @@ def _charts(
                 {"name": name, "values": _json(jobs[job].ticks[:, column], factor)}
                 for name, job in zip(names, most, strict=True)
             ],
-            "marks": [[round(mark.wall), mark.what] for mark in marks],
+            "marks": [[round(mark.wall), round(mark.until), mark.what] for mark in marks],
         }
         for key, title, unit, column, factor in (
             ("rate", "Samples per second", "", 1, 1),
