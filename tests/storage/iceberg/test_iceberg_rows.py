@@ -25,7 +25,7 @@ from headrace.errors import (
     ShardCorruptError,
     UnsupportedColumnError,
 )
-from headrace.storage import open_dataset, store_index
+from headrace.storage import SourceOptions, open_dataset, store_index
 from storage.iceberg.iceberg_tables import delete_rows, new_catalog, write_rows
 from storage.iceberg.random_tables import random_table
 from storage.random_values import shown
@@ -240,6 +240,30 @@ def test_files_elsewhere_are_refused(table: Table, tmp_path: Path, what: str) ->
 
     with pytest.raises(ConfigurationError, match="not below"):
         open_dataset(_URL)
+    beside = SourceOptions(table_prefixes=(str(tmp_path / "n/oth"), "s3://bucket"))
+    with pytest.raises(ConfigurationError, match="not below"):
+        open_dataset(_URL, source_options=beside)
+
+
+def test_files_below_a_prefix_of_the_operator_are_read(table: Table, tmp_path: Path) -> None:
+    """Data and deletes of a table whose files lie elsewhere; by a stored index, too."""
+    first = write_rows(table, _rows(range(3)))
+    outside = tmp_path / "n/other/data.parquet"
+    outside.parent.mkdir(parents=True)
+    outside.write_bytes(Path(first.file_path.removeprefix("file://")).read_bytes())
+    _add(table, first, f"file://{outside}")
+    delete_rows(table, {f"file://{outside}": [0]}, of=first, kind="vector")
+    options = SourceOptions(table_prefixes=(f"file://{outside.parent}/",))
+    index = str(tmp_path / "index")
+    store_index(_URL, index, source_options=options)
+
+    for url in (_URL, f"{index} from {_URL}"):
+        with open_dataset(url, source_options=options) as dataset:
+            blocks = [dataset.read_block(block) for block in range(dataset.block_count)]
+        assert {0: 1, 1: 2, 2: 2} == Counter(n for each in blocks for n in each["x"].to_pylist())
+    outside.write_bytes(b"another")
+    with pytest.raises(ShardCorruptError, match="has changed"):
+        open_dataset(_URL, source_options=options)
 
 
 def _add(table: Table, like: DataFile, place: str) -> None:

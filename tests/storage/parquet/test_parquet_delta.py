@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 import json
+import zlib
+from collections import Counter
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
+from urllib.parse import quote
 
 import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
 from headrace.errors import (
+    BadArgumentError,
     ConfigurationError,
     ManifestCorruptError,
     NotADatasetError,
@@ -18,9 +24,9 @@ from headrace.errors import (
     ShardCorruptError,
     UnsupportedColumnError,
 )
-from headrace.storage import SourceOptions, open_dataset
-from headrace.storage.parquet import decode_index, encode_index, open_parquet
-from storage.parquet.delta_log import add, field, struct_type, write_log
+from headrace.storage import SourceOptions, open_dataset, store_index
+from headrace.storage.parquet import ParquetDataset, decode_index, encode_index, open_parquet
+from storage.parquet.delta_log import add, deletion_vector, field, struct_type, write_log
 from storage.parquet.parquet_cases import all_samples, table_of, write_file
 from support.s3 import S3
 
@@ -291,6 +297,45 @@ def test_clone_is_refused(tmp_path: Path) -> None:
 
     with pytest.raises(ConfigurationError, match="shallow clone"):
         open_parquet(str(tmp_path))
+
+
+def test_files_below_a_prefix_of_the_operator_are_read(tmp_path: Path) -> None:
+    """A clone's, whose deleted rows lie there too; by a stored index, unless they change."""
+    table, other = tmp_path / "clone", tmp_path / "the original"
+    for folder in (table, other):
+        folder.mkdir()
+        write_file(folder / "1.parquet", table_of(range(10)))
+    action = add(other, "1.parquet", deleted=[2])
+    stated: dict[str, Any] = action["add"]  # type: ignore[assignment] # see add
+    stated["path"] = f"file://{quote(str(other))}/1.parquet"
+    vector = stated["deletionVector"]
+    content = deletion_vector([2])
+    frame = len(content).to_bytes(4, "big") + content + zlib.crc32(content).to_bytes(4, "big")
+    (other / "vector.bin").write_bytes(frame)
+    vector |= {"storageType": "p", "pathOrInlineDv": f"file://{quote(str(other))}/vector.bin"}
+    write_log(table, _NUMBERS, [action, add(table, "1.parquet")], features=["deletionVectors"])
+    options = SourceOptions(table_prefixes=(str(other),))
+    left = [*range(10), 0, 1, *range(3, 10)]
+    store_index(str(table), str(tmp_path / "index"), source_options=options)
+    by_index = replace(options, index_of=str(table))
+
+    for place, chosen in ((table, options), (tmp_path / "index", by_index)):
+        with open_dataset(str(place), source_options=chosen) as dataset:
+            assert isinstance(dataset, ParquetDataset)
+            assert Counter(left) == Counter(all_samples(dataset).column("number").to_pylist())
+    for prefixes in ((), (str(tmp_path / "the orig"),)):
+        with pytest.raises(ConfigurationError, match="clone"):
+            open_dataset(str(table), source_options=SourceOptions(table_prefixes=prefixes))
+    write_file(other / "1.parquet", table_of(range(11)))
+    with pytest.raises(ShardCorruptError, match="has changed"):
+        open_dataset(str(tmp_path / "index"), source_options=by_index)
+
+
+@pytest.mark.parametrize("prefix", ["", "/", "s3://", "warehouse", "file:///"])
+def test_prefixes_are_places(prefix: str) -> None:
+    """None that all files are below, and none that depends on where a server starts."""
+    with pytest.raises(BadArgumentError, match="expected URLs of folders or buckets"):
+        SourceOptions(table_prefixes=(prefix,))
 
 
 def test_vacuumed_and_changed_files_are_named(tmp_path: Path) -> None:

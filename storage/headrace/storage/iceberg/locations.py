@@ -2,30 +2,22 @@
 
 The metadata of a table names manifests, data files and deletes by absolute URLs, so whoever may
 write a table could name any object that its readers may read. Here each must lie below the table's
-location, and is read by the store that was opened there: with the credentials, the retries and the
-errors of all stores.
+location, or below a prefix of the operator, and is read by the store that was opened there: with
+the credentials, the retries and the errors of all stores.
 """
 
 from __future__ import annotations
 
 import io
-import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from headrace.errors import ConfigurationError, NotADatasetError
+from headrace.storage.store.outer_store import normal, outer_name
 from headrace.storage.store.store import Store
 
 if TYPE_CHECKING:
     from pyiceberg.io import FileIO
-
-_S3 = re.compile(r"s3[an]://")
-_FILE = re.compile(r"file:(//)?(?=/)")
-
-
-def normal(location: str) -> str:
-    """Return a URL with one scheme for S3, and none for files of this machine."""
-    return _FILE.sub("", _S3.sub("s3://", location)).rstrip("/")
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,11 +28,13 @@ class Files:
         store: The store of the location.
         location: The location, in its normal form.
         url: The URL of the table, for errors.
+        prefixes: Of the operator, below which files may lie too.
     """
 
     store: Store
     location: str
     url: str
+    prefixes: tuple[str, ...] = ()
 
     def name(self, path: str) -> str:
         """Return the name of a file in the store.
@@ -50,10 +44,13 @@ class Files:
         """
         found = normal(path)
         name = found.removeprefix(f"{self.location}/")
-        if name == found or not name or {"", ".", ".."} & set(name.split("/")):
+        if name == found or {"", ".", ".."} & set(name.split("/")):
+            if (outer := outer_name(path, self.prefixes)) is not None:
+                return outer
             raise ConfigurationError(
                 f"{self.url} names the file {path[:500]!r}, which is not below {self.location}, "
-                "the location that its catalog gives it; rewrite the table's files there",
+                "the location that its catalog gives it; rewrite the table's files there, or give "
+                "a prefix of them as source.table_prefixes in the server's configuration",
                 url=self.url,
             )
         return name

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os.path
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
@@ -122,16 +123,16 @@ def _entries(
 
 def _known(files: Files, names: Sequence[str]) -> Mapping[str, ObjectEntry]:
     """Return the files by name, listed if they are many and the store allows it."""
+    known: dict[str, ObjectEntry] = {}
     if len(names) > _FEW:
         folder = os.path.commonpath(names)  # of names with /, on every system that headrace runs on
-        try:
+        with suppress(StoreRefusedError):  # credentials of a table need not allow it
             found = files.store.list_entries(f"{folder}/" if folder else "")
-            return {entry.name: entry for entry in found}
-        except StoreRefusedError:
-            pass  # credentials of a table need not allow it
+            known = {entry.name: entry for entry in found}
+    rest = [name for name in names if name not in known]
     with ThreadPoolExecutor(_THREADS, "headrace-iceberg") as pool:
-        entries = pool.map(files.store.entry, names)
-        return {entry.name: entry for entry in entries if entry is not None}
+        entries = pool.map(files.store.entry, rest)
+        return known | {entry.name: entry for entry in entries if entry is not None}
 
 
 def _constants(

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from headrace.errors import HeadraceError, NotADatasetError, StoreRefusedError
 from headrace.storage.iceberg.catalog import FoundTable, TableVendor, find_table
-from headrace.storage.iceberg.locations import Files, normal
+from headrace.storage.iceberg.locations import Files
 from headrace.storage.iceberg.plan import planned
 from headrace.storage.iceberg.snapshots import KEEP, gone, schemas_of, snapshot_of
 from headrace.storage.iceberg.table_name import SCHEME, TableName, table_name
@@ -20,6 +20,7 @@ from headrace.storage.source.source import Index, Place, Progress, SourceOptions
 from headrace.storage.store.lease import Lease
 from headrace.storage.store.open_store import open_store
 from headrace.storage.store.options import StoreOptions
+from headrace.storage.store.outer_store import normal, with_outer
 from headrace.storage.store.retry import call_with_retries
 
 MARK = f"table of {SCHEME}://"
@@ -33,7 +34,7 @@ def detect(place: Place) -> bool:
 def open_at(place: Place, options: SourceOptions, *, fingerprint: str | None) -> TableDataset:
     """Ask the catalog, plan the snapshot and read the footers of its files."""
     name = _name(place, options)
-    with _opened(name, place.options) as (found, files):
+    with _opened(name, place.options, options) as (found, files):
         index = _index(found, files, name, fingerprint=fingerprint, progress=None)
         return _dataset(found, files, name, index)
 
@@ -41,7 +42,7 @@ def open_at(place: Place, options: SourceOptions, *, fingerprint: str | None) ->
 def make_index(place: Place, options: SourceOptions, *, progress: Progress | None) -> Index:
     """Read the footers of a snapshot's files."""
     name = _name(place, options)
-    with _opened(name, place.options) as (found, files):
+    with _opened(name, place.options, options) as (found, files):
         index = _index(found, files, name, fingerprint=None, progress=progress)
         fingerprint = table_fingerprint(index, str(found.table.metadata.table_uuid))
         with _dataset(found, files, name, index) as dataset:
@@ -52,7 +53,7 @@ def open_index(content: bytes, place: Place, options: SourceOptions, *, where: s
     """Open a snapshot by its index: its files never change, and each read compares versions."""
     name = _name(place, options)
     index = decode_index(content, place=where)
-    with _opened(name, place.options) as (found, files):
+    with _opened(name, place.options, options) as (found, files):
         dataset = _dataset(found, files, name, index)
         snapshot_of(found.table.metadata, name, dataset.fingerprint)
         return dataset
@@ -66,13 +67,20 @@ def _name(place: Place, options: SourceOptions) -> TableName:
 
 
 @contextmanager
-def _opened(name: TableName, options: StoreOptions) -> Iterator[tuple[FoundTable, Files]]:
+def _opened(
+    name: TableName, options: StoreOptions, source: SourceOptions
+) -> Iterator[tuple[FoundTable, Files]]:
     """Ask a catalog for a table, and open the store of its location; closed if the body raises."""
     found = call_with_retries(lambda: find_table(name), options.retry)
     location = normal(found.table.metadata.location)
-    store = open_store(location, options=store_options(found, name, options))
+    reach = store_options(found, name, options)
+    store = with_outer(
+        open_store(location, options=reach),
+        source.table_prefixes,
+        open_at=lambda url: open_store(url, options=reach),
+    )
     try:
-        yield found, Files(store, location, name.url)
+        yield found, Files(store, location, name.url, source.table_prefixes)
     except StoreRefusedError as error:
         store.close()
         if found.grant is not None:

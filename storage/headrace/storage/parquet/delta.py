@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol, cast
 from urllib.parse import unquote
@@ -29,6 +29,7 @@ from headrace.storage.parquet.delta_schema import physical_schema
 from headrace.storage.parquet.delta_vectors import deleted_rows
 from headrace.storage.source.kinds import DELTA_LOG_FOLDER
 from headrace.storage.store.options import StoreOptions
+from headrace.storage.store.outer_store import outer_name
 from headrace.storage.store.store import ObjectEntry, Store
 
 if TYPE_CHECKING:
@@ -90,7 +91,12 @@ class DeltaVersion:
 
 
 def read_delta(
-    url: str, found: TableFiles, *, options: StoreOptions, version: int | None = None
+    url: str,
+    found: TableFiles,
+    *,
+    options: StoreOptions,
+    version: int | None = None,
+    prefixes: Sequence[str] = (),
 ) -> DeltaVersion:
     """Read the log of a Delta table.
 
@@ -99,6 +105,7 @@ def read_delta(
         found: The files of the table.
         options: The options of its store.
         version: The version to read, or `None` for the current one.
+        prefixes: Of the operator, below which the log may name files.
 
     Raises:
         NotADatasetError: There is no such version.
@@ -112,13 +119,13 @@ def read_delta(
     _check_features(table, url)
     vectors: Mapping[str, Mapping[str, Any]] = {}
     if "deletionVectors" in (table.protocol().reader_features or ()):
-        vectors = vectors_of(found.files, found.entries, version=table.version())
+        vectors = vectors_of(found.files, found.entries, version=table.version(), prefixes=prefixes)
     schema = pa.schema(cast("pa.Schema", table.schema()))
     actions = pa.table(table.get_add_actions()).sort_by(
         [("modification_time", "ascending"), ("path", "ascending")]
     )
     paths = _texts(actions.column("path"))
-    names = tuple(_name(path, url) for path in paths)
+    names = tuple(_name(path, url, prefixes) for path in paths)
     return DeltaVersion(
         version=table.version(),
         schema=schema,
@@ -135,6 +142,7 @@ def read_delta(
                 for name, path in zip(names, paths, strict=True)
                 if path in vectors
             },
+            prefixes=prefixes,
         ),
     )
 
@@ -215,14 +223,17 @@ def _has_variants(kind: object) -> bool:
     return kind == "variant"
 
 
-def _name(path: str, url: str) -> str:
-    if "://" in path or path.startswith("/"):
-        raise ConfigurationError(
-            f"{url} refers to {path}, a file of another table, as a shallow clone does; this is "
-            "not supported, so copy the table",
-            url=url,
-        )
-    return unquote(path)
+def _name(path: str, url: str, prefixes: Sequence[str]) -> str:
+    if ":/" not in path and not path.startswith("/"):
+        return unquote(path)
+    if (outer := outer_name(unquote(path), prefixes)) is not None:
+        return outer
+    raise ConfigurationError(
+        f"{url} refers to {path}, a file of another table, as a shallow clone does; copy the "
+        "table, or give the location of the other one in source.table_prefixes of the server's "
+        "configuration",
+        url=url,
+    )
 
 
 def _texts(column: pa.ChunkedArray[Any]) -> list[str]:

@@ -15,6 +15,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
+from urllib.parse import unquote
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -22,6 +23,7 @@ import pyarrow.parquet as pq
 from headrace.errors import ConfigurationError, ManifestCorruptError
 from headrace.storage.parquet.footer import read_footer
 from headrace.storage.source.kinds import DELTA_LOG_FOLDER
+from headrace.storage.store.outer_store import outer_name
 from headrace.storage.store.store import ObjectEntry, Store
 
 _LOG = re.compile(rf"{DELTA_LOG_FOLDER}/(?P<version>\d{{20}})\.(?P<rest>.+)")
@@ -65,7 +67,9 @@ def refuse_other_places(
     _each(check, [entry for entry in _log(entries, version) if ".checkpoint." in entry.name])
 
 
-def vectors_of(files: Store, entries: Sequence[ObjectEntry], *, version: int) -> dict[str, _Action]:
+def vectors_of(
+    files: Store, entries: Sequence[ObjectEntry], *, version: int, prefixes: Sequence[str]
+) -> dict[str, _Action]:
     """Return what the log says of deletion vectors, by the paths of data files, as it has them.
 
     Of a path that was added more than once, the last one counts; files that were removed since are
@@ -75,6 +79,7 @@ def vectors_of(files: Store, entries: Sequence[ObjectEntry], *, version: int) ->
         files: The store of the table.
         entries: All of its files.
         version: The version that was opened.
+        prefixes: Of the operator, below which deletion vectors may lie.
 
     Raises:
         ConfigurationError: The log names a deletion vector outside of the table.
@@ -88,7 +93,7 @@ def vectors_of(files: Store, entries: Sequence[ObjectEntry], *, version: int) ->
                 found |= added(sidecars[f"{_SIDECARS}{sidecar['path']}"])
             if (add := action.get("add")) is not None:
                 found[add["path"]] = add.get("deletionVector")
-        if not all(map(_is_inside, filter(None, found.values()))):
+        if not all(_is_inside(vector, prefixes) for vector in found.values() if vector):
             raise _leads_out(files, entry, "a deletion vector")
         return found
 
@@ -106,11 +111,11 @@ def _version_of(entry: ObjectEntry) -> int:
     return int(entry.name.removeprefix(f"{DELTA_LOG_FOLDER}/").partition(".")[0])
 
 
-def _is_inside(vector: _Action) -> bool:
-    kind = vector["storageType"]
-    return kind == "i" or (
-        kind == "u" and _RELATIVE_VECTOR.fullmatch(vector["pathOrInlineDv"]) is not None
-    )
+def _is_inside(vector: _Action, prefixes: Sequence[str]) -> bool:
+    kind, text = vector["storageType"], vector["pathOrInlineDv"]
+    if kind == "p":
+        return outer_name(unquote(text), prefixes) is not None
+    return kind == "i" or (kind == "u" and _RELATIVE_VECTOR.fullmatch(text) is not None)
 
 
 def _log(entries: Iterable[ObjectEntry], version: int | None) -> list[ObjectEntry]:
@@ -171,6 +176,7 @@ def _rows(content: bytes, kinds: Sequence[str]) -> Iterator[_Action]:
 def _leads_out(files: Store, entry: ObjectEntry, what: str) -> ConfigurationError:
     return ConfigurationError(
         f"{entry.name} in {files.url} refers to {what} outside of the table, as a shallow clone "
-        "does; this is not supported, so copy the table",
+        "does; copy the table, or give its place in source.table_prefixes of the server's "
+        "configuration, which is not possible for sidecars",
         url=files.url,
     )

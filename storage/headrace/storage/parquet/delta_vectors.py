@@ -6,9 +6,10 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
+from urllib.parse import unquote
 from uuid import UUID
 
 import numpy as np
@@ -16,6 +17,7 @@ from numpy.typing import NDArray
 
 from headrace.errors import ManifestCorruptError
 from headrace.storage.parquet.row_vectors import FRAME_BYTES, framed_rows, vector_rows
+from headrace.storage.store.outer_store import outer_name
 from headrace.storage.store.store import Store
 
 _Z85 = "0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ.-:+=^!/*?&<>()[]{}@%$#"
@@ -25,26 +27,29 @@ _THREADS = 16
 
 
 def deleted_rows(
-    files: Store, vectors: Mapping[str, Mapping[str, Any]]
+    files: Store, vectors: Mapping[str, Mapping[str, Any]], *, prefixes: Sequence[str] = ()
 ) -> dict[str, NDArray[np.int64]]:
     """Return the deleted rows, ascending, by the names of data files.
 
     Args:
         files: The store of the table.
         vectors: What the log says of the vector of each data file that has one.
+        prefixes: Of the operator, below which vectors may lie.
 
     Raises:
         ManifestCorruptError: A vector is damaged.
         ObjectNotFoundError: One is missing.
     """
     with ThreadPoolExecutor(_THREADS, "headrace-delta") as pool:
-        rows = pool.map(lambda name: _rows(files, name, vectors[name]), vectors)
+        rows = pool.map(lambda name: _rows(files, name, vectors[name], prefixes), vectors)
         return dict(zip(vectors, rows, strict=True))
 
 
-def _rows(files: Store, name: str, said: Mapping[str, Any]) -> NDArray[np.int64]:
+def _rows(
+    files: Store, name: str, said: Mapping[str, Any], prefixes: Sequence[str]
+) -> NDArray[np.int64]:
     try:
-        rows = _decoded(files, said)
+        rows = _decoded(files, said, prefixes)
         count = int(said["cardinality"])
     except (ValueError, KeyError, TypeError, struct.error) as error:
         raise _damage(files, name, str(error)) from error
@@ -53,12 +58,15 @@ def _rows(files: Store, name: str, said: Mapping[str, Any]) -> NDArray[np.int64]
     return rows
 
 
-def _decoded(files: Store, said: Mapping[str, Any]) -> NDArray[np.int64]:
+def _decoded(files: Store, said: Mapping[str, Any], prefixes: Sequence[str]) -> NDArray[np.int64]:
     text, size = str(said["pathOrInlineDv"]), int(said["sizeInBytes"])
     if said["storageType"] == "i":
         return vector_rows(_bytes_of(text)[:size])
+    name = outer_name(unquote(text), prefixes) if said["storageType"] == "p" else _file(text)
+    if name is None:
+        raise ValueError("it lies elsewhere")
     offset = int(said.get("offset") or 0)
-    return framed_rows(files.read(_file(text), offset=offset, length=size + FRAME_BYTES))
+    return framed_rows(files.read(name, offset=offset, length=size + FRAME_BYTES))
 
 
 def _damage(files: Store, name: str, why: str) -> ManifestCorruptError:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -29,6 +30,8 @@ _SPARK_READERS = {
     "table of Hive": ".parquet({})",
     "transactional table of Hive": '.table("the name of the table")',
 }
+
+_THREADS = 32
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -162,7 +165,12 @@ def _advice(kind: str, url: str) -> str:
 
 
 def layout_of(
-    url: str, found: FoundFiles, *, options: StoreOptions, table_version: int | None = None
+    url: str,
+    found: FoundFiles,
+    *,
+    options: StoreOptions,
+    table_version: int | None = None,
+    table_prefixes: tuple[str, ...] = (),
 ) -> Layout:
     """Return which files under a URL belong to the dataset, in the order of their samples.
 
@@ -174,9 +182,10 @@ def layout_of(
         ConfigurationError: A Delta table needs a package that is not installed, or another feature.
     """
     if is_delta(found.entries):
-        return _delta_layout(
-            url, found.entries, read_delta(url, found, options=options, version=table_version)
+        delta = read_delta(
+            url, found, options=options, version=table_version, prefixes=table_prefixes
         )
+        return _delta_layout(url, found, delta)
     if table_version is not None:
         raise NotADatasetError(
             f"{url} has no versions: it contains no {DELTA_LOG_FOLDER}, so it is not a Delta table",
@@ -202,8 +211,12 @@ def layout_of(
     return Layout(tuple(chosen), partition_columns([entry.name for entry in chosen]))
 
 
-def _delta_layout(url: str, entries: tuple[ObjectEntry, ...], delta: DeltaVersion) -> Layout:
-    by_name = {entry.name: entry for entry in entries}
+def _delta_layout(url: str, found_files: FoundFiles, delta: DeltaVersion) -> Layout:
+    by_name = {entry.name: entry for entry in found_files.entries}
+    rest = [name for name in delta.names if name not in by_name]  # elsewhere, or missing
+    with ThreadPoolExecutor(_THREADS, "headrace-delta") as pool:
+        outer = pool.map(found_files.files.entry, rest)
+        by_name |= {entry.name: entry for entry in outer if entry is not None}
     chosen = []
     for name, stored_bytes in zip(delta.names, delta.stored_bytes, strict=True):
         found = by_name.get(name)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from headrace.errors import NotADatasetError
 from headrace.storage.parquet.build import build_index
 from headrace.storage.parquet.dataset import ParquetDataset
@@ -12,6 +14,7 @@ from headrace.storage.source.source import Progress
 from headrace.storage.source.unchanged import check_unchanged
 from headrace.storage.store.open_store import open_store
 from headrace.storage.store.options import StoreOptions
+from headrace.storage.store.outer_store import with_outer
 from headrace.storage.store.store import Store
 
 
@@ -22,6 +25,7 @@ def open_parquet(
     index: ParquetIndex | None = None,
     table_version: int | None = None,
     missing_as_null: bool = False,
+    table_prefixes: tuple[str, ...] = (),
     progress: Progress | None = None,
     store: Store | None = None,
 ) -> ParquetDataset:
@@ -38,6 +42,7 @@ def open_parquet(
             determines the version itself.
         missing_as_null: Whether files may lack columns, as `SourceOptions` has it; an index says
             so itself.
+        table_prefixes: Where the log of a Delta table may name files, as `SourceOptions` has it.
         progress: Called with the number of footers read and of files.
         store: The store of the URL, if it is already open; the dataset owns it from now on.
 
@@ -55,16 +60,27 @@ def open_parquet(
     """
     chosen = options or StoreOptions()
     found = find_files(store or open_store(url, options=chosen), url, options=chosen)
+    files = with_outer(
+        found.files, table_prefixes, open_at=lambda place: open_store(place, options=chosen)
+    )
+    found = replace(found, files=files)
     try:
         refuse_other_tables(url, found.entries)
         if index is None:
             refuse_parts_of_tables(_place_of(found), options=chosen)
-            layout = layout_of(url, found, options=chosen, table_version=table_version)
+            layout = layout_of(
+                url,
+                found,
+                options=chosen,
+                table_version=table_version,
+                table_prefixes=table_prefixes,
+            )
             index = build_index(
                 found.files, layout, missing_as_null=missing_as_null, progress=progress
             )
         else:
-            check_unchanged((file.entry for file in index.files), found.entries, url=url)
+            entries = (file.entry for file in index.files)
+            check_unchanged(entries, found.entries, url=url, ask=found.files.entry)
         _check_not_empty(index, url)
         return ParquetDataset(found.files, index)
     except BaseException:

@@ -28,6 +28,7 @@ def open_at(place: Place, options: SourceOptions, *, fingerprint: str | None) ->
         options=place.options,
         table_version=options.table_version,
         missing_as_null=options.missing_as_null,
+        table_prefixes=options.table_prefixes,
         store=place.store,
     )
     if fingerprint is not None and dataset.fingerprint != fingerprint:
@@ -47,6 +48,7 @@ def make_index(place: Place, options: SourceOptions, *, progress: Progress | Non
         place.url,
         table_version=options.table_version,
         missing_as_null=options.missing_as_null,
+        table_prefixes=options.table_prefixes,
         progress=progress,
     ) as dataset:
         content = encode_index(dataset.index)
@@ -65,4 +67,10 @@ def open_index(
             f"{place.url}",
             field="table_version",
         )
-    return open_parquet(place.url, options=place.options, index=index, store=place.store)
+    return open_parquet(
+        place.url,
+        options=place.options,
+        index=index,
+        table_prefixes=options.table_prefixes,
+        store=place.store,
+    )

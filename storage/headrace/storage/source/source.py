@@ -14,6 +14,7 @@ from headrace.storage.source.listed_kinds import ListedKinds
 from headrace.storage.source.prefix_search import Search, search_starts
 from headrace.storage.source.stretches import Stretches
 from headrace.storage.store.options import StoreOptions
+from headrace.storage.store.outer_store import check_prefix
 from headrace.storage.store.store import Store
 
 
@@ -181,6 +182,8 @@ class SourceOptions:
         table_version: The version of a table with its own versions (Delta); `None` means the
             current one.
         index_of: The URL of the files that a stored index is of; `None` if it lies with them.
+        table_prefixes: URLs of folders below which the metadata of an Iceberg or Delta table may
+            name files; otherwise all must lie below the table's location.
     """
 
     source: str | None = None
@@ -189,6 +192,11 @@ class SourceOptions:
     missing_as_null: bool = False
     table_version: int | None = None
     index_of: str | None = None
+    table_prefixes: tuple[str, ...] = field(default=(), metadata={"option": "--table-prefix"})
+
+    def __post_init__(self) -> None:
+        for prefix in self.table_prefixes:
+            check_prefix(prefix)
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,6 +15,7 @@ from headrace.storage.source.unchanged import check_unchanged
 from headrace.storage.store.lease import Lease
 from headrace.storage.store.open_store import open_store
 from headrace.storage.store.options import StoreOptions
+from headrace.storage.store.outer_store import with_outer
 from headrace.storage.store.retry import call_with_retries
 from headrace.storage.store.store import Store
 from headrace.storage.unity.table import (
@@ -44,7 +45,7 @@ def open_at(place: Place, options: SourceOptions, *, fingerprint: str | None) ->
     name = _name(place, options)
     if fingerprint is not None:
         name = replace(name, version=_version(fingerprint, name))
-    table, opened = _found(name, place.options)
+    table, opened = _found(name, place.options, options)
     store, reach = opened
     try:
         index = _index(table, store, reach, options, progress=None)
@@ -66,7 +67,7 @@ def open_at(place: Place, options: SourceOptions, *, fingerprint: str | None) ->
 def make_index(place: Place, options: SourceOptions, *, progress: Progress | None) -> Index:
     """Read the footers of a table's files."""
     name = _name(place, options)
-    table, (store, reach) = _found(name, place.options)
+    table, (store, reach) = _found(name, place.options, options)
     try:
         index = _index(table, store, reach, options, progress=progress)
     finally:
@@ -78,10 +79,11 @@ def make_index(place: Place, options: SourceOptions, *, progress: Progress | Non
 def open_index(content: bytes, place: Place, options: SourceOptions, *, where: str) -> TableDataset:
     """Open a table by its index, if its files have not changed."""
     index = decode_index(content, place=where)
-    table, (store, _) = _found(_name(place, options), place.options)
+    table, (store, _) = _found(_name(place, options), place.options, options)
     try:
         entries = [file.entry for file in index.files]
-        check_unchanged(entries, store.list_entries(), url=table.name.url)
+        listed = store.list_entries()
+        check_unchanged(entries, listed, url=table.name.url, ask=store.entry)
         return _dataset(table, store, index)
     except BaseException:
         store.close()
@@ -100,14 +102,21 @@ def _version(fingerprint: str, name: UnityName) -> int:
     return version
 
 
-def _found(name: UnityName, options: StoreOptions) -> tuple[UnityTable, tuple[Store, StoreOptions]]:
+def _found(
+    name: UnityName, options: StoreOptions, source: SourceOptions
+) -> tuple[UnityTable, tuple[Store, StoreOptions]]:
     """Ask the catalog for a table, and open the store of its location."""
     table = call_with_retries(lambda: find_table(name), options.retry)
     is_s3 = table.location.startswith(("s3://", "s3a://", "s3n://"))
     reach = options
     if is_s3 and not options.has_credentials:
         reach = replace(options, lease=Lease(UnityVendor(table)))
-    return table, (open_store(table.location, options=reach), reach)
+    store = with_outer(
+        open_store(table.location, options=reach),
+        source.table_prefixes,
+        open_at=lambda url: open_store(url, options=reach),
+    )
+    return table, (store, reach)
 
 
 def _index(
@@ -121,7 +130,13 @@ def _index(
     name, url = table.name, table.location
     found = find_files(store, url, options=reach)
     try:
-        layout = layout_of(url, found, options=reach, table_version=name.version)
+        layout = layout_of(
+            url,
+            found,
+            options=reach,
+            table_version=name.version,
+            table_prefixes=options.table_prefixes,
+        )
     except ObjectNotFoundError as error:
         raise ObjectNotFoundError(f"{error.message}; {_KEEP}", **error.metadata) from error
     except NotADatasetError as error:
