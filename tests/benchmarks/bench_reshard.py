@@ -95,6 +95,7 @@ def _measure(way: str, args: argparse.Namespace, address: str, metrics: str) -> 
     args.prefetch_bytes = batches * batch_bytes if batches else DEFAULT_PREFETCH_BYTES
     args.opens_again = way == "opened again"
     context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["headrace.client.api.dataset", "support.command"])
     together, found = context.Barrier(args.ranks), context.Queue()
     sent = _sent(metrics)
     ranks = [

@@ -61,7 +61,8 @@ def _run(folder: Path, address: str, workers: int, until: int, kill: int | None 
         run_config=train.RunConfig(
             name="run",
             storage_path=str(folder / "storage"),
-            failure_config=train.FailureConfig(max_failures=1),
+            # Each worker dies once: Ray may see one failure, or two.
+            failure_config=train.FailureConfig(max_failures=2),
         ),
     ).fit()
 

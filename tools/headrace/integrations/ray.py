@@ -94,8 +94,8 @@ def _place(checkpoint: Any) -> Mapping[str, object]:
     if place is None:
         raise BadArgumentError(
             f"the metadata of {checkpoint} have no {_PLACE!r}, so it does not say where the data "
-            "was; restore what was reported by headrace.integrations.ray.report(), or start a new "
-            "run under another name",
+            "was; restore what was reported by headrace.integrations.ray.report(), whose files "
+            "this worker must be able to read, or start a new run under another name",
             field="checkpoint",
         )
     return place
