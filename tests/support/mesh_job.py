@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import pickle
 import sys
 from datetime import timedelta
 from pathlib import Path
@@ -57,11 +58,11 @@ def _batches(address: str, mesh: DeviceMesh, layout: Any) -> dict[str, Any]:
     )
     found: dict[str, Any] = {"batches": [], "attention": []}
     for batch in dataset:
-        found["batches"].append({name: batch[name].tolist() for name in batch})
+        found["batches"].append({name: batch[name].numpy().copy() for name in batch})
         states, at = states_of(batch["keys"]), batch["at"][0]
         everywhere = torch.cat(_gathered(states, mesh), 1)
         places = torch.cat(_gathered(at, mesh))
-        found["attention"].append(attention(states, at, everywhere, places).tolist())
+        found["attention"].append(attention(states, at, everywhere, places).numpy())
     found["shared"] = dataset.stats().transport_reason
     dataset.close()
     return found
@@ -85,7 +86,7 @@ def run_rank(rank: int, folder: Path, address: str, shapes: list[dict[str, int]]
         )
         dist.barrier()
         dist.destroy_process_group()
-    (folder / f"{rank}.json").write_text(json.dumps(found))
+    (folder / f"{rank}.pickle").write_bytes(pickle.dumps(found))
 
 
 def main() -> None:
