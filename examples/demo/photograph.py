@@ -1,7 +1,7 @@
-"""Wait until a live page shows that ranks were killed and others went on, and then run a browser.
+"""Kill three ranks, let two go on, and run a browser once a live page shows it.
 
-``python -m demo.photograph BROWSER OPTION... URL``. A server's page draws what it has seen for ten
-seconds, so a picture of its first ones would be empty. After half a minute it is taken anyway.
+``python -m demo.photograph ADDRESS BROWSER OPTION... URL``. A page has no rates in a stream's first
+ten seconds, so an early picture would be empty. After a minute it is taken anyway.
 """
 
 from __future__ import annotations
@@ -12,12 +12,14 @@ import re
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator
+from contextlib import contextmanager
 from urllib.request import urlopen
 
-_WAIT_S = 30.0
-_AFTER_S = 15
-"""Seconds of the chart after the mark, so that the line is seen to go on."""
+_BEFORE_S = 25.0
+_WAIT_S = 60.0
+_AFTER = 2
+"""Points of a line after the mark, so that it is seen to go on."""
 
 
 def shows_kill(text: str) -> bool:
@@ -26,16 +28,36 @@ def shows_kill(text: str) -> bool:
     if found is None:
         return False
     chart = json.loads(html.unescape(found[1]))
-    kills = [at for at, what in chart["marks"] if what.startswith("rescaled")]
-    return bool(kills) and chart["times"][-1] >= kills[-1] + _AFTER_S
+    kills = [at for at, _, what in chart["marks"] if what.startswith("rescaled")]
+    after = [
+        [value for at, value in zip(chart["times"], line["values"], strict=True) if at > kills[-1]]
+        for line in (chart["lines"] if kills else ())
+    ]
+    return any(sum(value is not None for value in values) >= _AFTER for values in after)
 
 
-def main(command: Sequence[str]) -> int:
+def main(address: str, *command: str) -> int:
     """Run the browser in time, and return its exit code."""
-    deadline = time.monotonic() + _WAIT_S
-    while time.monotonic() < deadline and not shows_kill(_page(command[-1])):
-        time.sleep(0.5)
-    return subprocess.run(command, check=False, timeout=_WAIT_S).returncode
+    with _ranks(address, 3):
+        time.sleep(_BEFORE_S)
+    with _ranks(address, 2):
+        deadline = time.monotonic() + _WAIT_S
+        while time.monotonic() < deadline and not shows_kill(_page(command[-1])):
+            time.sleep(0.5)
+        return subprocess.run(command, check=False, timeout=_WAIT_S).returncode
+
+
+@contextmanager
+def _ranks(address: str, count: int) -> Iterator[None]:
+    """Run slow ranks, and kill them at the end."""
+    command = [sys.executable, "-m", "demo.slow_rank", address]
+    ranks = [subprocess.Popen([*command, str(rank), str(count)]) for rank in range(count)]
+    try:
+        yield
+    finally:
+        for rank in ranks:
+            rank.kill()
+            rank.wait()
 
 
 def _page(url: str) -> str:
@@ -47,4 +69,4 @@ def _page(url: str) -> str:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    sys.exit(main(*sys.argv[1:]))

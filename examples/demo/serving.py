@@ -16,6 +16,7 @@ from pathlib import Path
 from demo.processes import Child, Processes, ProcessFailedError, kill
 
 _START_TIMEOUT_S = 60.0
+_PICTURE_TIMEOUT_S = 120.0
 _BROWSERS = ("chromium", "chromium-browser", "google-chrome", "chrome")
 
 
@@ -65,8 +66,10 @@ class Server:
         return ["--page", self._page] if self._page else []
 
     def photograph(self) -> None:
-        """Have a browser take a picture of the live page once it shows the kill; do not wait.
+        """Have a browser take a picture of the live page once it shows lost ranks; do not wait.
 
+        They are those of a job with long steps: epochs of the trainings take a second or two, and
+        a page wants ten to know a stream's rate.
         Without a browser, or the packages of a page, there is none.
         """
         browser = next(filter(None, map(shutil.which, _BROWSERS)), None)
@@ -80,14 +83,15 @@ class Server:
             f"http://{self._page}/live",
         ]
         self._photographer = self._processes.start(
-            f"browser-{self._pictures}", [sys.executable, "-m", "demo.photograph", *command]
+            f"browser-{self._pictures}",
+            [sys.executable, "-m", "demo.photograph", self.address, *command],
         )
 
     def wait_for_picture(self) -> None:
-        """Wait until the last picture is taken, or a minute."""
+        """Wait until the last picture is taken, or two minutes."""
         if self._photographer is not None:
             with suppress(ProcessFailedError):
-                self._photographer.wait(time.monotonic() + _START_TIMEOUT_S)
+                self._photographer.wait(time.monotonic() + _PICTURE_TIMEOUT_S)
 
     def _wait_until_ready(self) -> str:
         line = self._child.read_line(time.monotonic() + _START_TIMEOUT_S)

@@ -122,6 +122,7 @@ class Story:
                 server=server,
                 say=self._say,
                 show=self._progress.show,
+                resumed=server.photograph if job is JOBS[-1] else lambda: None,
             )
             return training.run()
 
@@ -155,7 +156,7 @@ class Story:
         )
         pictures = {
             "Losses and accuracies": self.output / "loss.png",
-            "The live page, after the last trainers were killed and others went on": self.output
+            "The live page, after three ranks with long steps are killed and two go on": self.output
             / "live.png",
             "What the server made of six photographs, epoch by epoch": self.output / "photos.png",
         }

@@ -117,6 +117,7 @@ class Training:
         server: Server,
         say: Callable[[str], None],
         show: Callable[[str], None] = lambda _: None,
+        resumed: Callable[[], None] = lambda: None,
     ) -> None:
         self.job = job
         self.folder = folder
@@ -124,6 +125,7 @@ class Training:
         self.server = server
         self.say = say
         self.show = show
+        self.resumed = resumed
         self.record = Record(job, folder)
 
     def run(self) -> Record:
@@ -162,8 +164,7 @@ class Training:
                 attempt.steps.append(event)
                 self.show(f"epoch {event.epoch + 1} of {self.job.epochs}, step {event.step}")
                 if len(attempt.steps) == 1 and len(self.record.attempts) > 1:
-                    # Others are at work again, and the live page shows what was killed.
-                    self.server.photograph()
+                    self.resumed()
             case EpochDone():
                 attempt.tests.append(event)
                 self.say(_epoch_line(event, attempt))

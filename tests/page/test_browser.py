@@ -114,6 +114,12 @@ def test_samples_are_seen_and_walked_through_by_keys(tab: Page, shown: Paged) ->
     assert tab.evaluate(loaded)
     assert tab.locator("#samples tr").count() >= 12
     assert tab.locator("#samples svg rect").count() >= 12
+    tab.locator("#samples .picture").first.click()
+    tab.keyboard.press("ArrowRight")
+    tab.keyboard.press("ArrowRight")
+    assert "sample 1:" in tab.locator("#box p").inner_text()
+    tab.keyboard.press("Escape")
+    assert not tab.locator("#box").is_visible()
 
     tab.goto(f"{shown.url}/d/shapes/sample/7")
     tab.keyboard.press("n")

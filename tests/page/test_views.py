@@ -179,6 +179,7 @@ def test_a_histogram_counts_what_there_is(page: Paged) -> None:
     ]
     assert _COUNT - 60 == sum(counts)
     assert "nulls: 60" in text
+    assert "The median is about" in text
     assert "blocks were counted" in text
 
     classes = page.ask("/d/rich/column/0").text

@@ -22,6 +22,8 @@ _MAX_BLOCKS: Final = 256
 _BINS: Final = 32
 _MAX_VALUES: Final = 32
 _MAX_CHARACTERS: Final = 80
+_ORDERED: Final = 1 << 16
+"""The maximum number of values whose quantiles are computed, which takes 5 ms."""
 _WHOLE: Final = 1 << 52
 """Whole numbers are exact up to here, and their distances."""
 
@@ -68,6 +70,7 @@ class Histogram:
         zeros: Samples whose value is 0 or empty.
         others: Values without a bar.
         ends: The lowest and the highest value of a histogram by ranges.
+        middle: Its quantiles in words.
     """
 
     bars: tuple[Bar, ...]
@@ -77,6 +80,7 @@ class Histogram:
     zeros: int
     others: int
     ends: tuple[str, str] | None = None
+    middle: str = ""
 
 
 def spread_part(dataset: OpenDataset, max_bytes: int = MAX_BYTES) -> Part:
@@ -227,7 +231,10 @@ def _by_range(numbers: NDArray[np.float64], of: str, samples: int, nulls: int) -
         Bar(_span(2 * start, 2 * end, high, is_whole=is_whole), int(count))
         for start, end, count in zip(edges, edges[1:], counts, strict=False)
     )
-    return Histogram(bars, of, samples, nulls, zeros, others, ends)
+    ordered = np.sort(finite[:: -(-len(finite) // _ORDERED)])
+    first, half, last = (ordered[int(len(ordered) * share)] for share in (0.05, 0.5, 0.95))
+    middle = f"The median is about {half:.4g}, and 90 % are from {first:.4g} to {last:.4g}."
+    return Histogram(bars, of, samples, nulls, zeros, others, ends, middle)
 
 
 def _span(start: float, end: float, most: float, *, is_whole: bool) -> str:

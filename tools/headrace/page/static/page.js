@@ -133,10 +133,19 @@ document.addEventListener("click", (event) => {
   const { target } = event, copy = target.closest("[data-copy]"), picture = target.closest(".picture");
   if (copy) navigator.clipboard?.writeText(document.getElementById(copy.dataset.copy).textContent).then(() => { copy.textContent = "Copied"; });
   else if (target.closest("#box")) box.close();
-  else if (picture) { box.replaceChildren(picture.cloneNode(true)); box.showModal(); }
+  else if (picture) enlarge(picture);
   else if (!target.closest("a")) all(".samples td").filter((cell) => cell.contains(target)).forEach(unfold);
   for (const menu of all(".menu[open]")) if (!menu.contains(target)) menu.open = false;
 });
+
+// Enlarge an image, in place of the one before it.
+function enlarge(picture) {
+  const caption = document.createElement("p");
+  caption.textContent = picture.querySelector("img").alt;
+  box.replaceChildren(picture.cloneNode(true), caption);
+  box.number = all("main .picture").indexOf(picture);
+  if (!box.open) box.showModal();
+}
 
 // Unfold a cell, and fetch the rest of a text that was cut.
 async function unfold(cell) {
@@ -159,7 +168,9 @@ document.addEventListener("keydown", (event) => {
   const follow = (selector, root = document) => root.querySelector(selector)?.click();
   const row = event.target.closest("#samples > tr"), pair = last === "g" ? event.key : "";
   last = event.key;
-  if (pair === "d") follow("header a[href='/']");
+  const by = { ArrowRight: 1, ArrowLeft: -1 }[event.key], other = box.open && by && all("main .picture")[box.number + by];
+  if (other) enlarge(other);
+  else if (pair === "d") follow("header a[href='/']");
   else if (pair === "r") follow("header a[href='/run']");
   else if (pair === "l") follow("header a[href='/live']");
   else if (event.key === "n") follow("a[rel=next]");
