@@ -1,7 +1,7 @@
 """Kill three ranks, let two go on, and run a browser once a live page shows it.
 
 ``python -m demo.photograph ADDRESS BROWSER OPTION... URL``. A page has no rates in a stream's first
-ten seconds, so an early picture would be empty. After a minute it is taken anyway.
+ten seconds, so an early picture would be empty. After two minutes it is taken anyway.
 """
 
 from __future__ import annotations
@@ -12,39 +12,47 @@ import re
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from urllib.request import urlopen
 
-_BEFORE_S = 25.0
 _WAIT_S = 60.0
-_AFTER = 2
-"""Points of a line after the mark, so that it is seen to go on."""
+_SEEN = 3
+"""Points of a line, so that it is seen."""
 
 
-def shows_kill(text: str) -> bool:
-    """Return whether a live page has a chart that goes on after a change of ranks."""
+def points(text: str) -> tuple[int, int]:
+    """Return how many points of flights a live page has before a change of ranks, and after it."""
     found = re.search("data-chart='(.*?)'", text)
     if found is None:
-        return False
+        return 0, 0
     chart = json.loads(html.unescape(found[1]))
     kills = [at for at, _, what in chart["marks"] if what.startswith("rescaled")]
-    after = [
-        [value for at, value in zip(chart["times"], line["values"], strict=True) if at > kills[-1]]
-        for line in (chart["lines"] if kills else ())
+    known = [
+        at
+        for line in chart["lines"]
+        if line["name"].startswith("flights")
+        for at, value in zip(chart["times"], line["values"], strict=True)
+        if value is not None
     ]
-    return any(sum(value is not None for value in values) >= _AFTER for values in after)
+    after = sum(at > kills[-1] for at in known) if kills else 0
+    return len(known) - after, after
 
 
 def main(address: str, *command: str) -> int:
     """Run the browser in time, and return its exit code."""
+    url = command[-1]
     with _ranks(address, 3):
-        time.sleep(_BEFORE_S)
+        _wait(lambda: points(_page(url))[0] >= _SEEN)
     with _ranks(address, 2):
-        deadline = time.monotonic() + _WAIT_S
-        while time.monotonic() < deadline and not shows_kill(_page(command[-1])):
-            time.sleep(0.5)
+        _wait(lambda: points(_page(url))[1] >= _SEEN)
         return subprocess.run(command, check=False, timeout=_WAIT_S).returncode
+
+
+def _wait(is_seen: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + _WAIT_S
+    while time.monotonic() < deadline and not is_seen():
+        time.sleep(0.5)
 
 
 @contextmanager

@@ -16,7 +16,7 @@ from pathlib import Path
 from demo.processes import Child, Processes, ProcessFailedError, kill
 
 _START_TIMEOUT_S = 60.0
-_PICTURE_TIMEOUT_S = 120.0
+_PICTURE_TIMEOUT_S = 180.0
 _BROWSERS = ("chromium", "chromium-browser", "google-chrome", "chrome")
 
 
@@ -88,7 +88,7 @@ class Server:
         )
 
     def wait_for_picture(self) -> None:
-        """Wait until the last picture is taken, or two minutes."""
+        """Wait until the last picture is taken, or three minutes."""
         if self._photographer is not None:
             with suppress(ProcessFailedError):
                 self._photographer.wait(time.monotonic() + _PICTURE_TIMEOUT_S)

@@ -10,7 +10,7 @@ import time
 
 from headrace.client import NumpyDataset, Transport
 
-_STEP_S = 0.15
+_STEP_S = 0.5
 _PREFETCH = Transport(prefetch_bytes=16 << 10)
 
 
@@ -19,7 +19,7 @@ def main(address: str, rank: str, world_size: str) -> None:
     with NumpyDataset(
         address,
         "flights-train",
-        batch_size=64,
+        batch_size=512,
         rank=int(rank),
         world_size=int(world_size),
         transport=_PREFETCH,

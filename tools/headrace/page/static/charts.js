@@ -10,7 +10,7 @@ const drawMarks = (plot, marks) => {
   let free = left;
   ctx.save();
   ctx.fillStyle = colour("bad");
-  ctx.textBaseline = "top";
+  Object.assign(ctx, { textBaseline: "top", textAlign: "left" });
   for (const [at, until, what] of marks) {
     if (until < plot.scales.x.min) continue;
     const from = Math.max(plot.valToPos(at, "x", true), left), to = Math.min(plot.valToPos(until, "x", true), right);
@@ -26,6 +26,9 @@ const drawMarks = (plot, marks) => {
 const tableOf = (chart) => [chart.times, ...chart.lines.map((line) => line.values)];
 const axis = (more) => ({ stroke: colour("quiet"), grid: { stroke: colour("line"), width: 1 }, ticks: { show: false }, font: "11px system-ui", ...more });
 
+// Points without a neighbour, which no line shows.
+const alone = (plot, at) => plot.data[at].flatMap((value, n, all) => ((value ?? null) !== null && (all[n - 1] ?? all[n + 1] ?? null) === null ? [n] : []));
+
 const makePlot = (place, chart) => {
   const number = (value) => (value === null || value === undefined ? "–" : `${value.toLocaleString("en")}${chart.unit}`);
   return new uPlot({
@@ -35,7 +38,7 @@ const makePlot = (place, chart) => {
     scales: { x: { range: (_, low, high) => [Math.min(low, high - 120), high] }, y: { range: (_, low, high) => [0, chart.unit ? Math.min(100, Math.max(high * 1.2, 10)) : Math.max(high * 1.1, 1)] } },
     axes: [axis({ space: 70, values: (_, all, __, ___, step) => all.map((at) => clock(at, step < 60 ? 19 : 16)) }), axis({ size: 58, values: (_, all) => all.map(number) })],
     series: [{ label: "UTC", value: (_, at) => (at ? clock(at, 19) : "now") },
-      ...chart.lines.map((line, at) => ({ label: line.name, stroke: colour("abcdefgh"[at]), width: 2, points: { show: false }, value: (_, each, __, index) => number(index === null ? line.values.at(-1) : each) }))],
+      ...chart.lines.map((line, at) => ({ label: line.name, stroke: colour("abcdefgh"[at]), width: 2, points: { show: true, size: 4, filter: alone }, value: (_, each, __, index) => number(index === null ? line.values.at(-1) : each) }))],
     hooks: { draw: [(drawn) => drawMarks(drawn, place.chart.marks)] },
   }, tableOf(chart), place);
 };

@@ -157,12 +157,13 @@ def _line(shares: NDArray[np.float64]) -> str:
 def _job_row(job: Job, series: JobSeries | None, streams: Sequence[_Stream]) -> dict[str, Any]:
     own = [one for one in streams if (one.row["caller"], one.row["dataset"]) == job]
     recent = None if series is None else series.recent()
+    rates = [one.samples_per_s or 0.0 for one in own]
     short = [one.row["shortage"] for one in own if one.row["shortage"] is not None]
     return {
         "job": job,
         "ranks": len(own),
         "connected": len({one.row["rank"] for one in own}),
-        "samples_per_s": None if recent is None else float(recent[1]),
+        "samples_per_s": sum(rates) if all(rates) else None if recent is None else float(recent[1]),
         "waits": (0.0, 0.0, 0.0) if recent is None else _shown(recent[2:6].tolist()),
         "epochs": sorted({one.row["epoch"] for one in own}),
         "progress": min(
