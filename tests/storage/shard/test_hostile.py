@@ -3,7 +3,7 @@
 01-16 ``headrace.json``; 17-22 damaged tables; 23-24 names that lead out of the root; 25-29 counts
 that lie; 30-33 blocks outside their shard or over one another; 34-66 blocks whose inside lies
 (`test_hostile_blocks`); 67-73 tables whose inside lies: bombs, versions, UTF-8, dictionaries; 74-80
-shards whose blocks are not as even as they say.
+shards whose blocks are not as even as they say; 81 a version that is read no more.
 """
 
 from __future__ import annotations
@@ -323,9 +323,13 @@ _DAMAGED: dict[str, tuple[Callable[[Path], None], str]] = {
         _forge(_one_sample_more),
         "sample counts of blocks differ from their shard's block_samples",
     ),
-    "80 shard table of version 2 without block samples": (
+    "80 shard table without block samples": (
         _shard_table(lambda batch: batch.drop_columns(["block_samples"])),
         "columns .* found, .*'block_samples'.* expected",
+    ),
+    "81 shard table of a version before ours": (
+        _metadata("headrace.version", lambda _: b"1"),
+        "manifest version 1 found, but this headrace reads 2; restore it or convert",
     ),
 }
 

@@ -220,11 +220,6 @@ class StreamAssembler:
         """What applies to all batches; None before the first message."""
         return self._start
 
-    @property
-    def is_inside_batch(self) -> bool:
-        """Whether a batch has started whose payload is not complete."""
-        return self._header is not None
-
     def feed(self, message: bytes) -> BatchEvent | EpochEndEvent | None:
         """Take one encoded message; return the event it completes, if any.
 

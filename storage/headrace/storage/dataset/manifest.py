@@ -24,7 +24,6 @@ from headrace.storage.shard.types import schema_from_text, schema_to_text
 from headrace.storage.store.names import name_problem
 
 MANIFEST_VERSION = 2
-_UNCUT_VERSION = 1  # did not state the samples of blocks
 MAX_SHARDS = 10_000_000
 _SHARD_FIELDS = (
     pa.field("name", pa.string(), nullable=False),
@@ -164,12 +163,12 @@ class _NewerError(Exception):
 def _decode(content: bytes, fingerprint: str) -> Manifest:
     check_plain_file(content, limit_bytes=len(content))
     reader = pa.ipc.open_file(pa.py_buffer(content))
-    metadata, version = _metadata(reader.schema)
+    metadata = _metadata(reader.schema)
     if reader.num_record_batches != 1:
         raise _DamageError(f"{reader.num_record_batches} record batches found, 1 expected")
     batch = reader.get_batch(0)
     batch.validate(full=True)
-    names, numbers = _columns(batch, version)
+    names, numbers = _columns(batch)
     manifest = Manifest(
         fingerprint=fingerprint,
         schema=schema_from_text(metadata["headrace.schema"]),
@@ -179,26 +178,24 @@ def _decode(content: bytes, fingerprint: str) -> Manifest:
         raw_bytes=numbers["raw_bytes"],
         stored_bytes=numbers["stored_bytes"],
         block_counts=numbers["block_count"],
-        block_samples=numbers.get("block_samples", np.zeros(batch.num_rows, np.int64)),
+        block_samples=numbers["block_samples"],
         pages=_pages(metadata["headrace.pages"]),
     )
     _check_numbers(manifest)
-    if version != _UNCUT_VERSION:
-        _check_block_samples(manifest)
+    _check_block_samples(manifest)
     _check_names(manifest.names)
     for field in (*manifest.schema, *manifest.stored_schema):
         classes_of(field)  # raises if the metadata is not valid
-    found = _fingerprint(manifest, version)
+    found = _fingerprint(manifest)
     if found != fingerprint:
         raise _DamageError(f"fingerprint {found} found, {fingerprint} expected")
     return manifest
 
 
-def _metadata(schema: pa.Schema) -> tuple[Mapping[str, str], int]:
-    """Return the metadata and the version that it states."""
+def _metadata(schema: pa.Schema) -> Mapping[str, str]:
     found = {key.decode(): value.decode() for key, value in (schema.metadata or {}).items()}
     version = found.get("headrace.version", str(MANIFEST_VERSION))
-    if version not in {str(_UNCUT_VERSION), str(MANIFEST_VERSION)}:
+    if version != str(MANIFEST_VERSION):
         is_newer = version.isdecimal() and int(version) > MANIFEST_VERSION
         kind = _NewerError if is_newer else _DamageError
         raise kind(
@@ -207,13 +204,11 @@ def _metadata(schema: pa.Schema) -> tuple[Mapping[str, str], int]:
     missing = [key for key in _KEYS if key not in found]
     if missing:
         raise _DamageError(f"no metadata {', '.join(missing)}")
-    return found, int(version)
+    return found
 
 
-def _columns(
-    batch: pa.RecordBatch, version: int
-) -> tuple[pa.StringArray, dict[str, NDArray[np.int64]]]:
-    wanted = pa.schema(_SHARD_FIELDS if version != _UNCUT_VERSION else _SHARD_FIELDS[:-1])
+def _columns(batch: pa.RecordBatch) -> tuple[pa.StringArray, dict[str, NDArray[np.int64]]]:
+    wanted = pa.schema(_SHARD_FIELDS)
     if not batch.schema.equals(wanted, check_metadata=False):
         raise _DamageError(f"columns {batch.schema.names} found, {wanted.names} expected")
     if any(column.null_count for column in batch.columns):
@@ -266,14 +261,14 @@ def _check_names(names: pa.StringArray) -> None:
             raise _DamageError(f"name {name[:200]!r} of shard {shard}: {problem}")
 
 
-def _fingerprint(manifest: Manifest, version: int) -> str:
+def _fingerprint(manifest: Manifest) -> str:
     return fingerprint_of(
         served=manifest.schema,
         stored=manifest.stored_schema,
         sample_counts=manifest.sample_counts,
         raw_bytes=manifest.raw_bytes,
         block_counts=manifest.block_counts,
-        block_samples=None if version == _UNCUT_VERSION else manifest.block_samples,
+        block_samples=manifest.block_samples,
         page_digests=[bytes.fromhex(page.digest) for page in manifest.pages],
     )
 

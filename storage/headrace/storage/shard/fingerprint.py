@@ -19,7 +19,6 @@ from headrace.storage.shard.types import schema_texts
 
 FINGERPRINT_BYTES = 16
 _PREFIX = b"headrace manifest v2\n"
-_UNCUT_PREFIX = b"headrace manifest v1\n"
 _CANONICAL_BLOCK = np.dtype([("sample_count", "<i8"), ("raw_bytes", "<i8"), ("checksum", "<u8")])
 
 
@@ -43,7 +42,7 @@ def fingerprint_of(
     sample_counts: NDArray[np.int64],
     raw_bytes: NDArray[np.int64],
     block_counts: NDArray[np.int64],
-    block_samples: NDArray[np.int64] | None,
+    block_samples: NDArray[np.int64],
     page_digests: list[bytes],
 ) -> str:
     """Return the fingerprint, 32 hexadecimal digits.
@@ -60,18 +59,16 @@ def fingerprint_of(
         raw_bytes: ``(shards,)``.
         block_counts: ``(shards,)``.
         block_samples: ``(shards,)``, samples of every block of a shard except for its last, or 0 if
-            blocks differ; `None` for manifests of version 1, which lack them and the ``v2``.
+            blocks differ.
         page_digests: One for each page of the block table.
     """
     texts = json.dumps(
         [_served_texts(served), schema_texts(stored)], separators=(",", ":"), ensure_ascii=True
     ).encode()
-    columns = [sample_counts, raw_bytes, block_counts]
-    if block_samples is not None:
-        columns.append(block_samples)
+    columns = [sample_counts, raw_bytes, block_counts, block_samples]
     shards = np.column_stack(columns).astype("<i8")
     digest = hashlib.blake2b(digest_size=FINGERPRINT_BYTES)
-    digest.update(_UNCUT_PREFIX if block_samples is None else _PREFIX)
+    digest.update(_PREFIX)
     digest.update(_number(len(texts)) + texts)
     digest.update(_number(len(shards)) + shards.tobytes())
     digest.update(_number(len(page_digests)) + b"".join(page_digests))
