@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import logging
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -19,7 +20,6 @@ from headrace.storage.parquet.layout import Layout, TableColumns
 from headrace.storage.parquet.plain_types import plain_type, wider_type
 from headrace.storage.parquet.row_groups import (
     ROW_GROUP_DTYPE,
-    RowGroupTable,
     row_group_table,
     without_deleted,
 )
@@ -40,6 +40,8 @@ if TYPE_CHECKING:
 FOOTER_THREADS = 32
 """Arbitrary: 1,600 files per second at 20 ms per read."""
 
+_AT_ONCE = 1024  # futures of 1 KiB, and threads wait for the last of as many (arbitrary)
+
 LARGE_ROW_GROUP_BYTES = 16 << 20
 """Eight of the runs into which the order cuts shards; a larger row group is a run of its own."""
 
@@ -54,7 +56,8 @@ class _OpenedFile:
     footer_bytes: int
     footer_digest: bytes
     columns: FileSchema
-    table: RowGroupTable
+    rows: np.ndarray[Any, np.dtype[np.void]]
+    row_group_count: int
 
 
 def build_index(
@@ -87,7 +90,7 @@ def build_index(
     row_groups = np.concatenate([np.empty(0, ROW_GROUP_DTYPE), *tables])
     indexed = tuple(
         IndexedFile(
-            file.entry, file.footer_bytes, file.footer_digest, file.table.row_group_count, len(rows)
+            file.entry, file.footer_bytes, file.footer_digest, file.row_group_count, len(rows)
         )
         for file, rows in zip(opened, tables, strict=True)
     )
@@ -135,18 +138,24 @@ def _read_footers(files: Store, layout: Layout) -> Iterator[_OpenedFile]:
             if is_by_id(physical):
                 columns = file_names(schema, physical, file=entry.name).of_file(columns)
             columns = known.setdefault(key, columns)
-        return _OpenedFile(entry, len(footer.content), footer.digest, columns, table)
+        length, digest = len(footer.content), footer.digest
+        return _OpenedFile(entry, length, digest, columns, table.rows, table.row_group_count)
 
     pool = ThreadPoolExecutor(min(FOOTER_THREADS, max(1, len(entries))), "headrace-footer")
     try:
-        yield from pool.map(read, entries)
+        for first in range(0, len(entries), _AT_ONCE):
+            if first:
+                # pyarrow's metadata and their schema refer to each other, with 37 KiB for 20
+                # columns, and what threads held during a collection is old to the next ones.
+                gc.collect()
+            yield from pool.map(read, entries[first : first + _AT_ONCE])
     finally:
         pool.shutdown(cancel_futures=True)
 
 
 def _kept(layout: Layout, file: _OpenedFile) -> np.ndarray[Any, np.dtype[np.void]]:
     gone = layout.deleted.get(file.entry.name, np.empty(0, np.int64))
-    return without_deleted(file.table.rows, gone, file.entry)
+    return without_deleted(file.rows, gone, file.entry)
 
 
 def _schemas(

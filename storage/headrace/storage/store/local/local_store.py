@@ -108,13 +108,13 @@ class LocalStore:
             self.write(name, content)
 
     def list(self, prefix: str = "") -> Iterator[str]:
-        for path, name in self._files(prefix):
-            if not path.name.startswith("."):
+        for _, name, file in self._files(prefix):
+            if not file.startswith("."):
                 yield name
 
     def list_entries(self, prefix: str = "") -> Iterator[ObjectEntry]:
-        for path, name in self._files(prefix):
-            if not path.name.startswith("."):
+        for path, name, file in self._files(prefix):
+            if not file.startswith("."):
                 entry = self._entry(name, path)
                 if entry is not None:
                     yield entry
@@ -127,11 +127,11 @@ class LocalStore:
             raise self._leads_out(name)
         return self._entry(name, path)
 
-    def _entry(self, name: str, path: Path) -> ObjectEntry | None:
+    def _entry(self, name: str, path: str | Path) -> ObjectEntry | None:
         """Return the entry of a listed file, also of one that reading refuses: others are read."""
         with _translated(name, self.url):
             try:
-                state = path.stat()
+                state = os.stat(path)  # noqa: PTH116 - a `Path` takes longer than the call
             except (FileNotFoundError, NotADirectoryError):
                 return None  # also if it was removed after it was listed
         if not stat.S_ISREG(state.st_mode):
@@ -143,12 +143,12 @@ class LocalStore:
         return read_unchanged(self, entry, offset=offset, length=length)
 
     def list_unfinished(self) -> Iterator[PendingUpload]:
-        for path, name in self._files(""):
-            hidden = _HIDDEN.fullmatch(path.name)
+        for path, name, file in self._files(""):
+            hidden = _HIDDEN.fullmatch(file)
             if hidden is not None:
                 with contextlib.suppress(FileNotFoundError):
-                    state = path.stat()
-                    wanted = name.removesuffix(path.name) + hidden[1]
+                    state = Path(path).stat()
+                    wanted = name.removesuffix(file) + hidden[1]
                     yield PendingUpload(wanted, name, state.st_size, state.st_mtime)
 
     def discard(self, unfinished: PendingUpload) -> None:
@@ -183,16 +183,21 @@ class LocalStore:
             name=name,
         )
 
-    def _files(self, prefix: str) -> Iterator[tuple[Path, str]]:
+    def _files(self, prefix: str) -> Iterator[tuple[str, str, str]]:
+        """Yield the path, the name and the last part of the name of each file.
+
+        These are texts, since a table may have 100,000 files.
+        """
         with _translated(prefix, self.url):
-            for folder, folders, files in os.walk(self._root, onerror=_raise_hidden):
-                inside = Path(folder).relative_to(self._root)
+            for folder, folders, files in os.walk(self._root_text, onerror=_raise_hidden):
+                inside = folder.removeprefix(self._root_text).strip("/")
+                before = f"{inside}/" if inside else ""
                 # A folder elsewhere is of no concern, even if it cannot be read.
-                folders[:] = [name for name in folders if _may_hold(inside / name, prefix)]
+                folders[:] = [name for name in folders if _may_hold(f"{before}{name}", prefix)]
                 for file in files:
-                    name = (inside / file).as_posix()
+                    name = f"{before}{file}"
                     if name.startswith(prefix):
-                        yield self._root / name, name
+                        yield f"{folder}/{file}", name, file
 
     def make_file(self, path: Path) -> BinaryIO:
         """Create a file, and the folders that it is in.
@@ -314,9 +319,9 @@ def _raise_hidden(error: OSError) -> None:
         raise error
 
 
-def _may_hold(folder: Path, prefix: str) -> bool:
+def _may_hold(folder: str, prefix: str) -> bool:
     """Return whether names in a folder may start with a prefix."""
-    inside = f"{folder.as_posix()}/"
+    inside = f"{folder}/"
     return inside.startswith(prefix) or prefix.startswith(inside)
 
 
