@@ -52,13 +52,11 @@ def live(request: ViewRequest) -> Response:
 def rates_by_dataset(history: History, caller: Caller) -> dict[str, tuple[int, float | None]]:
     """Return the open streams of each dataset that a caller may see, and their samples a second."""
     found: dict[str, tuple[int, float | None]] = {}
-    for (_, dataset), series in _jobs(history, caller).items():
-        if series.ranks:
-            recent = series.recent()
-            ranks, rate = found.get(dataset, (0, None))
-            if recent is not None:
-                rate = (rate or 0.0) + float(recent[1])
-            found[dataset] = ranks + series.ranks, rate
+    for one in _streams(history, caller):
+        ranks, rate = found.get(one.row["dataset"], (0, None))
+        if one.samples_per_s is not None:
+            rate = (rate or 0.0) + one.samples_per_s
+        found[one.row["dataset"]] = ranks + 1, rate
     return found
 
 
