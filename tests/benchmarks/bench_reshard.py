@@ -60,7 +60,7 @@ def _rank(rank: int, args: argparse.Namespace, address: str, together: Barrier, 
         until, steps = time.monotonic() + (0.0 if number else args.before_s), 0
         while steps < _STEPS or time.monotonic() < until:
             batch = next(loop)
-            taken, steps = taken + len(batch), steps + 1
+            taken, steps = taken + batch.sample_count, steps + 1
             time.sleep(_STEP_S)
         own, world = (rank + number + 1) % ranks, ranks if number % 2 else 2 * ranks
         together.wait()
@@ -75,8 +75,10 @@ def _rank(rank: int, args: argparse.Namespace, address: str, together: Barrier, 
             loop = chain.from_iterable(repeat(dataset))
         else:
             dataset.reshard(rank=own, world_size=world, at_step=batch.step + number % 2)
-        taken += len(next(loop))
-        told.append((time.perf_counter() - began, dropped))
+        taken += next(loop).sample_count
+        told.append(
+            (time.perf_counter() - began, dropped, dropped / (batch.sample_count * _WIDTH * 4))
+        )
     dataset.close()
     found.put((told, taken))
 
@@ -90,9 +92,8 @@ def _sent(metrics: str) -> float:
 
 
 def _measure(way: str, args: argparse.Namespace, address: str, metrics: str) -> None:
-    batch_bytes = args.batch_size * _WIDTH * 4
-    batches = _WAYS[way]
-    args.prefetch_bytes = batches * batch_bytes if batches else DEFAULT_PREFETCH_BYTES
+    batch_bytes, held = args.batch_size * _WIDTH * 4, _WAYS[way]
+    args.prefetch_bytes = held * batch_bytes if held else DEFAULT_PREFETCH_BYTES
     args.opens_again = way == "opened again"
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["headrace.client.api.dataset", "support.command"])
@@ -111,9 +112,13 @@ def _measure(way: str, args: argparse.Namespace, address: str, metrics: str) -> 
     waits, dropped = told[..., 0] * 1e3, told[..., 1] / 1e6
     made = _sent(metrics) - sent - sum(taken for _, taken in got) * _WIDTH * 4
     p50, p99 = np.percentile(waits, [50, 99])
-    ready = f"{dropped[:, 0].mean():8.2f} {dropped[:, 1:].mean():8.2f}"
+    batches = told[..., 2]
+    ready = "".join(
+        f"{dropped[:, at].mean():9.2f} {batches[:, at].mean():8.1f}"
+        for at in (slice(1), slice(1, None))
+    )
     print(
-        f"{way:21}{waits.size:6} {p50:8.1f} {p99:8.1f} {waits.max():8.1f} {ready} "
+        f"{way:21}{waits.size:6} {p50:8.1f} {p99:8.1f} {waits.max():8.1f}{ready} "
         f"{made / waits.size / 1e6:8.2f}",
         flush=True,
     )
@@ -134,7 +139,7 @@ def main() -> None:
         f"{args.transport}, batches of {args.batch_size * _WIDTH * 4 / 1e6:.2f} MB"
     )
     print(f"{'':21}{'times':>6} {'p50 ms':>8} {'p99 ms':>8} {'max ms':>8}", end=" ")
-    print(f"{'first MB':>8} {'then MB':>8} {'made MB':>8}")
+    print(f"{'first MB':>8} {'batches':>8} {'then MB':>8} {'batches':>8} {'made MB':>8}")
     with tempfile.TemporaryDirectory() as folder:
         url = str(Path(folder) / "rows")
         write_rows(url, sample_count=_SAMPLES, width=_WIDTH)
