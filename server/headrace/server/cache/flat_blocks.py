@@ -10,9 +10,9 @@ import pyarrow as pa
 
 from headrace.server.cache.disk.disk_blocks import DiskBlocks
 from headrace.server.cache.fetch.block_runs import (
-    VerifyingReader,
     block_schema,
     read_run,
+    read_verified,
     run_blocks,
 )
 from headrace.server.layout.flatten_columns import lower_field
@@ -32,7 +32,6 @@ class FlatBlocks:
             item_nulls: Whether lists may hold null items.
         """
         self._dataset = dataset
-        self._verifying = dataset if isinstance(dataset, VerifyingReader) else None
         self._plan = [
             (index, lowered)
             for index, field in enumerate(dataset.schema)
@@ -67,8 +66,7 @@ class FlatBlocks:
         self, blocks: Sequence[int], verify: Verify[_T]
     ) -> Iterator[ReadBlock | VerifiedBlocks[_T]]:
         """Read blocks as `read_run` does, but decode only those that ``verify`` does not take."""
-        assert self._verifying is not None
-        return self._verifying.read_verified(blocks, verify)
+        return read_verified(self._dataset, blocks, verify)
 
     def _flat(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         if self._schema.equals(batch.schema):

@@ -12,9 +12,9 @@ import pyarrow as pa
 from headrace.errors import HeadraceError, InternalError
 from headrace.server.cache.fetch.block_runs import (
     BlockReader,
-    VerifyingReader,
     block_schema,
     read_run,
+    read_verified,
     run_blocks,
 )
 from headrace.storage import ReadBlock, VerifiedBlocks, Verify
@@ -42,7 +42,6 @@ class WatchedBlocks:
     def __init__(self, name: str, blocks: BlockReader, observers: Sequence[ReadObserver]) -> None:
         self._name = name
         self._blocks = blocks
-        self._verifying = blocks if isinstance(blocks, VerifyingReader) else None
         self._observers = tuple(observers)
 
     def read_block(self, block: int) -> pa.RecordBatch:
@@ -69,8 +68,7 @@ class WatchedBlocks:
         self, blocks: Sequence[int], verify: Verify[_T]
     ) -> Iterator[ReadBlock | VerifiedBlocks[_T]]:
         """Read blocks as `read_run` does, but decode only those that ``verify`` does not take."""
-        assert self._verifying is not None
-        return self._watched(self._verifying.read_verified(blocks, verify))
+        return self._watched(read_verified(self._blocks, blocks, verify))
 
     def _watched(self, reads: Iterator[_Read]) -> Iterator[_Read]:
         """Report the reads of a run when it ends.

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from functools import cache
-from typing import Protocol, TypeGuard, TypeVar, runtime_checkable
+from typing import Protocol, TypeGuard, TypeVar, cast, runtime_checkable
 from urllib.parse import urlsplit
 
 import pyarrow as pa
@@ -54,6 +54,13 @@ class VerifyingReader(RunReader, Protocol):
 def block_schema(reader: object) -> pa.Schema | None:
     """Return the schema of a reader's stored blocks; None if they must be decoded."""
     return reader.block_schema if isinstance(reader, VerifyingReader) else None
+
+
+def read_verified(
+    reader: object, blocks: Sequence[int], verify: Verify[_T]
+) -> Iterator[ReadBlock | VerifiedBlocks[_T]]:
+    """Read blocks of a reader that has a `block_schema`; see `VerifyingReader.read_verified`."""
+    return cast("VerifyingReader", reader).read_verified(blocks, verify)
 
 
 def store_of(url: str) -> str:

@@ -28,12 +28,12 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from operator import attrgetter
-from typing import Protocol, TypeAlias, cast
+from typing import Protocol, TypeAlias
 from urllib.parse import urlsplit
 
 from headrace.errors import HeadraceError, InternalError, StoreUnavailableError
 from headrace.server.cache.decode import DecodedBlock
-from headrace.server.cache.fetch.block_runs import VerifyingReader, read_run
+from headrace.server.cache.fetch.block_runs import read_run, read_verified
 from headrace.server.cache.fetch.concurrency import Concurrency
 from headrace.server.cache.fetch.fetch_queue import Fetch, Fetches
 from headrace.server.cache.fetch.slow_reads import SlowReads
@@ -410,5 +410,4 @@ def _read(
 ) -> Iterator[ReadBlock] | Iterator[ReadBlock | VerifiedBlocks[StoredBlock]]:
     if source.stored is None:
         return read_run(source.reader, blocks)
-    reader = cast("VerifyingReader", source.reader)  # since its blocks have a stored form
-    return reader.read_verified(blocks, source.stored.verify)
+    return read_verified(source.reader, blocks, source.stored.verify)
