@@ -193,10 +193,50 @@ def test_a_long_text_opens_in_place_whole(browser: Browser, tmp_path: Path) -> N
         tab.goto(f"{page.url}/d/texts/samples")
         cell = tab.locator("#samples tr").nth(1).locator("td").nth(1)
         assert "end" not in cell.inner_text()
-        cell.click()
+        width = "document.querySelector('.samples').scrollWidth"
+        before = tab.evaluate(width)
+        tab.locator("#samples tr").nth(1).evaluate("row => row.focus()")
+        tab.keyboard.press("x")
         tab.wait_for_function("() => document.body.textContent.includes('1 word word')")
         tab.wait_for_function("() => /word end/.test(document.body.textContent)")
         assert cell.inner_text().strip() == texts[1]
+        tab.locator("#samples tr").nth(1).locator("td").nth(0).click()
+        assert ["1"] == tab.locator("td.open").evaluate_all("all => all.map(e => e.dataset.column)")
+        assert before == tab.evaluate(width)
+
+
+def test_a_filter_takes_by_keys_what_was_chosen_and_nothing_else(tab: Page, shown: Paged) -> None:
+    """Tab walks through an empty field, arrows choose in both directions, and carets move."""
+    tab.goto(f"{shown.url}/d/shapes/samples?n=3")
+    field, offers = tab.locator("#where"), tab.locator("#offers li")
+    tab.keyboard.press("/")
+    assert offers.first.is_visible()
+    tab.keyboard.press("Tab")
+    assert ("", 0) == (field.input_value(), offers.count())
+    for keys, text in (
+        ("/ ArrowUp Enter", "weight "),
+        ("/ ArrowDown ArrowUp Tab", "weight "),
+        ("/ c a Tab", "caption "),
+        ("/ c a Home Tab", "ca"),
+    ):
+        field.evaluate("field => { field.value = ''; document.activeElement.blur(); }")
+        for key in keys.split():
+            tab.keyboard.press(key)
+        assert text == field.input_value(), keys
+
+
+@pytest.mark.parametrize("width", [360, 1100])
+def test_pinned_columns_keep_their_heads(tab: Page, shown: Paged, width: int) -> None:
+    """However many are pinned, heads stay at the top; one column at least stays at the left."""
+    tab.set_viewport_size({"width": width, "height": 700})
+    tab.goto(f"{shown.url}/d/shapes/samples?p1=on&p4=on&p6=on")
+    tab.locator(".tall").evaluate("tall => tall.scrollTo(150, 300)")
+    places = tab.locator("thead th").evaluate_all(
+        """all => all.map(e => [e.getBoundingClientRect().left, e.getBoundingClientRect().top]
+          .map((at, axis) => at - e.closest('.tall').getBoundingClientRect()[axis ? 'y' : 'x']))"""
+    )
+    assert {1} == {round(top) for _, top in places}
+    assert [1, 73] == [round(left) for left, _ in places[:2]]
 
 
 def test_what_stands_for_a_view_goes_when_it_comes(tab: Page, shown: Paged) -> None:

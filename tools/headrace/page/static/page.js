@@ -107,21 +107,22 @@ const complete = (field) => {
     show(offers);
   };
   const take = (at) => {
-    field.setRangeText(`${list.children[at].dataset.text} `, start, field.selectionStart, "end");
+    field.setRangeText(`${list.children[at].dataset.text} `, start, field.selectionEnd, "end");
     show([]);
   };
   field.addEventListener("input", look);
-  field.addEventListener("focus", look);
+  field.addEventListener("focus", () => field.value || look());
+  field.addEventListener("click", () => field.value && show([]));
   field.addEventListener("blur", () => show([]));
   field.addEventListener("keydown", (event) => {
     const count = list.children.length;
     if (!count) return;
     if (event.key === "ArrowDown") choose((chosen + 1) % count);
-    else if (event.key === "ArrowUp") choose((chosen + count) % count - (chosen > 0 ? 1 : 1 - count) % count);
-    else if (event.key === "Tab" && !event.shiftKey) take(Math.max(chosen, 0));
+    else if (event.key === "ArrowUp") choose((chosen > 0 ? chosen : count) - 1);
+    else if (event.key === "Tab" && !event.shiftKey && (chosen >= 0 || start < field.selectionStart)) take(Math.max(chosen, 0));
     else if (event.key === "Enter" && chosen >= 0) take(chosen);
     else if (event.key === "Escape") show([]);
-    else return;
+    else return /^Arrow|^Home|^End/.test(event.key) && show([]);
     event.preventDefault();
   });
 };
@@ -149,10 +150,12 @@ function enlarge(picture) {
 
 // Unfold a cell, and fetch the rest of a text that was cut.
 async function unfold(cell) {
-  if (!cell.classList.toggle("open") || !cell.querySelector("small")) return;
+  const line = cell.querySelector(".line"), isCut = / …|first [\d,]+ (shown|as text)/.test(line?.textContent);
+  if (!line || (!cell.matches(".open") && !isCut && line.scrollWidth <= line.clientWidth)) return;
+  if (!cell.classList.toggle("open") || !isCut) return;
   const page = await fetchPage(cell.parentNode.querySelector("a").href).catch(() => undefined);
   const whole = page?.querySelector(`[data-column="${cell.dataset.column}"]`);
-  if (whole) cell.querySelector(".line").replaceChildren(...document.importNode(whole, true).childNodes);
+  if (whole) line.replaceChildren(...document.importNode(whole, true).childNodes);
 }
 
 // Keys.
@@ -164,6 +167,7 @@ const step = (by) => {
 };
 let last = "";
 document.addEventListener("keydown", (event) => {
+  if (event.key === "Escape") for (const menu of all(".menu[open]")) menu.open = false;
   if (event.ctrlKey || event.metaKey || event.altKey || event.target.matches("input, select, textarea")) return;
   const follow = (selector, root = document) => root.querySelector(selector)?.click();
   const row = event.target.closest("#samples > tr"), pair = last === "g" ? event.key : "";
@@ -179,7 +183,6 @@ document.addEventListener("keydown", (event) => {
   else if (event.key === "k") step(-1);
   else if (event.key === "Enter" && event.target === row) follow("a", row);
   else if (event.key === "x") all("td", row ?? document.createElement("i")).forEach(unfold);
-  else if (event.key === "Escape") for (const menu of all(".menu[open]")) menu.open = false;
   else if (event.key === "Enter" && event.target.matches(".picture")) event.target.click();
   else if (event.key === "?") document.getElementById("keys").showModal();
   else if (event.key === "/") {
