@@ -28,6 +28,7 @@ import pyarrow.parquet as pq
 from headrace.storage import store_index
 
 _COLUMNS, _ROWS = 20, 100
+_MOST_LINKS = 50_000  # ext4 has 65,000 of a file
 
 
 def main() -> None:
@@ -108,10 +109,11 @@ def _tars(folder: Path, count: int) -> None:
 
 def _parquet(folder: Path, count: int) -> None:
     table = pa.table({f"column {i}": np.arange(_ROWS) for i in range(_COLUMNS)})
-    first = folder / f"{0:06d}.parquet"
-    pq.write_table(table, first)
-    for number in range(1, count):
-        os.link(first, folder / f"{number:06d}.parquet")
+    names = [folder / f"{number:06d}.parquet" for number in range(count)]
+    for first in range(0, count, _MOST_LINKS):
+        pq.write_table(table, names[first])
+        for name in names[first + 1 : first + _MOST_LINKS]:
+            os.link(names[first], name)
 
 
 def _mds(folder: Path, count: int) -> None:

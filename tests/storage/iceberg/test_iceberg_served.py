@@ -19,6 +19,7 @@ from headrace.errors import DatasetNotFoundError, TokenDatasetChangedError
 from headrace.storage import open_dataset
 from storage.iceberg.iceberg_tables import delete_rows, new_catalog, write_rows
 from support.private import end_servers
+from support.rescaling import rescaled
 from support.running import server_of
 
 _URL = "iceberg://lake/n.t"
@@ -69,6 +70,13 @@ def test_a_loop_goes_on_in_its_snapshot(table: Table) -> None:
             assert expected == begun + _numbers(resumed)
         with closing(_dataset(server.address, "t", seed=3)) as new:
             assert list(range(5, 150)) == sorted(_numbers(new))
+
+
+def test_an_epoch_goes_on_with_other_ranks(table: Table) -> None:
+    """Without deleted rows, each sample once."""
+    del table
+
+    assert list(range(5, 100)) == sorted(rescaled(_URL))
 
 
 @pytest.mark.long

@@ -35,6 +35,7 @@ from headrace.storage import (
     store_index,
 )
 from headrace.storage.store.databricks.workspace import asked
+from support.rescaling import rescaled
 from support.running import server_of
 from support.s3 import S3
 from support.shards import write_shard
@@ -211,37 +212,7 @@ def test_a_volume_is_written_and_trained_on_from_elsewhere(
     )
     assert before == len(catalog.requests)  # the keys serve
 
-    served = {"d": DatasetConfig(url=url, store=_options(s3))}
-
-    def ranks(address: str, count: int) -> list[RemoteDataset]:
-        return [
-            RemoteDataset(
-                address,
-                "d",
-                batch_size=12 // count,
-                epochs=1,
-                end="uneven",
-                rank=rank,
-                seed=1,
-                world_size=count,
-            )
-            for rank in range(count)
-        ]
-
-    seen: list[int] = []
-    with server_of(served) as server:
-        begun = ranks(server.address, 2)
-        loops = [iter(one) for one in begun]
-        for _ in range(3):
-            seen += [int(number) for loop in loops for number in next(loop)["x"]]
-        state = begun[0].state_dict()
-        for one in begun:
-            one.close()
-    with server_of(served) as server:
-        for one in ranks(server.address, 3):
-            with closing(one):
-                one.load_state_dict(state)
-                seen += [int(number) for batch in one for number in batch["x"]]
+    seen = rescaled(DatasetConfig(url=url, store=_options(s3)))
     assert sorted([*range(40), *range(40)]) == sorted(seen)
     with closing(open_store(url, options=_options(s3))) as store, closing(store.below("a")) as a:
         a.write("b/c", b"1")

@@ -23,6 +23,7 @@ from headrace.server import DatasetConfig
 from headrace.storage import RetryPolicy, StoreOptions, open_dataset
 from headrace.storage.store.foreign.hub import HubPlace, hub_place
 from support.hub import Hub, hub
+from support.rescaling import rescaled
 from support.running import server_of
 
 _URL = "hf://datasets/o/n"
@@ -92,6 +93,17 @@ def test_ranks_share_one_download_of_a_range(served: Hub) -> None:
     starts = [(name, int(asked[6:].partition("-")[0])) for name, asked in served.downloads]
     blocks = [one for one in starts if one[1] < 200]
     assert 6 == len(blocks) == len(set(blocks))
+
+
+def test_an_epoch_goes_on_at_its_commit_with_other_ranks(served: Hub) -> None:
+    """A split of it, by another server."""
+    card = _card("- {config_name: en, data_files: [{split: train, path: 'data/*'}]}\n")
+    files = {f"data/{part}.parquet": _file(part * 10) for part in range(5)}
+    commit = served.push({"README.md": card, "x.parquet": _file(90), **files})
+    config = DatasetConfig(url=f"{_URL}/en/train@{commit}", store=_options(served))
+    served.push({"data/0.parquet": _file(900)})
+
+    assert list(range(50)) == sorted(rescaled(config))
 
 
 @pytest.mark.parametrize(

@@ -52,9 +52,16 @@ def asked(
         StoreRefusedError: The workspace refuses.
         StoreUnavailableError: It cannot be reached, or does not answer in time.
     """
+    try:
+        import databricks.sdk  # noqa: F401, PLC0415 - an extra; takes seconds on a busy machine
+    except ImportError as error:
+        raise ConfigurationError(
+            f"{about} needs the databricks-sdk package: pip install 'headrace[databricks]'",
+            url=about,
+        ) from error
 
     def answer() -> _T:
-        return ask(_client(about, deadline_s))
+        return ask(_client(deadline_s))
 
     try:
         return within(deadline_s, answer, name="headrace-workspace")
@@ -95,15 +102,10 @@ def keys_of_s3(answer: Any, *, about: str) -> Grant:
     return Grant(values, None if expires is None else expires / 1000)
 
 
-def _client(about: str, deadline_s: float) -> WorkspaceClient:
-    try:
-        from databricks.sdk import WorkspaceClient  # noqa: PLC0415 - an extra
-        from databricks.sdk.core import Config  # noqa: PLC0415 - as above
-    except ImportError as error:
-        raise ConfigurationError(
-            f"{about} needs the databricks-sdk package: pip install 'headrace[databricks]'",
-            url=about,
-        ) from error
+def _client(deadline_s: float) -> WorkspaceClient:
+    from databricks.sdk import WorkspaceClient  # noqa: PLC0415 - an extra
+    from databricks.sdk.core import Config  # noqa: PLC0415 - as above
+
     # Our own retries follow; a renewal of credentials must not wait for minutes.
     seconds = max(1, int(deadline_s / 2))
     return WorkspaceClient(
