@@ -75,7 +75,7 @@ def has_checksum(header: bytes) -> bool:
         for field, kind in _Reader(header).fields_with_values():
             if field >= _PAGE_CHECKSUM:
                 return field == _PAGE_CHECKSUM and kind in _INTEGERS
-    except (ValueError, IndexError):
+    except (ValueError, IndexError, RecursionError):
         pass  # damage, which reading the page reports
     return False
 
@@ -204,9 +204,11 @@ class _Reader:
     def _skip_map(self) -> None:
         count = self._varint()
         kinds = self._byte() if count else 0
+        # A boolean in a container has a byte of its own, so no count is larger than the message.
+        key, value = (_BYTE if one in (_TRUE, _FALSE) else one for one in (kinds >> 4, kinds & 15))
         for _ in range(count):
-            self.skip(kinds >> 4)
-            self.skip(kinds & 15)
+            self.skip(key)
+            self.skip(value)
 
     def _list_header(self) -> tuple[int, int]:
         header = self._byte()
