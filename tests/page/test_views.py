@@ -425,13 +425,39 @@ def test_an_id_is_found_where_the_order_has_it(page: Paged, url: str) -> None:
 def test_figures_and_composition_of_a_choice(page: Paged) -> None:
     """What is shuffled together, its price, and how even the classes come."""
     text = page.ask("/d/rich/order?label=label").text
-    assert "(uniform)" in text
-    assert "Variance in 256" in text
+    assert ", all of it" in text
+    assert "Variance in batches of 256" in text
     assert 2 * 3 == text.count("<path class=")
     assert 2 * 8 == page.ask("/d/rich/order").text.count("<path class=")
+    assert "As even as a uniform shuffle" in page.ask("/d/rich/order?label=label&epoch=1").text
+    stored = page.ask("/d/rich/order?label=label&storage=1").text
+    assert "times as uneven as a uniform shuffle" in stored
+    assert "in the order of the storage" in stored
+    assert ", all of it" not in stored
     assert 400 == page.ask("/d/rich/order?label=nothing").status
     assert 400 == page.ask("/d/rich/order?label=flags").status
     assert 200 == page.ask("/d/rich/order?storage=1&lanes=3").status
+
+
+def test_a_ramp_is_named_where_it_makes_an_epoch_uneven(tmp_path: Path) -> None:
+    """Not in later epochs, without it, or where there is no room for one."""
+    count = 8192
+    buffers = [None, pa.py_buffer(bytes(count * 5120))]
+    pad = pa.FixedSizeBinaryArray.from_buffers(pa.binary(5120), count, buffers)
+    table = pa.table({"label": np.arange(count) // 1024, "pad": pad})
+    write_dataset(str(tmp_path), table, shard_samples=[count], block_bytes=1 << 20)
+    with paged({"sorted": str(tmp_path)}) as sorted_page:
+        url = "/d/sorted/order?run=1&label=label"
+        found = {more: sorted_page.ask(url + more).text for more in ("", *_UNRAMPED)}
+
+    assert "begins with a ramp" in found.pop("")
+    assert ["As even", "As even", "More memory"] == [
+        next((said for said in ("ramp of", "As even", "More memory") if said in text), "")
+        for text in found.values()
+    ]
+
+
+_UNRAMPED = ("&epoch=1", "&ramp=0", "&memory=4")
 
 
 def test_orders_and_batches_are_shown_without_a_ramp_on_request(page: Paged) -> None:

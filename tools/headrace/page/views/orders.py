@@ -40,6 +40,11 @@ _MIB: Final = 1 << 20
 _LABEL_BYTES: Final = 64 << 20
 _MAX_MEASURED: Final = 1 << 21
 """The maximum number of samples to measure label by label, which takes a third of a second."""
+_TITLES: Final = ("This order", "A uniform shuffle")
+_EVEN: Final = 1.25
+"""How much more than a uniform shuffle an even one may vary; chance makes a tenth."""
+_RAMP_RUNS: Final = 32
+"""With fewer in memory there is no ramp."""
 _WIDTH, _HEIGHT = 960, 120
 
 
@@ -53,15 +58,17 @@ def order(request: ViewRequest) -> Response:
             lambda: order_cost(opened, made, values, batch_size=count, epoch=deal.epoch),
         )
         shares = shares_of(made, groups, epoch=deal.epoch)
+        spreads = [100 * each.std(axis=0).mean() for each in shares]
         return request.html(
             "order.html",
             **shown,
             labels=labels,
             cost=cost,
             compositions=[
-                (title, _paths(each), 100 * each.std(axis=0).mean())
-                for title, each in zip(("This order", "A uniform shuffle"), shares, strict=True)
+                (title, _paths(each), spread)
+                for title, each, spread in zip(_TITLES, shares, spreads, strict=True)
             ],
+            verdict=_verdict(made, deal.epoch, *spreads),
             count=made.sample_count,
             found=_found(request, made, deal),
         )
@@ -124,6 +131,28 @@ def _labels_of(request: ViewRequest, dataset: OpenDataset) -> StoredLabels | Non
         (dataset.fingerprint, column),
         lambda: read_labels(dataset, column, max_bytes=_LABEL_BYTES, progress=nullcontext),
     )
+
+
+def _verdict(order: Order, epoch: int, spread: float, uniform: float) -> tuple[bool, str]:
+    """Say whether an epoch is as even as a uniform shuffle, and why not, in words."""
+    times = spread / uniform if uniform else 1.0
+    by = (
+        f"the shares below vary by {spread:.2f} points from part to part of the epoch, those of a "
+        f"uniform shuffle by {uniform:.2f}."
+    )
+    if times < _EVEN:
+        how = "As even as" if times > 1 / _EVEN else "More even than"
+        return True, f"{how} a uniform shuffle: {by}"
+    shuffled = min(order.memory_samples / order.sample_count, 1 / order.spec.lanes)
+    if not order.spec.shuffle:
+        why = "Samples come in the order of the storage."
+    elif epoch == 0 and order.spec.ramp and order.run_count * shuffled >= _RAMP_RUNS:
+        why = "Epoch 0 begins with a ramp of small steps for an early first batch; others do not."
+    elif order.memory_samples >= order.sample_count:
+        why = "That is chance: all of it is shuffled together."
+    else:
+        why = "More memory, or shorter runs, would make it more even."
+    return False, f"{times:.1f} times as uneven as a uniform shuffle: {by} {why}"
 
 
 def _paths(shares: NDArray[np.float64]) -> list[str]:
