@@ -131,6 +131,8 @@ def test_samples_are_seen_and_walked_through_by_keys(tab: Page, shown: Paged) ->
     tab.wait_for_url(f"{shown.url}/")
     tab.keyboard.press("?")
     assert tab.locator("#keys").is_visible()
+    # Images that are none leave their place.
+    tab.wait_for_function("() => document.querySelectorAll('.thumbs img').length === 4")
 
 
 def test_hostile_samples_run_no_script(tab: Page, shown: Paged) -> None:
@@ -223,6 +225,10 @@ def test_a_filter_takes_by_keys_what_was_chosen_and_nothing_else(tab: Page, show
         for key in keys.split():
             tab.keyboard.press(key)
         assert text == field.input_value(), keys
+    tab.locator("summary", has_text="Columns").click()
+    tab.locator(".menu[open] input").first.focus()
+    tab.keyboard.press("Escape")
+    assert 0 == tab.locator(".menu[open]").count()
 
 
 @pytest.mark.parametrize("width", [360, 1100])

@@ -111,6 +111,8 @@ def test_samples_come_by_page_by_id_and_at_random(page: Paged) -> None:
     assert "at=15" in text
 
     assert [7, 3, 4, 5] == _ids_of(page.ask("/d/rich/samples?ids=7,3-5").text)
+    both = f"/d/rich/samples?ids=7,3-5,21&where={quote('ratio < 2.5')}"
+    assert [3, 4] == _ids_of(page.ask(both).text)
 
     drawn = _ids_of(page.ask("/d/rich/samples?random=5&n=10").text)
     assert drawn == _ids_of(page.ask("/d/rich/samples?random=5&n=10").text)
@@ -267,6 +269,18 @@ def test_an_address_without_a_view_is_told(page: Paged) -> None:
     answer = page.ask("/nowhere")
     assert 404 == answer.status
     assert "All datasets" in answer.text
+    unknown, wrong = page.ask("/d/nowhere/samples").text, page.ask("/d/rich/sample/600").text
+    assert 'class="tabs"' not in unknown
+    assert "Back to" not in unknown
+    assert 'href="/d/rich/samples">Back to samples' in wrong
+
+
+def test_an_empty_dataset_says_that_it_is_empty(tmp_path: Path) -> None:
+    """On its card and where its samples would be."""
+    write_dataset(str(tmp_path), pa.table({"x": pa.array([], pa.int64())}), shard_samples=[])
+    with paged({"empty": str(tmp_path)}) as empty:
+        assert "It has no samples." in empty.ask("/d/empty/preview").text
+        assert "This version has no samples." in empty.ask("/d/empty/samples").text
 
 
 def test_only_64_mib_are_looked_at_and_that_is_said(tmp_path: Path) -> None:

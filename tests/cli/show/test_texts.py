@@ -8,7 +8,7 @@ import pytest
 from PIL import Image
 
 from headrace.cli.show.image_sides import image_sides
-from headrace.cli.show.texts import value_text
+from headrace.cli.show.texts import size, value_text
 
 
 def _encoded(form: str, **options: object) -> bytes:
@@ -54,3 +54,9 @@ def test_bfloat16_is_shown_as_the_numbers_it_is() -> None:
         value_text(bits, "bfloat16") for bits in (0x3F80, 0xC020, None)
     ]
     assert value_text([0x3F80, 0x4000], "bfloat16") == "[1, …] 2"
+
+
+def test_sizes_have_no_exponent() -> None:
+    """Three digits, or all digits before the point."""
+    sizes = {7: "7 B", 1536: "1.5 KiB", 1020 << 10: "1020 KiB", 5000 << 40: "5000 TiB"}
+    assert list(sizes.values()) == [size(count) for count in sizes]

@@ -140,7 +140,11 @@ def _answer(view: View, request: ViewRequest) -> Response:
     except HeadraceError as error:
         status = _STATUS.get(error.code, _SERVER_ERROR)
         _log.info("%r: %s", request.target[:200], error.message)
-        return _error_page(request, status, request.site.without_urls(error).message)
+        text, has_dataset = (
+            request.site.without_urls(error).message,
+            error.reason != "DATASET_NOT_FOUND",
+        )
+        return _error_page(request, status, text, has_dataset=has_dataset)
     except Exception:  # noqa: BLE001 - the boundary of a view: browsers see no traceback
         _log.exception("%r failed", request.target[:200])
         return _error_page(
@@ -150,8 +154,12 @@ def _answer(view: View, request: ViewRequest) -> Response:
         )
 
 
-def _error_page(request: ViewRequest, status: int, text: str) -> Response:
-    return request.html("problem.html", status=status, code=status, text=text)
+def _error_page(
+    request: ViewRequest, status: int, text: str, *, has_dataset: bool = True
+) -> Response:
+    return request.html(
+        "problem.html", status=status, code=status, text=text, has_dataset=has_dataset
+    )
 
 
 async def _static(request: Request) -> Response:

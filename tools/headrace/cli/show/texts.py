@@ -14,13 +14,14 @@ _STEP = 1024
 
 
 def size(count: int) -> str:
-    """Format a number of bytes with three digits and a binary unit."""
+    """Format a number of bytes with at least three digits and a binary unit."""
     value, unit = float(count), "B"
     for unit in ("B", "KiB", "MiB", "GiB", "TiB"):
         if value < _STEP or unit == "TiB":
             break
         value /= _STEP
-    return f"{value:.0f} {unit}" if unit == "B" else f"{value:.3g} {unit}"
+    digits = max(3, len(f"{value:.0f}"))
+    return f"{value:.{digits}g} {unit}"
 
 
 def counted(count: int, noun: str) -> str:

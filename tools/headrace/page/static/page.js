@@ -57,8 +57,8 @@ const nearing = new IntersectionObserver(async ([{ target: row, isIntersecting }
 const end = document.querySelector("#samples > tr:last-child");
 if (end) nearing.observe(end);
 
-// Images that cannot be shown leave their place empty.
-document.addEventListener("error", ({ target }) => { if (target.matches?.(".thumbs img")) target.classList.add("over"); }, true);
+// Images that cannot be shown leave their place to others.
+document.addEventListener("error", ({ target }) => { if (target.matches?.(".thumbs img")) target.remove(); }, true);
 
 // Filters: offer columns, and after a column of classes their names.
 const named = (name) => (/^[A-Za-z_]\w*$/.test(name) ? name : `"${name.replaceAll('"', '""')}"`);

@@ -58,6 +58,7 @@ def preview(request: ViewRequest) -> Response:
         return request.html(
             "preview.html",
             fingerprint=opened.fingerprint,
+            is_empty=not opened.sample_count,
             image=image,
             thumbs=range(count),
             values=values[:_FIELDS],

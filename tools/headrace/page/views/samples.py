@@ -119,6 +119,7 @@ def samples(request: ViewRequest) -> Response:
             offers=[
                 (one.name, str(one.type)[:40], (one.classes or ())[:_OFFERS]) for one in columns
             ],
+            hint=next((f"{one.name} = …" for one in columns if _is_comparable(one.type)), ""),
             has_images=any(cell.shown.kind == "image" for one in cards[:1] for cell in one.cells),
             tokenizers=list(request.site.tokenizers),
             count=opened.sample_count,
@@ -174,6 +175,11 @@ def sample_file(request: ViewRequest) -> Response:
     return Response(f"{found}\n", 415, media_type="text/plain", headers=headers)
 
 
+def _is_comparable(kind: pa.DataType) -> bool:
+    is_bytes = pa.types.is_binary(kind) or pa.types.is_large_binary(kind)
+    return not (is_bytes or pa.types.is_nested(kind) or isinstance(kind, pa.BaseExtensionType))
+
+
 def _page_size(request: ViewRequest) -> int:
     return request.number("n", _PAGE_SIZE, low=1, high=MAX_IDS)
 
@@ -181,13 +187,18 @@ def _page_size(request: ViewRequest) -> int:
 def _chosen_ids(request: ViewRequest, opened: OpenDataset) -> tuple[list[int], int | None]:
     """Return the ids of a page, and the first id of the next page, or None."""
     count, most = opened.sample_count, _page_size(request)
+    kept = filter_of(request, opened)
     if request.query["ids"].strip():
-        return sample_ids_of(request.query["ids"]), None
+        ids = sample_ids_of(request.query["ids"])
+        rows = [] if kept is None else rows_of(request.site.library, opened, ids)
+        return [
+            one for one, row in zip(ids, rows, strict=True) if kept.mask(row)[0]
+        ] if kept else ids, None
     if "random" in request.query and count:
         random = np.random.default_rng(request.number("random", 0))
         return random.integers(0, count, min(most, count)).tolist(), None
     first = request.number("at", 0)
-    if (kept := filter_of(request, opened)) is not None:
+    if kept is not None:
         ids, ended = matching(request.site.library, opened, kept, first=first, max_count=most)
         return ids, ended if ended < count else None
     last = min(first + most, count)
