@@ -133,6 +133,7 @@ const box = document.getElementById("box");
 document.addEventListener("click", (event) => {
   const { target } = event, copy = target.closest("[data-copy]"), picture = target.closest(".picture");
   if (copy) navigator.clipboard?.writeText(document.getElementById(copy.dataset.copy).textContent).then(() => { copy.textContent = "Copied"; });
+  else if (target.dataset.by) turn(Number(target.dataset.by));
   else if (target.closest("#box")) box.close();
   else if (picture) enlarge(picture);
   else if (!target.closest("a")) all(".samples td").filter((cell) => cell.contains(target)).forEach(unfold);
@@ -143,9 +144,13 @@ document.addEventListener("click", (event) => {
 function enlarge(picture) {
   const caption = document.createElement("p");
   caption.textContent = picture.querySelector("img").alt;
-  box.replaceChildren(picture.cloneNode(true), caption);
+  box.firstElementChild.replaceChildren(picture.cloneNode(true), caption);
   box.number = all("main .picture").indexOf(picture);
   if (!box.open) box.showModal();
+}
+function turn(by) {
+  const other = all("main .picture")[box.number + by];
+  if (other) enlarge(other);
 }
 
 // Unfold a cell, and fetch the rest of a text that was cut.
@@ -172,8 +177,8 @@ document.addEventListener("keydown", (event) => {
   const follow = (selector, root = document) => root.querySelector(selector)?.click();
   const row = event.target.closest("#samples > tr"), pair = last === "g" ? event.key : "";
   last = event.key;
-  const by = { ArrowRight: 1, ArrowLeft: -1 }[event.key], other = box.open && by && all("main .picture")[box.number + by];
-  if (other) enlarge(other);
+  const by = { ArrowRight: 1, ArrowLeft: -1 }[event.key];
+  if (box.open && by) turn(by);
   else if (pair === "d") follow("header a[href='/']");
   else if (pair === "r") follow("header a[href='/run']");
   else if (pair === "l") follow("header a[href='/live']");
