@@ -57,7 +57,7 @@ def main() -> int:
             "sample": "/d/shapes/sample/7",
             "column": "/d/shapes/column/1",
             "versions": f"/d/shapes/versions?old={versions[1]}&new={versions[0]}",
-            "order": "/d/flights/order?label=carrier",
+            "order": "/d/flights/order?label=carrier&epoch=1",
             "batch": "/d/flights/batch?batch=256&ranks=8",
             "run": f"/run?{runs}",
         }.items():
