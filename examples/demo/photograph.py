@@ -27,7 +27,7 @@ def points(text: str) -> tuple[int, int]:
     if found is None:
         return 0, 0
     chart = json.loads(html.unescape(found[1]))
-    kills = [at for at, _, what in chart["marks"] if what.startswith("rescaled")]
+    kills = [at for at, _, _, kind in chart["marks"] if kind == "rescale"]
     known = [
         at
         for line in chart["lines"]

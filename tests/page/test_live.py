@@ -11,9 +11,10 @@ import ssl
 import threading
 import time
 import tracemalloc
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from copy import copy
+from dataclasses import replace
 from functools import partial
 from multiprocessing import Pipe
 from pathlib import Path
@@ -30,13 +31,15 @@ from headrace.errors import ConfigurationError
 from headrace.page.live.history import (
     FETCH_ERRORS,
     MAX_BYTES,
+    MAX_JOBS,
     POINTS,
     TICK_S,
     TICKS,
     Answer,
     History,
 )
-from headrace.page.live.verdict import verdict_on
+from headrace.page.live.reasons import event_of
+from headrace.page.live.verdict import verdict_on, verdict_on_fault
 from headrace.page.live.watch import Watch
 from headrace.server import ServerConfig
 from headrace.server.cache.needs import Shortage
@@ -290,24 +293,27 @@ def test_a_wait_that_has_not_ended_counts() -> None:
 # What is told of answers.
 
 
+_NOTHING = {
+    "caller": "",
+    "dataset": "a",
+    "rank": 0,
+    "samples": 0,
+    "decode_wait_s": 0.0,
+    "server_wait_s": 0.0,
+    "store_wait_s": 0.0,
+    "client_wait_s": 0.0,
+}
+
+
 def _answer(
-    at: float, counted: dict[tuple[str, str], float], streams: dict[int, dict[str, Any]]
+    at: float,
+    counted: Mapping[tuple[str, ...], float],
+    streams: dict[int, dict[str, Any]],
+    ended: dict[int, dict[str, Any]] | None = None,
 ) -> Answer:
-    rows = {
-        number: {
-            "caller": "",
-            "dataset": "a",
-            "rank": number,
-            "samples": 0,
-            "decode_wait_s": 0.0,
-            "server_wait_s": 0.0,
-            "store_wait_s": 0.0,
-            "client_wait_s": 0.0,
-            **row,
-        }
-        for number, row in streams.items()
-    }
-    return Answer(at, 1000 + at, rows, counted)
+    rows = {number: {**_NOTHING, "rank": number, **row} for number, row in streams.items()}
+    over = {number: {**_NOTHING, "rank": number, **row} for number, row in (ended or {}).items()}
+    return Answer(at, 1000 + at, rows, counted, over)
 
 
 def _history(*answers: Answer) -> History:
@@ -362,35 +368,153 @@ def test_what_fills_the_queues_of_a_new_stream_is_no_rate() -> None:
 
 
 def test_epochs_of_seconds_have_a_rate() -> None:
-    """Each has a stream of its own, none of which is there for long."""
+    """Each has a stream of its own, which most answers see only when it has ended."""
+    row = {"rank": 0, "samples": 50, "client_wait_s": 1.0}
     history = _history(
         _answer(0, {}, {}),
         *(
-            _answer(5.0 * tick, {}, {tick // 2: {"samples": 50 * (tick % 2)}})
-            for tick in range(1, 30)
+            # Two epochs of 50 samples have ended since the last answer.
+            _answer(
+                5.0 * tick,
+                {},
+                {2 * tick: {"rank": 0}} if tick % 2 else {},
+                {n: {**row, "ended": "OK"} for n in range(max(1, 2 * tick - 6), 2 * tick)},
+            )
+            for tick in range(1, 20)
         ),
     )
 
     (series,) = history.jobs(lambda _: True).values()
     now = series.recent()
     assert now is not None
-    assert 10 == now[1]
+    assert 1 == series.ranks
+    assert [20, 0.4] == pytest.approx([now[1], now[5]])
+    # The first answer shows the rank, the second is where its rate begins.
+    assert not np.isnan(series.ticks[2:, 1]).any()
+    rates, points = history.streams([38])
+    assert 20 == rates[0, 0]
+    assert 20 == np.nanmin(points)
+
+
+def test_a_job_has_a_rate_after_five_seconds() -> None:
+    """While somebody looks, the server is asked every second."""
+    history = _history(_answer(0, {}, {}))
+    for at in range(1, 6):
+        history.add(_answer(at, {}, {0: {"samples": 1000 + 10 * at}}))
+
+    (series,) = history.jobs(lambda _: True).values()
+    assert [10.0] == series.ticks[:, 1].tolist()
+
+
+def test_the_line_of_a_stream_begins_where_it_does() -> None:
+    """It fills its width after ten minutes as after one."""
+    history = _history(*(_answer(5.0 * tick, {}, {0: {"samples": tick}}) for tick in range(14)))
+    (points,) = history.streams([0])[1]
+    assert not np.isnan(points[[0, -1]]).any()
+    assert 13 == np.isfinite(points).sum()
+
+
+def test_a_rank_with_two_streams_shares_its_rate_out() -> None:
+    """Such as two jobs that one caller runs of one dataset."""
+    history = _history(
+        _answer(0, {}, {1: {"rank": 0}, 2: {"rank": 0}}),
+        _answer(
+            10,
+            {},
+            {n: {"rank": 0, "samples": 100 * n, "client_wait_s": 10.0} for n in (1, 2)},
+        ),
+    )
+    recent, _ = history.streams([1, 2])
+    assert [[15.0, 1.0]] * 2 == recent[:, [0, 4]].tolist()
+
+
+_SHARD = {"ended": "OBJECT_NOT_FOUND"}
+
+
+def test_ranks_that_ended_with_an_error_are_told_until_they_come_back() -> None:
+    """With the time, the error in words, and what to do; it is over after ten minutes."""
+    history = _history(_answer(0, {}, {0: {}, 1: {}}), _answer(5, {}, {}, {0: _SHARD, 1: _SHARD}))
+
+    ((job, fault),) = history.faults.items()
+    assert {} == history.ranks()
+    found = verdict_on_fault(job, fault, now=1100)
+    assert found is not None
+    assert "bad" == found.level
+    assert found.text.startswith(
+        "2 ranks ended at 00:16 UTC: a shard is missing (OBJECT_NOT_FOUND); restore the dataset"
+    )
+    assert verdict_on_fault(job, fault, now=2000) is None
+    (mark,) = history.marks
+    assert "2 streams ended: a shard is missing (OBJECT_NOT_FOUND)" == event_of(mark)
+
+    history.add(_answer(10, {}, {2: {"rank": 0}, 3: {"rank": 1}}))
+    assert history.faults == {job: fault}
+    history.add(_answer(15, {}, {2: {"rank": 0, "samples": 1}, 3: {"rank": 1}}))
+    assert {1} == history.faults[job].ranks
+    history.add(_answer(20, {}, {3: {"rank": 1, "samples": 1}}))
+    assert verdict_on_fault(job, history.faults[job], now=1100) is None
+
+
+def test_a_job_that_died_at_once_is_listed_as_ended(tmp_path: Path) -> None:
+    """The server itself says so: in the verdict, the table of jobs and the events."""
+    write_dataset(str(tmp_path / "red"), small_table(10), shard_samples=[10])
+    metrics = Metrics()
+    with _watched(metrics) as watch, paged({"red": str(tmp_path / "red")}, watch=watch) as page:
+        page.ask("/live")
+        for rank in range(4):
+            about = StreamAbout("anna", "ipv4:10.0.0.1:1")
+            tally = StreamTally(metrics.streams, "red", rank, about)
+            tally.begin()
+            tally.close("OBJECT_NOT_FOUND")
+        metrics.read("red", seconds=0.1, blocks=0, reason="OBJECT_NOT_FOUND")
+        found = until(
+            lambda: text if "4 ranks" in (text := page.ask("/live").text) else "", timeout_s=20
+        )
+
+    text = re.sub(r"<[^>]*>", "", found)
+    assert re.search(r"red 4 ranks ended at \d\d:\d\d UTC: a shard is missing", text)
+    assert re.search(r"ended at \d\d:\d\d:?\d* UTC: a shard is missing", text)
+    assert "No stream is open." in text
+
+
+def test_what_calls_count_too_is_told_once() -> None:
+    """A stream that ends with an error is a failed call, and so is the read that failed."""
+    read, call = (FETCH_ERRORS, "OBJECT_NOT_FOUND", "a"), ("headrace_failed_calls_total",)
+    history = _history(
+        _answer(0, {}, {}),
+        _answer(
+            5,
+            {
+                read: 53,
+                (*call, "OBJECT_NOT_FOUND"): 1,
+                (*call, "SHARD_CORRUPT"): 1,
+                (*call, "STREAM_LIMIT"): 2,
+            },
+            {},
+            {0: {"ended": "SHARD_CORRUPT"}},
+        ),
+    )
+    assert [
+        (("", "a"), "1 stream ended: a shard is damaged (SHARD_CORRUPT)"),
+        (("", "a"), "53 reads of the store failed: a shard is missing (OBJECT_NOT_FOUND)"),
+        (("", ""), "2 calls failed: too many streams (STREAM_LIMIT)"),
+    ] == [(mark.job, event_of(mark)) for mark in history.marks]
 
 
 def test_faults_drains_rebalances_and_rescales_are_marks_in_time() -> None:
-    """What grew between two answers happened then; ends in good order are no event."""
-    ends = "headrace_ended_streams_total"
+    """What ended between two answers ended then; ends in good order are no event."""
     eight, six = ({1: {"asked": f"batches for rank 1 of {size}"}} for size in (8, 6))
+    moved = {n: {"ended": "REBALANCE"} for n in (3, 4)}
     history = _history(
-        _answer(0, {(ends, "OK"): 1, (ends, "REBALANCE"): 1}, eight),
-        _answer(5, {(ends, "OK"): 9, (ends, "REBALANCE"): 3}, eight),
-        _answer(10, {(ends, "OK"): 9, (ends, "REBALANCE"): 3, (ends, "SHARD_CORRUPT"): 1}, six),
+        _answer(0, {}, eight, {2: {"ended": "REBALANCE"}}),
+        _answer(5, {}, eight, {**moved, 5: {"ended": "OK"}}),
+        _answer(10, {}, six, {**moved, 6: {"ended": "SHARD_CORRUPT"}}),
     )
-    found = [(mark.wall, mark.what, mark.count) for mark in history.marks]
+    found = [(mark.wall, mark.what, mark.count, mark.kind) for mark in history.marks]
     assert [
-        (1005, "REBALANCE", 2),
-        (1010, "SHARD_CORRUPT", 1),
-        (1010, "rescaled from 8 to 6 ranks", 1),
+        (1005, "REBALANCE", 2, "drain"),
+        (1010, "SHARD_CORRUPT", 1, "fault"),
+        (1010, "rescaled from 8 to 6 ranks", 1, "rescale"),
     ] == found
 
 
@@ -415,24 +539,28 @@ def test_faults_that_follow_one_another_are_one_event() -> None:
 
     found = [(mark.wall, mark.until, mark.count) for mark in history.marks]
     assert [(1005, 1015, 6), (1200, 1205, 4)] == found
-    assert "503" in history.marks[0].what
+    assert "503" in event_of(history.marks[0])
 
 
 def test_half_an_hour_of_anything_fits_in_its_bytes() -> None:
     """Of thousands of streams and of callers that change all the time, and for days."""
+    answers = [_answer(0, {}, {n: {"caller": f"{k}.{n % 80}"} for n in range(1100)}) for k in "abc"]
     tracemalloc.start()
     history = History()
     before = tracemalloc.get_traced_memory()[0]
     for tick in range(TICKS + 50):
-        rows = {n: {"caller": f"{tick // 2}.{n % 80}"} for n in range(1100)}
-        reasons = {(FETCH_ERRORS, f"REASON{n}"): float(tick) for n in range(10)}
-        history.add(_answer(TICK_S * tick, reasons, rows))
+        at = TICK_S * tick
+        reasons: dict[tuple[str, ...], float] = {
+            (FETCH_ERRORS, f"REASON{n}"): float(tick) for n in range(10)
+        }
+        history.add(replace(answers[tick // 2 % 3], at=at, wall=at, counted=reasons))
     history.latest = history._before = None  # of the present, and not of history
     kept = tracemalloc.get_traced_memory()[0] - before
     tracemalloc.stop()
 
+    names = TICKS // 2 * MAX_JOBS * 80  # which all differ, if there are enough callers
     assert TICKS == len(history.times())
-    assert kept < MAX_BYTES
+    assert kept + names < MAX_BYTES
 
 
 def _verdict(

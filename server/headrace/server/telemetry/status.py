@@ -12,7 +12,6 @@ Status = dict[str, Any]
 _TOLD: Final = frozenset(
     {
         "headrace_open_streams",
-        "headrace_ended_streams_total",
         "headrace_failed_calls_total",
         "headrace_sent_samples_total",
         "headrace_sent_payload_bytes_total",
@@ -37,7 +36,12 @@ def status_of(metrics: Iterable[Metric], streams: Sequence[dict[str, Any]]) -> S
         streams: Rows of `StreamCounts.rows`.
     """
     counted = [
-        [sample.name, sample.labels.get("reason", ""), sample.value]
+        [
+            sample.name,
+            sample.labels.get("reason", ""),
+            sample.labels.get("dataset", ""),
+            sample.value,
+        ]
         for metric in metrics
         for sample in metric.samples
         if sample.name in _TOLD

@@ -10,6 +10,7 @@ import itertools
 import threading
 import time
 from bisect import bisect_left
+from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -78,6 +79,10 @@ class StreamAbout:
 
 
 _NOBODY = StreamAbout()
+
+_ENDED_S = 15.0
+"""A page asks every 5 s, and may miss one answer."""
+_MAX_ENDED = 1024
 
 _WORTH_SAYING_S = 0.05
 """Less is told later, with more: 20 accounts a second take 0.05 % of a processor."""
@@ -156,6 +161,7 @@ class StreamCounts(Collector):
         self._lock = threading.Lock()
         self._open: set[Counts] = set()
         self._ended: dict[str, Counts] = {}
+        self._last_rows: deque[tuple[float, dict[str, Any]]] = deque(maxlen=_MAX_ENDED)
         self.demand = Demand(registry, self._taken, self._sent_bytes)
         self.reads, self.stalls = ReadTimes(), Stalls(self.demand.look, every_s=SAMPLE_S)
         registry.register(self)
@@ -199,7 +205,10 @@ class StreamCounts(Collector):
 
     def close(self, counts: Counts, reason: str) -> None:
         """Count the end of a stream, and keep its sums."""
+        row = _row(counts, self.waits_of(counts)) | {"ended": reason}
         with self._lock:
+            if counts.rank is not None:
+                self._last_rows.append((time.monotonic(), row))
             self._open.discard(counts)
             self._ended[counts.dataset].add(counts)
         self._open_streams.dec()
@@ -214,10 +223,18 @@ class StreamCounts(Collector):
         self._starved.labels(dataset).observe(seconds)
 
     def rows(self) -> list[dict[str, Any]]:
-        """Return the counts of each open stream as JSON values."""
+        """Return the counts of each open stream as JSON values.
+
+        Those of streams that ended a moment ago follow, with the reason as ``ended``: at most
+        1,024, so that what was sent between two calls is known even of short streams.
+        """
+        since = time.monotonic() - _ENDED_S
         with self._lock:
             streams = [counts for counts in self._open if counts.rank is not None]
-        return [_row(counts, self.waits_of(counts)) for counts in streams]
+            while self._last_rows and self._last_rows[0][0] < since:
+                self._last_rows.popleft()
+            ended = [row for _, row in self._last_rows]
+        return [*(_row(counts, self.waits_of(counts)) for counts in streams), *ended]
 
     def _taken(self) -> dict[int, Taken]:
         with self._lock:

@@ -13,7 +13,8 @@ from typing import Final, Literal
 
 from headrace.cli.show.texts import counted
 from headrace.client import blamed
-from headrace.page.live.history import FETCH_ERRORS, WAITING, Job, JobSeries, Mark
+from headrace.page.live.history import WAITING, Fault, Job, JobSeries, Mark
+from headrace.page.live.reasons import advice_on, words_of
 
 Level = Literal["good", "slow", "bad"]
 _BUSY: Final = 0.6
@@ -22,6 +23,8 @@ _STUCK: Final = 0.8
 """The share of the time for the store from which on a job hardly moves."""
 _QUIET_S: Final = 120.0
 """Failures further apart than this belong to different faults."""
+_FAULT_S: Final = 600.0
+"""Ranks that have been away for longer do not come back."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,18 +70,33 @@ def verdict_on(
     return replace(found, level="slow" if found.level == "good" else found.level, text=text)
 
 
+def verdict_on_fault(job: Job, fault: Fault, *, now: float) -> Verdict | None:
+    """Say that ranks of a job ended with an error, and what to do; None if it is over.
+
+    Args:
+        job: The job.
+        fault: Its fault.
+        now: The time, in seconds since 1970.
+    """
+    if not fault.ranks or now - fault.wall > _FAULT_S:
+        return None
+    ranks, code = counted(len(fault.ranks), "rank"), fault.reason
+    text = f"{ranks} ended at {_clock(fault.wall)}: {words_of(code)} ({code}); {advice_on(code)}"
+    return Verdict("bad", job, text)
+
+
 def _judged(
     job: Job, series: JobSeries, *, marks: Sequence[Mark], is_short: bool, now: float, worst: str
 ) -> Verdict:
     recent = series.recent()
     ranks = counted(series.ranks, "rank")
     if recent is None:
-        return Verdict("good", job, f"{ranks} just began; rates follow in a few seconds")
+        return Verdict("good", job, f"{ranks} just began; rates follow within seconds")
     waiting, rate, store, decode, server, reader, _ = recent.tolist()
     hop, _ = blamed({"store": store, "decode": decode, "server": server}, 1.0)
     worst = worst and f"; {worst}"
     if hop == "store" and round(waiting) and store >= WAITING / 2:
-        cause = _store_fault(marks, now) or (
+        cause = _store_fault(marks, job, now) or (
             "the cache is too small, so blocks are read again"
             if is_short
             else "reads take longer than the trainer's steps"
@@ -96,13 +114,21 @@ def _judged(
     if not rate:
         text = f"batches wait for {ranks}, which took none in the last half minute"
         return Verdict("slow", job, text)
-    return Verdict("good", job, f"{ranks} get their batches before they ask for them")
+    get = (
+        "gets its batches before it asks"
+        if series.ranks == 1
+        else "get their batches before they ask"
+    )
+    return Verdict("good", job, f"{ranks} {get} for them")
 
 
-def _store_fault(marks: Iterable[Mark], now: float) -> str:
+def _store_fault(marks: Iterable[Mark], job: Job, now: float) -> str:
     """Return which reads of the store fail, and since when; an empty text if none do."""
-    failures = [mark for mark in marks if mark.counter == FETCH_ERRORS]
+    failures = [mark for mark in marks if mark.of == "read" and mark.job[1] in ("", job[1])]
     if not failures or now - failures[-1].until > _QUIET_S:
         return ""
-    since = time.strftime("%H:%M", time.gmtime(failures[-1].wall))
-    return f"{failures[-1].what} since {since} UTC"
+    return f"{words_of(failures[-1].what)} since {_clock(failures[-1].wall)}"
+
+
+def _clock(wall: float) -> str:
+    return time.strftime("%H:%M UTC", time.gmtime(wall))

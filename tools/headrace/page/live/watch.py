@@ -104,8 +104,11 @@ class Watch:
             while True:
                 message = json.loads(self._connection.recv_bytes())
                 # Workers number their streams separately, but a connection has one worker.
-                streams = {(row["peer"], row["number"]): row for row in message["streams"]}
-                answer = Answer(self._now(), time.time(), streams, _sums(message["counted"]))
+                rows = {(row["peer"], row["number"]): row for row in message["streams"]}
+                streams = {key: row for key, row in rows.items() if "ended" not in row}
+                ended = {key: row for key, row in rows.items() if "ended" in row}
+                counted = _sums(message["counted"])
+                answer = Answer(self._now(), time.time(), streams, counted, ended)
                 with self._changed:
                     self._history.add(answer)
                     self._changed.notify_all()
@@ -116,8 +119,8 @@ class Watch:
             self._on_end()
 
 
-def _sums(counted: Sequence[tuple[str, str, float]]) -> dict[tuple[str, str], float]:
-    sums: dict[tuple[str, str], float] = {}
-    for name, reason, value in counted:
-        sums[name, reason] = sums.get((name, reason), 0.0) + value
+def _sums(counted: Sequence[tuple[str, str, str, float]]) -> dict[tuple[str, ...], float]:
+    sums: dict[tuple[str, ...], float] = {}
+    for *key, value in counted:
+        sums[*key,] = sums.get((*key,), 0.0) + value
     return sums

@@ -4,21 +4,30 @@
 const colour = (name) => getComputedStyle(document.documentElement).getPropertyValue(`--${name}`).trim();
 const clock = (at, end) => new Date(at * 1000).toISOString().slice(11, end);
 
-// Bands for faults, drains, rebalances and rescales, each with its name where there is room.
+// Bands for faults, drains, rebalances and rescales, each with its name at it, in up to four rows.
+const kinds = { fault: "bad", drain: "slow", rescale: "d" };
 const drawMarks = (plot, marks) => {
-  const { ctx, bbox: { left, top, width, height } } = plot, right = left + width;
-  let free = left;
+  const { ctx, bbox: { left, top, width, height } } = plot, right = left + width, dot = devicePixelRatio, free = [left, left, left, left];
   ctx.save();
-  ctx.fillStyle = colour("bad");
-  Object.assign(ctx, { textBaseline: "top", textAlign: "left" });
-  for (const [at, until, what] of marks) {
+  Object.assign(ctx, { textBaseline: "top", textAlign: "left", font: `${11 * dot}px system-ui` });
+  for (const [at, until, what, kind] of marks) {
     if (until < plot.scales.x.min) continue;
     const from = Math.max(plot.valToPos(at, "x", true), left), to = Math.min(plot.valToPos(until, "x", true), right);
-    const needed = ctx.measureText(what).width, start = Math.min(from + 4, right - needed);
-    ctx.globalAlpha = 0.18;
-    ctx.fillRect(from, top, Math.max(to - from, 3), height);
+    let name = what;
+    while (name.length > 9 && ctx.measureText(name).width > width - 8 * dot) name = `${name.slice(0, -2)}…`;
+    const needed = ctx.measureText(name).width, start = Math.max(Math.min(from + 4 * dot, right - needed - 4 * dot), left), row = free.findIndex((end) => start >= end);
+    ctx.fillStyle = colour(kinds[kind]);
+    ctx.globalAlpha = 0.2;
+    ctx.fillRect(from, top, Math.max(to - from, 3 * dot), height);
+    if (row < 0) continue;
+    const y = top + (2 + 14 * row) * dot;
+    free[row] = start + needed + 8 * dot;
+    ctx.fillStyle = colour("paper");
+    ctx.globalAlpha = 0.85;
+    ctx.fillRect(start - 2 * dot, y - dot, needed + 4 * dot, 14 * dot);
+    ctx.fillStyle = colour(kinds[kind]);
     ctx.globalAlpha = 1;
-    if (start >= free) { ctx.fillText(what, start, top + 2); free = start + needed + 8; }
+    ctx.fillText(name, start, y);
   }
   ctx.restore();
 };

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -12,12 +12,24 @@ from numpy.typing import NDArray
 from starlette.responses import Response
 
 from headrace.errors import DatasetNotFoundError
-from headrace.page.live.history import RECENT, Answer, History, Job, JobSeries, Mark, world_sizes
-from headrace.page.live.verdict import verdict_on
+from headrace.page.live.history import (
+    EPISODE_S,
+    RECENT,
+    Answer,
+    Fault,
+    History,
+    Job,
+    JobSeries,
+    Mark,
+    world_sizes,
+)
+from headrace.page.live.reasons import event_of, words_of
+from headrace.page.live.verdict import verdict_on, verdict_on_fault
 from headrace.page.site import ViewRequest
 from headrace.server.access.callers import Caller
 
 _MAX_EVENTS: Final = 12
+_MAX_ENDED: Final = 12
 _MAX_LINES: Final = 8
 
 
@@ -27,15 +39,16 @@ class _Stream:
 
     Attributes:
         row: Its counts.
-        samples_per_s: Samples per second in the last half minute; None if it has just begun.
+        samples_per_s: Samples per second in the last half minute; None if its rank just began.
         waits: The shares of that time for the store, the making of batches and its reader.
-        points: Samples per second over half an hour, as points of an SVG line of 100 by 20.
+        points: Samples per second since its rank began, and in the last half hour, as points of an
+            SVG line of 100 by 20.
         progress: The finished share of the epoch; None if unknown.
     """
 
     row: dict[str, Any]
     samples_per_s: float | None
-    waits: tuple[float, float, float]
+    waits: tuple[float, float, float] | None
     points: str
     progress: float | None
 
@@ -71,14 +84,12 @@ def _may_see(caller: Caller, job: Job) -> bool:
 def _seen(history: History, caller: Caller) -> dict[str, Any]:
     jobs, now = _jobs(history, caller), time.time()
     streams = _streams(history, caller)
-    marks = [
-        mark
-        for mark in history.marks
-        if caller.is_operator or (mark.job is not None and _may_see(caller, mark.job))
-    ]
-    open_jobs = sorted({(one.row["caller"], one.row["dataset"]) for one in streams})
+    marks = [mark for mark in history.marks if caller.is_operator or _may_see(caller, mark.job)]
+    faults = {job: fault for job, fault in history.faults.items() if _may_see(caller, job)}
+    open_jobs = {_place(one.row)[:2] for one in streams}
+    running = {job for job, series in jobs.items() if series.ranks} | open_jobs
     worlds = world_sizes(history.latest) if history.latest else {}
-    rows = [_job_row(job, jobs.get(job), streams) for job in open_jobs]
+    rows = [_job_row(job, jobs.get(job), streams) for job in sorted(running)]
     verdicts = [
         verdict_on(
             row["job"],
@@ -87,19 +98,35 @@ def _seen(history: History, caller: Caller) -> dict[str, Any]:
             is_short=row["shortage"] is not None,
             now=now,
             worst=_worst(row["job"], streams),
-            connected=(row["connected"], max(worlds.get(row["job"], [0]))),
+            connected=(series.ranks, max(worlds.get(row["job"], [0]))),
         )
         for row in rows
         if (series := jobs.get(row["job"])) is not None
     ]
+    over = [verdict_on_fault(job, fault, now=now) for job, fault in faults.items()]
+    verdicts.extend(verdict for verdict in over if verdict is not None)
     return {
         "streams": streams,
         "jobs": rows,
+        "ended": _ended({**dict.fromkeys(faults), **jobs}, faults, running),
         "verdicts": sorted(verdicts, key=lambda one: ("bad", "slow", "good").index(one.level)),
         "facts": _facts(history.latest) if caller.is_operator and history.latest else None,
         "charts": _charts(history.times(), jobs, marks),
-        "events": marks[: -_MAX_EVENTS - 1 : -1],
+        "events": [(mark, event_of(mark)) for mark in marks[: -_MAX_EVENTS - 1 : -1]],
     }
+
+
+def _ended(
+    jobs: Mapping[Job, JobSeries | None], faults: Mapping[Job, Fault], running: Collection[Job]
+) -> list[tuple[Job, float, str]]:
+    """Return jobs that ended, the latest first: when, and of which error, in words."""
+    found = []
+    for job, series in jobs.items():
+        fault = faults.get(job)
+        if job not in running:
+            at = max(series.seen if series else 0.0, fault.wall if fault else 0.0)
+            found.append((job, at, words_of(fault.reason) if fault and fault.ranks else ""))
+    return sorted(found, key=lambda one: -one[1])[:_MAX_ENDED]
 
 
 def _streams(history: History, caller: Caller) -> list[_Stream]:
@@ -110,16 +137,16 @@ def _streams(history: History, caller: Caller) -> list[_Stream]:
         if _may_see(caller, _place(row)[:2])
     }
     recent, points = history.streams(list(shown))
-    most = np.nanmax(points, initial=1.0)
+    most = np.maximum(np.nan_to_num(points).max(axis=1, initial=0.0, keepdims=True), 1.0)
     return [
         _Stream(
             row,
             None if np.isnan(now[0]) else float(now[0]),
-            _shown(np.nan_to_num(now[1:]).tolist()),
-            _line(line / most),
+            None if np.isnan(now[0]) else _shown(now[1:].tolist()),
+            _line(line),
             min(row["position"] / row["epoch_samples"], 1.0) if row["epoch_samples"] else None,
         )
-        for row, now, line in zip(shown.values(), recent, points, strict=True)
+        for row, now, line in zip(shown.values(), recent, points / most, strict=True)
     ]
 
 
@@ -131,8 +158,8 @@ def _shown(waits: Sequence[float]) -> tuple[float, float, float]:
 
 def _worst(job: Job, streams: Sequence[_Stream]) -> str:
     """Return which rank of a job waits the most, and at which step."""
-    own = [one for one in streams if (one.row["caller"], one.row["dataset"]) == job]
-    worst = max(own, key=lambda one: sum(one.waits[:2]), default=None)
+    own = [one for one in streams if _place(one.row)[:2] == job]
+    worst = max(own, key=lambda one: sum((one.waits or ())[:2]), default=None)
     if worst is None:
         return ""
     return f"rank {worst.row['rank']} waits the most, at step {worst.row['step']}"
@@ -153,16 +180,21 @@ def _line(shares: NDArray[np.float64]) -> str:
 
 
 def _job_row(job: Job, series: JobSeries | None, streams: Sequence[_Stream]) -> dict[str, Any]:
-    own = [one for one in streams if (one.row["caller"], one.row["dataset"]) == job]
+    own = [one for one in streams if _place(one.row)[:2] == job]
     recent = None if series is None else series.recent()
     rates = [one.samples_per_s or 0.0 for one in own]
+    ranks = series.ranks if series and series.ranks else len({one.row["rank"] for one in own})
     short = [one.row["shortage"] for one in own if one.row["shortage"] is not None]
     return {
         "job": job,
-        "ranks": len(own),
-        "connected": len({one.row["rank"] for one in own}),
-        "samples_per_s": sum(rates) if all(rates) else None if recent is None else float(recent[1]),
-        "waits": (0.0, 0.0, 0.0) if recent is None else _shown(recent[2:6].tolist()),
+        "ranks": ranks,
+        # Of a rank between two streams no stream tells.
+        "samples_per_s": sum(rates)
+        if all(rates) and len(own) >= ranks
+        else None
+        if recent is None
+        else float(recent[1]),
+        "waits": None if recent is None else _shown(recent[2:6].tolist()),
         "epochs": sorted({one.row["epoch"] for one in own}),
         "progress": min(
             ((one.row["epoch"], one.progress) for one in own if one.progress is not None),
@@ -194,6 +226,7 @@ def _charts(
     most = sorted(jobs, key=lambda job: -np.nansum(jobs[job].ticks[:, 1]))[:_MAX_LINES]
     callers = {caller for caller, _ in jobs}
     names = [f"{name} ({owner})" if len(callers) > 1 else name for owner, name in most]
+    bands = _bands(marks)
     return [
         {
             "id": key,
@@ -204,13 +237,29 @@ def _charts(
                 {"name": name, "values": _json(jobs[job].ticks[:, column], factor)}
                 for name, job in zip(names, most, strict=True)
             ],
-            "marks": [[round(mark.wall), round(mark.until), mark.what] for mark in marks],
+            "marks": bands,
         }
         for key, title, unit, column, factor in (
             ("rate", "Samples per second", "", 1, 1),
             ("store", "Time spent waiting for the store", "%", 2, 100),
         )
     ]
+
+
+def _bands(marks: Sequence[Mark]) -> list[tuple[int, int, str, str]]:
+    """Return when each event began and ended, its name, and its kind; one for all of a cause."""
+    bands: list[tuple[int, int, str, str]] = []
+    for mark in marks:
+        what = words_of(mark.what).partition(" (")[0] if mark.of else mark.what
+        name = f"{mark.job[1]}: {what}" if mark.job[1] else what
+        began, until = round(mark.wall), round(mark.until)
+        for other in bands:
+            if other[2] == name and began - other[1] <= EPISODE_S:
+                began, until = min(began, other[0]), max(until, other[1])
+                bands.remove(other)
+                break
+        bands.append((began, until, name, mark.kind))
+    return bands
 
 
 def _json(values: NDArray[np.float64], factor: int) -> list[float | None]:
