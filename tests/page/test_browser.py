@@ -312,6 +312,11 @@ def test_the_live_view_fits_and_is_labelled(
             tab.goto(f"{page.url}/live")
             tab.wait_for_selector("table.streams tbody tr")
             _check_fits(tab, width, "/live", axe)
+            # Nothing lies where one has to scroll to, such as what a stream waits for.
+            right = tab.locator(".streams td, .jobs td").evaluate_all(
+                "all => Math.max(...all.map((one) => one.getBoundingClientRect().right))"
+            )
+            assert 0 < right <= width
         # The stream is over: nobody has to load the view again to see it.
         tab.wait_for_selector("table.streams tbody tr", state="detached", timeout=30_000)
 

@@ -41,6 +41,7 @@ from headrace.page.live.history import (
 from headrace.page.live.reasons import event_of
 from headrace.page.live.verdict import verdict_on, verdict_on_fault
 from headrace.page.live.watch import Watch
+from headrace.page.views.live import bands_of
 from headrace.server import ServerConfig
 from headrace.server.cache.needs import Shortage
 from headrace.server.process.page_process import check_page
@@ -456,25 +457,50 @@ def test_ranks_that_ended_with_an_error_are_told_until_they_come_back() -> None:
 
 
 def test_a_job_that_died_at_once_is_listed_as_ended(tmp_path: Path) -> None:
-    """The server itself says so: in the verdict, the table of jobs and the events."""
+    """In the verdict, the table of jobs and the events, for those who may know of the job."""
     write_dataset(str(tmp_path / "red"), small_table(10), shard_samples=[10])
+    tokens = write_tokens(
+        tmp_path / "tokens.json",
+        {"anna": ["red"], "bert": ["red"], "olga": ["*"]},
+        operators=["olga"],
+    )
     metrics = Metrics()
-    with _watched(metrics) as watch, paged({"red": str(tmp_path / "red")}, watch=watch) as page:
-        page.ask("/live")
+    with (
+        _watched(metrics) as watch,
+        paged({"red": str(tmp_path / "red")}, watch=watch, tokens=tokens) as page,
+    ):
+        anna, bert, olga = (page.session(name * 16) for name in ("anna", "bert", "olga"))
+        page.ask("/live", headers=olga)
         for rank in range(4):
             about = StreamAbout("anna", "ipv4:10.0.0.1:1")
             tally = StreamTally(metrics.streams, "red", rank, about)
             tally.begin()
             tally.close("OBJECT_NOT_FOUND")
         metrics.read("red", seconds=0.1, blocks=0, reason="OBJECT_NOT_FOUND")
-        found = until(
-            lambda: text if "4 ranks" in (text := page.ask("/live").text) else "", timeout_s=20
+        assert until(lambda: "4 ranks" in page.ask("/live", headers=olga).text, timeout_s=20)
+        told, other = (
+            re.sub(r"<[^>]*>", "", page.ask("/live", headers=who).text) for who in (anna, bert)
         )
 
-    text = re.sub(r"<[^>]*>", "", found)
-    assert re.search(r"red 4 ranks ended at \d\d:\d\d UTC: a shard is missing", text)
-    assert re.search(r"ended at \d\d:\d\d:?\d* UTC: a shard is missing", text)
-    assert "No stream is open." in text
+    assert re.search(r"red 4 ranks ended at \d\d:\d\d UTC: a shard is missing", told)
+    assert re.search(r"ended at [\d:]* UTC: a shard is missing", told)
+    assert "red: 4 streams ended: a shard is missing (OBJECT_NOT_FOUND)" in told
+    assert "ended" not in other
+    assert "missing" not in other
+    assert "You have no open stream." in other
+
+
+def test_a_chart_names_a_cause_once_with_its_kind() -> None:
+    """Reads that failed and the streams that ended of it are one band; a rescale is another."""
+    history = _history(
+        _answer(0, {}, {0: {"asked": "batches for rank 0 of 2"}}),
+        _answer(5, {(FETCH_ERRORS, "OBJECT_NOT_FOUND", "a"): 9}, {}, {0: _SHARD}),
+        _answer(10, {}, {1: {"asked": "batches for rank 0 of 1"}}, {3: _SHARD}),
+    )
+    assert [
+        (1005, 1010, "a: a shard is missing", "fault"),
+        (1010, 1010, "a: rescaled from 2 to 1 ranks", "rescale"),
+    ] == sorted(bands_of(history.marks))
 
 
 def test_what_calls_count_too_is_told_once() -> None:

@@ -40,12 +40,13 @@ const alone = (plot, at) => plot.data[at].flatMap((value, n, all) => ((value ?? 
 
 const makePlot = (place, chart) => {
   const number = (value) => (value === null || value === undefined ? "–" : `${value.toLocaleString("en")}${chart.unit}`);
+  const room = chart.marks.length ? 1.5 : 1.1; // for names above lines
   return new uPlot({
     width: place.clientWidth, height: 200,
     tzDate: (at) => uPlot.tzDate(new Date(at * 1000), "Etc/UTC"),
     cursor: { drag: { x: false, y: false } },
-    scales: { x: { range: (_, low, high) => [Math.min(low, high - 120), high] }, y: { range: (_, low, high) => [0, chart.unit ? Math.min(100, Math.max(high * 1.2, 10)) : Math.max(high * 1.1, 1)] } },
-    axes: [axis({ space: 70, values: (_, all, __, ___, step) => all.map((at) => clock(at, step < 60 ? 19 : 16)) }), axis({ size: 58, values: (_, all) => all.map(number) })],
+    scales: { x: { range: (_, low, high) => [Math.min(low, high - 120), high] }, y: { range: (_, low, high) => [0, chart.unit ? Math.min(100, Math.max(high * room, 10)) : Math.max(high * room, 1)] } },
+    axes: [axis({ space: 70, size: 28, values: (_, all, __, ___, step) => all.map((at) => clock(at, step < 60 ? 19 : 16)) }), axis({ size: 58, values: (_, all) => all.map(number) })],
     series: [{ label: "UTC", value: (_, at) => (at ? clock(at, 19) : "now") },
       ...chart.lines.map((line, at) => ({ label: line.name, stroke: colour("abcdefgh"[at]), width: 2, points: { show: true, size: 4, filter: alone }, value: (_, each, __, index) => number(index === null ? line.values.at(-1) : each) }))],
     hooks: { draw: [(drawn) => drawMarks(drawn, place.chart.marks)] },

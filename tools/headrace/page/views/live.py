@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -226,7 +226,7 @@ def _charts(
     most = sorted(jobs, key=lambda job: -np.nansum(jobs[job].ticks[:, 1]))[:_MAX_LINES]
     callers = {caller for caller, _ in jobs}
     names = [f"{name} ({owner})" if len(callers) > 1 else name for owner, name in most]
-    bands = _bands(marks)
+    bands = bands_of(marks)
     return [
         {
             "id": key,
@@ -246,7 +246,7 @@ def _charts(
     ]
 
 
-def _bands(marks: Sequence[Mark]) -> list[tuple[int, int, str, str]]:
+def bands_of(marks: Iterable[Mark]) -> list[tuple[int, int, str, str]]:
     """Return when each event began and ended, its name, and its kind; one for all of a cause."""
     bands: list[tuple[int, int, str, str]] = []
     for mark in marks:
