@@ -456,6 +456,15 @@ def test_ranks_that_ended_with_an_error_are_told_until_they_come_back() -> None:
     assert verdict_on_fault(job, history.faults[job], now=1100) is None
 
 
+def test_another_stream_of_the_same_rank_hides_no_fault() -> None:
+    """Such as that of a validation, which reads on."""
+    history = _history(_answer(0, {}, {n: {"rank": 0} for n in (1, 2)}))
+    history.add(_answer(5, {}, {2: {"rank": 0, "samples": 9}}, {1: {"rank": 0, **_SHARD}}))
+    history.add(_answer(10, {}, {2: {"rank": 0, "samples": 99}}))
+    assert [{0}] == [fault.ranks for fault in history.faults.values()]
+    assert {("", "a"): 1} == history.ranks()
+
+
 def test_a_job_that_died_at_once_is_listed_as_ended(tmp_path: Path) -> None:
     """In the verdict, the table of jobs and the events, for those who may know of the job."""
     write_dataset(str(tmp_path / "red"), small_table(10), shard_samples=[10])

@@ -10,7 +10,7 @@ Contract:
    its reader's queues, faster than anybody trains.
 3. The last `TICKS` ticks are kept, each with at most `MAX_STREAMS` ranks and `MAX_JOBS` jobs, in
    arrays of fixed width: less than `MAX_BYTES` in total, whatever happens.
-4. A rank whose stream ended with an error is at fault until it gets samples again.
+4. A rank whose stream ended with an error is at fault until a new stream gets samples.
 
 If the code differs, the code is wrong.
 """
@@ -111,11 +111,13 @@ class Fault:
         wall: When the last one ended, in seconds since 1970.
         reason: The reason of its error.
         ranks: The ranks.
+        others: The streams that were open before; what they get is no sign of recovery.
     """
 
     wall: float
     reason: str
     ranks: frozenset[int]
+    others: frozenset[Any] = frozenset()
 
 
 @dataclass(slots=True, eq=False)
@@ -195,7 +197,7 @@ class History:
                 for at, name in enumerate(_SUMS):
                     rank.sums[at] += row[name] - (known[name] if known else 0.0)
             if is_open and self.faults and row["samples"] > (known["samples"] if known else 0):
-                self._recover(_place(row))
+                self._recover(key, row)
         for rank in new:
             rank.since, rank.sums = answer.at, [0.0] * len(_SUMS)
         for row in ended.values():
@@ -226,14 +228,16 @@ class History:
             old = self.faults.pop(job, None)
             is_same = old and answer.wall - old.wall <= EPISODE_S
             ranks = (old.ranks if old and is_same else frozenset()) | {row["rank"]}
-            self.faults[job] = Fault(answer.wall, reason, ranks)
+            others = [
+                key for key, one in (self.latest or answer).streams.items() if _job(one) == job
+            ]
+            self.faults[job] = Fault(answer.wall, reason, ranks, frozenset(others))
             self.faults = dict(list(self.faults.items())[-MAX_JOBS:])
 
-    def _recover(self, place: _Place) -> None:
-        *job, rank = place
-        fault = self.faults.get((job[0], job[1]))
-        if fault and rank in fault.ranks:
-            self.faults[job[0], job[1]] = replace(fault, ranks=fault.ranks - {rank})
+    def _recover(self, key: object, row: Mapping[str, Any]) -> None:
+        fault = self.faults.get(_job(row))
+        if fault and key not in fault.others:
+            self.faults[_job(row)] = replace(fault, ranks=fault.ranks - {row["rank"]})
 
     def _mark(self, mark: Mark) -> None:
         same = [
