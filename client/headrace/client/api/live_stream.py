@@ -106,7 +106,7 @@ class LiveStream:
             is_plain = self._make_mover is None and self._transformation is None
             self._running = Prefetcher(
                 self._reader(make_reader),
-                budget_bytes=max(0, budget - window(budget)),
+                budget_bytes=max(0, budget - 2 * window(budget)),
                 limit=self._transport.ready_bytes,
                 is_ahead=self._transport.is_shared if is_plain else None,
                 loop_may_lead=self._transformation is None,

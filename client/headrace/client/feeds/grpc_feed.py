@@ -117,15 +117,16 @@ def _is_up(channel: grpc.Channel) -> bool:
 
 
 def window(prefetch_bytes: int) -> int:
-    """Return how many bytes may be under way to a loop that takes none; 0 if gRPC chooses.
+    """Return how many bytes gRPC may let come before they are asked for; 0 if it chooses.
 
-    gRPC lets megabytes come. Who wants to hold less ready also wants less to come before it is
-    asked for: half of it may be under way, and half be ready.
+    gRPC lets megabytes come. Who wants to hold less ready also wants less to come meanwhile. Up to
+    twice as much can be under way: gRPC promises more when a reader begins to wait, and again when
+    it has what it waited for. So that is half, and the other half may be ready.
 
     Args:
         prefetch_bytes: Most bytes to hold ready.
     """
-    return 0 if prefetch_bytes >= 2 * GROUP_BYTES else max(_LEAST_WINDOW, prefetch_bytes // 2)
+    return 0 if prefetch_bytes >= 2 * GROUP_BYTES else max(_LEAST_WINDOW, prefetch_bytes // 4)
 
 
 @dataclass(frozen=True, slots=True)
