@@ -24,7 +24,7 @@ from support.helm import CHART, DEPLOY, Manifest, example, notes, of_kind, rende
 _LOWEST, _NEWEST = "1.29", "1.37"
 _KUBERNETES = frozenset({"", "apps", "autoscaling", "networking.k8s.io", "policy"})
 """Groups of the API that need no operator."""
-_README = (DEPLOY / "README.md").read_text()
+_PAGE = (DEPLOY.parent / "docs" / "kubernetes.md").read_text()
 _TLS = "tls.enabled=true tls.certManager.enabled=true tokens.secretName=headrace-tokens"
 _SIDECAR = "servers.enabled=false sidecar.enabled=true trainingRuntime.enabled=true"
 _CHOICES = [
@@ -402,7 +402,7 @@ def test_what_was_not_run_is_said() -> None:
     examples = [example(path.name) for path in (DEPLOY / "kubernetes").glob("*.yaml")]
     manifests = [one for text in (*_pairwise(), _SIDECAR) for one in rendered(text)]
     kinds = {one["kind"] for one in (*examples, *manifests) if _is_foreign(one)}
-    said = _README.split("## What is tested")[1].split("\n## ")[0]
+    said = _PAGE.split("## What is tested")[1].split("\n## ")[0]
 
     assert "no cluster" in said
     assert kinds == set(re.findall(r"`([A-Z]\w+)`", said))
