@@ -465,6 +465,16 @@ def test_another_stream_of_the_same_rank_hides_no_fault() -> None:
     assert {("", "a"): 1} == history.ranks()
 
 
+def test_ranks_that_a_smaller_job_does_not_have_are_not_missed() -> None:
+    """It has gone on without them."""
+    asked = {n: {"asked": f"batches for rank {n} of 4", **_SHARD} for n in range(4)}
+    history = _history(_answer(0, {}, {}), _answer(5, {}, {}, asked))
+    for at in (10, 15):
+        rows = {n: {"rank": n - 10, "asked": "batches for rank 0 of 2"} for n in (10, 11)}
+        history.add(_answer(at, {}, {n: {**row, "samples": at} for n, row in rows.items()}))
+    assert [frozenset()] == [fault.ranks for fault in history.faults.values()]
+
+
 def test_a_job_that_died_at_once_is_listed_as_ended(tmp_path: Path) -> None:
     """In the verdict, the table of jobs and the events, for those who may know of the job."""
     write_dataset(str(tmp_path / "red"), small_table(10), shard_samples=[10])

@@ -10,7 +10,8 @@ Contract:
    its reader's queues, faster than anybody trains.
 3. The last `TICKS` ticks are kept, each with at most `MAX_STREAMS` ranks and `MAX_JOBS` jobs, in
    arrays of fixed width: less than `MAX_BYTES` in total, whatever happens.
-4. A rank whose stream ended with an error is at fault until a new stream gets samples.
+4. A rank whose stream ended with an error is at fault until a new stream of it gets samples, or
+   one of a job with too few ranks to have it.
 
 If the code differs, the code is wrong.
 """
@@ -237,7 +238,9 @@ class History:
     def _recover(self, key: object, row: Mapping[str, Any]) -> None:
         fault = self.faults.get(_job(row))
         if fault and key not in fault.others:
-            self.faults[_job(row)] = replace(fault, ranks=fault.ranks - {row["rank"]})
+            size = _size(row) or MAX_STREAMS
+            still = {rank for rank in fault.ranks if rank < size and rank != row["rank"]}
+            self.faults[_job(row)] = replace(fault, ranks=frozenset(still))
 
     def _mark(self, mark: Mark) -> None:
         same = [
@@ -411,6 +414,12 @@ def world_sizes(answer: Answer) -> dict[Job, set[int]]:
     """Return the world sizes of each job; several if it is several jobs, or in transition."""
     sizes: dict[Job, set[int]] = {}
     for row in answer.streams.values():
-        if (found := _RANKS.search(row.get("asked", ""))) is not None:
-            sizes.setdefault(_job(row), set()).add(int(found[1]))
+        if size := _size(row):
+            sizes.setdefault(_job(row), set()).add(size)
     return sizes
+
+
+def _size(row: Mapping[str, Any]) -> int:
+    """Return the world size that a stream was opened with; 0 if it is not known."""
+    found = _RANKS.search(row.get("asked", ""))
+    return int(found[1]) if found else 0

@@ -15,6 +15,8 @@ from headrace.errors import DatasetNotFoundError
 from headrace.page.live.history import (
     EPISODE_S,
     RECENT,
+    TICK_S,
+    TICKS,
     Answer,
     Fault,
     History,
@@ -108,7 +110,7 @@ def _seen(history: History, caller: Caller) -> dict[str, Any]:
     return {
         "streams": streams,
         "jobs": rows,
-        "ended": _ended({**dict.fromkeys(faults), **jobs}, faults, running),
+        "ended": _ended({**dict.fromkeys(faults), **jobs}, faults, running, now),
         "verdicts": sorted(verdicts, key=lambda one: ("bad", "slow", "good").index(one.level)),
         "facts": _facts(history.latest) if caller.is_operator and history.latest else None,
         "charts": _charts(history.times(), jobs, marks),
@@ -117,16 +119,20 @@ def _seen(history: History, caller: Caller) -> dict[str, Any]:
 
 
 def _ended(
-    jobs: Mapping[Job, JobSeries | None], faults: Mapping[Job, Fault], running: Collection[Job]
+    jobs: Mapping[Job, JobSeries | None],
+    faults: Mapping[Job, Fault],
+    running: Collection[Job],
+    now: float,
 ) -> list[tuple[Job, float, str]]:
-    """Return jobs that ended, the latest first: when, and of which error, in words."""
+    """Return jobs that ended in the last half hour: when, and of which error, in words."""
     found = []
     for job, series in jobs.items():
         fault = faults.get(job)
         if job not in running:
             at = max(series.seen if series else 0.0, fault.wall if fault else 0.0)
             found.append((job, at, words_of(fault.reason) if fault and fault.ranks else ""))
-    return sorted(found, key=lambda one: -one[1])[:_MAX_ENDED]
+    recent = [one for one in found if now - one[1] <= TICKS * TICK_S]
+    return sorted(recent, key=lambda one: -one[1])[:_MAX_ENDED]
 
 
 def _streams(history: History, caller: Caller) -> list[_Stream]:
