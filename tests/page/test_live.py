@@ -407,6 +407,17 @@ def test_a_job_has_a_rate_after_five_seconds() -> None:
     assert [10.0] == series.ticks[:, 1].tolist()
 
 
+def test_a_rank_that_gets_bursts_does_not_begin_with_nothing() -> None:
+    """Its first rate is of ten seconds, if the first five brought no message."""
+    sent = {5: 100, 10: 100, 15: 100, 20: 200, 25: 200}
+    history = _history(
+        _answer(0, {}, {}), *(_answer(at, {}, {1: {"samples": n}}) for at, n in sent.items())
+    )
+    (series,) = history.jobs(lambda _: True).values()
+    assert np.isnan(series.ticks[:3, 1]).all()
+    assert [10.0, 0.0] == series.ticks[3:, 1].tolist()
+
+
 def test_the_line_of_a_stream_begins_where_it_does() -> None:
     """It fills its width after ten minutes as after one."""
     history = _history(*(_answer(5.0 * tick, {}, {0: {"samples": tick}}) for tick in range(14)))

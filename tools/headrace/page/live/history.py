@@ -132,6 +132,7 @@ class _Rank:
         sums: Its samples and waits since then.
         streams: Its open streams.
         opened: All streams that it has opened.
+        is_new: Whether no tick has counted it.
     """
 
     number: int
@@ -140,6 +141,7 @@ class _Rank:
     sums: list[float]
     streams: int = 0
     opened: int = 0
+    is_new: bool = True
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -268,7 +270,10 @@ class History:
         ranks = {
             place: rank
             for place, rank in self._ranks.items()
-            if rank.since is not None and answer.at - rank.since >= TICK_S / 2
+            if rank.since is not None
+            # Messages come in bursts, so a new rank may get none for a while.
+            and answer.at - rank.since
+            >= (2 * TICK_S if rank.is_new and not rank.sums[0] else TICK_S / 2)
         }
         seconds = answer.at - np.array([rank.since for rank in ranks.values()], np.float64)
         grown = np.array([rank.sums for rank in ranks.values()]).reshape(-1, len(_SUMS))
@@ -280,7 +285,7 @@ class History:
         streams["rate"] = rates[:MAX_STREAMS]
         streams["waits"] = np.rint(waits * 255)[:MAX_STREAMS]
         for rank in ranks.values():
-            rank.since, rank.sums = answer.at, [0.0] * len(_SUMS)
+            rank.since, rank.sums, rank.is_new = answer.at, [0.0] * len(_SUMS), False
         sizes = self.ranks()
         names = tuple(sorted(sizes)[:MAX_JOBS])
         if self._ticks and self._ticks[-1].names == names:
