@@ -459,6 +459,7 @@ def test_a_run_resumes_inside_a_window(datasets: Callable[[str, float], Path]) -
         assert [each.header.payload_xxh3 for each in whole.batches[at + 1 :]] == got
 
 
+@pytest.mark.alone  # among other tests the jobs drift apart: 6.5 reads of rows become 6.8 and more
 def test_three_jobs_on_one_server(
     caplog: pytest.LogCaptureFixture, datasets: Callable[[str, float], Path]
 ) -> None:
