@@ -40,7 +40,7 @@ CODE := proto storage server client converter tools docs/hooks tests deploy exam
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
-demo: .venv/.demo ## Convert real data sets, serve them, train on them, kill things: one to two minutes
+demo: .venv/.demo ## Convert real data sets, serve them, train on them, kill things: two to three minutes
 	@$(ENSURE_JAVA)
 	$(BIN)/python examples/demo/run.py --output demo-output
 
