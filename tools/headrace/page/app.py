@@ -140,10 +140,8 @@ def _answer(view: View, request: ViewRequest) -> Response:
     except HeadraceError as error:
         status = _STATUS.get(error.code, _SERVER_ERROR)
         _log.info("%r: %s", request.target[:200], error.message)
-        text, has_dataset = (
-            request.site.without_urls(error).message,
-            error.reason != "DATASET_NOT_FOUND",
-        )
+        text = request.site.without_urls(error).message
+        has_dataset = error.reason != "DATASET_NOT_FOUND"
         return _error_page(request, status, text, has_dataset=has_dataset)
     except Exception:  # noqa: BLE001 - the boundary of a view: browsers see no traceback
         _log.exception("%r failed", request.target[:200])

@@ -74,11 +74,8 @@ def _opened(
     found = call_with_retries(lambda: find_table(name), options.retry)
     location = normal(found.table.metadata.location)
     reach = store_options(found, name, options)
-    store = with_outer(
-        open_store(location, options=reach),
-        source.table_prefixes,
-        open_at=lambda url: open_store(url, options=reach),
-    )
+    own = open_store(location, options=reach)
+    store = with_outer(own, source.table_prefixes, options=reach)
     try:
         yield found, Files(store, location, name.url, source.table_prefixes)
     except StoreRefusedError as error:

@@ -60,10 +60,7 @@ def open_parquet(
     """
     chosen = options or StoreOptions()
     found = find_files(store or open_store(url, options=chosen), url, options=chosen)
-    files = with_outer(
-        found.files, table_prefixes, open_at=lambda place: open_store(place, options=chosen)
-    )
-    found = replace(found, files=files)
+    found = replace(found, files=with_outer(found.files, table_prefixes, options=chosen))
     try:
         refuse_other_tables(url, found.entries)
         if index is None:

@@ -7,11 +7,13 @@ found only below prefixes that the operator configures; requests and datasets na
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from headrace.errors import BadArgumentError
 from headrace.storage.store.name_store import NameStore
+from headrace.storage.store.open_store import open_store
+from headrace.storage.store.options import StoreOptions
 from headrace.storage.store.store import ObjectEntry, Store, Version
 
 _S3 = re.compile(r"s3[an]://")
@@ -31,13 +33,13 @@ def outer_name(url: str, prefixes: Sequence[str]) -> str | None:
     return name if inside and not {"", ".", ".."} & set(name.split("/")) else None
 
 
-def with_outer(store: Store, prefixes: Sequence[str], *, open_at: Callable[[str], Store]) -> Store:
+def with_outer(store: Store, prefixes: Sequence[str], *, options: StoreOptions) -> Store:
     """Return a store that also has the files below prefixes, by their `outer_name`.
 
     Args:
         store: The store of the table; closed with the result, and if this raises.
         prefixes: URLs of folders; without any, the store itself is returned.
-        open_at: Opens the store of a URL.
+        options: The options of their stores.
 
     Raises:
         HeadraceError: A store cannot be opened.
@@ -47,7 +49,7 @@ def with_outer(store: Store, prefixes: Sequence[str], *, open_at: Callable[[str]
     outer: dict[str, Store] = {}
     try:
         for prefix in prefixes:
-            outer[f"{_name(normal(prefix))}/"] = open_at(normal(prefix))
+            outer[f"{_name(normal(prefix))}/"] = open_store(normal(prefix), options=options)
     except BaseException:
         for each in (store, *outer.values()):
             each.close()

@@ -111,11 +111,8 @@ def _found(
     reach = options
     if is_s3 and not options.has_credentials:
         reach = replace(options, lease=Lease(UnityVendor(table)))
-    store = with_outer(
-        open_store(table.location, options=reach),
-        source.table_prefixes,
-        open_at=lambda url: open_store(url, options=reach),
-    )
+    own = open_store(table.location, options=reach)
+    store = with_outer(own, source.table_prefixes, options=reach)
     return table, (store, reach)
 
 
