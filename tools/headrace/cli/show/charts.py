@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from textwrap import fill
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -16,6 +17,8 @@ if TYPE_CHECKING:
 
 _ROWS = 64
 """Ranks that a picture has room for (arbitrary)."""
+_LINE = 90
+"""Characters that fit beside each other above a picture."""
 _HOPS = ("store", "decode", "server", "network", "client", "copy")
 
 
@@ -62,7 +65,9 @@ def draw_diagnosis(path: Path, found: Diagnosis, *, is_dark: bool) -> None:
         rates, hops = figure.subplots(2)
         rates.barh(list(passes), [one.samples_per_s for one in passes.values()], color="C0")
         rates.axvline(found.need.samples_per_s, color="C6", linestyle=":")
-        rates.set(title=f"Samples a second; the dotted line is the need: {found.verdict}")
+        figure.suptitle(fill(found.verdict, _LINE), ha="left", x=0.01)
+        rates.set(title="Samples a second; the dotted line is the need")
+        rates.xaxis.set_major_formatter("{x:,.0f}")
         start = np.zeros(len(passes))
         for at, hop in enumerate(_HOPS):
             share = np.array([100 * one.hops.get(hop, 0.0) for one in passes.values()])
@@ -82,7 +87,8 @@ def draw_store(path: Path, found: StoreDiagnosis, *, is_dark: bool) -> None:
         at_once = [rate.at_once for rate in found.rates]
         axis.plot(at_once, [rate.mib_per_s for rate in found.rates], "o-", label="the store")
         axis.axhline(found.need_mib_per_s, color="C6", linestyle=":", label="the job's need")
-        axis.set(title=found.verdict, xlabel="simultaneous reads", ylabel="MiB/s", xscale="log")
+        figure.suptitle(fill(found.verdict, _LINE), ha="left", x=0.01)
+        axis.set(xlabel="simultaneous reads", ylabel="MiB/s", xscale="log")
         axis.set(ylim=(0, None))
         axis.set_xticks(at_once, [str(each) for each in at_once])
         axis.legend()

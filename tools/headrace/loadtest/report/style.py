@@ -12,13 +12,13 @@ if TYPE_CHECKING:
 
 Colours = tuple[str, ...]
 LIGHT: Final[Colours] = (
-    *("#3564e6", "#c2600a", "#0c8465", "#9b4dca", "#b8860b", "#1592b8", "#c2417c"),
-    *("#6b7280", "#b6bdc8"),
+    *("#2666ec", "#a94e00", "#118463", "#9a4cc4", "#b8860b", "#1592b8", "#bf458d"),
+    *("#4e5563", "#b6bdc8"),
 )
 """Those of the page, which the colour-blind can tell apart; the last ones are for what is left."""
 DARK: Final[Colours] = (
-    *("#6f9bff", "#f0954a", "#3fbf95", "#c78bf0", "#e0bd4e", "#57c4e5", "#f080b0"),
-    *("#8b95a5", "#4a5362"),
+    *("#6f9bff", "#e28942", "#52cd9a", "#af6ec6", "#eac652", "#56c8ed", "#d46591"),
+    *("#a7b1c1", "#4a5362"),
 )
 _INKS: Final = {False: ("#ffffff", "#14181f", "#dfe3e9"), True: ("#13161c", "#e7eaf0", "#262c37")}
 
