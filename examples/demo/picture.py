@@ -15,7 +15,6 @@ from pathlib import Path
 
 import click
 from matplotlib.axes import Axes
-from matplotlib.figure import Figure
 
 from demo.data_sets import fetch_digits
 from demo.jobs import DIGITS
@@ -24,11 +23,12 @@ from demo.processes import Processes
 from demo.proof import judge
 from demo.serving import Server, headrace_program
 from demo.training import Record, Training
+from headrace.loadtest.report.style import LIGHT, drawing
 
 JOB = dataclasses.replace(
     DIGITS, epochs=7, world_sizes=(8, 6), server_dies_at=45, trainer_dies_at=110
 )
-_CALM = "#999999"
+_CALM = LIGHT[8]
 _BEFORE, _AFTER = COLOURS
 
 
@@ -65,8 +65,11 @@ def main(picture: Path) -> None:
 
 
 def _draw(killed: Record, calm: Record, picture: Path) -> None:
-    figure = Figure(figsize=(9, 3.2), layout="constrained", facecolor="white")
-    panel = figure.subplots()
+    with drawing(picture, size=(9, 3.2)) as figure:
+        _draw_losses(figure.subplots(), killed, calm)
+
+
+def _draw_losses(panel: Axes, killed: Record, calm: Record) -> None:
     (undisturbed,) = calm.attempts
     before, after = killed.attempts
     # What was done after the last checkpoint was done again.
@@ -78,7 +81,6 @@ def _draw(killed: Record, calm: Record, picture: Path) -> None:
         smooth(undisturbed.steps),
         color=_CALM,
         linewidth=6,
-        alpha=0.45,
         label="undisturbed, for comparison",
     )
     panel.plot(numbers[:line], losses[:line], color=_BEFORE, label=f"on {before.ranks}")
@@ -89,9 +91,7 @@ def _draw(killed: Record, calm: Record, picture: Path) -> None:
     panel.set_xlabel("step")
     panel.set_ylabel("training loss")
     panel.set_ylim(bottom=0)
-    panel.spines[["top", "right"]].set_visible(False)
-    panel.legend(frameon=False, loc="upper right")
-    figure.savefig(picture, metadata={"Date": None})
+    panel.legend(loc="upper right")
 
 
 def _mark(panel: Axes, step: int, what: str) -> None:

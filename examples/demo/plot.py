@@ -64,6 +64,7 @@ def _draw_accuracy(panel: Axes, record: Record) -> list[Artist]:
         linewidth=1,
         label="accuracy that the demo asks for",
     )
+    panel.grid(visible=False)  # there is one of the loss
     panel.set_ylabel("test accuracy, %")
     panel.set_ylim(0, 100)
     return [line, floor]

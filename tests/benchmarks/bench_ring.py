@@ -43,12 +43,12 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import torch
-from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
 from benchmarks.flight_baseline import read_sizes, serve_flight
 from headrace.bench.children import processor_s
 from headrace.client import Batch, RemoteDataset, Ring, Transport
+from headrace.loadtest.report.style import LIGHT, drawing
 from headrace.server import ServerConfig, start_server
 from headrace.server.transports.lane import LaneSettings
 from headrace.storage import ShardWriter, commit_dataset, open_dataset, open_store
@@ -91,12 +91,12 @@ _OVER_TCP = ("tcp", "lane")
 _SPAWN = multiprocessing.get_context("spawn")
 
 _TITLES = {
-    "ring": ("shared memory", "#0072B2"),
-    "lane": ("lane", "#009E73"),
-    "tcp": ("gRPC", "#56B4E9"),
-    "flight": ("Arrow Flight", "#999999"),
+    "ring": ("shared memory", LIGHT[0]),
+    "lane": ("lane", LIGHT[2]),
+    "tcp": ("gRPC", LIGHT[5]),
+    "flight": ("Arrow Flight", LIGHT[8]),
 }
-"""What a picture shows, from below, in colours that the colour-blind can tell apart."""
+"""What a picture shows, from below."""
 
 Sizes = Generator[int, None, None]
 
@@ -155,21 +155,20 @@ def _samples_a_second(case: Case, rounds: list[dict[str, _Found]]) -> dict[str, 
 
 def _draw(samples_s: dict[str, dict[str, float]], picture: str) -> None:
     """Draw a panel a kind of samples, and in it a bar a transport."""
-    figure = Figure(figsize=(9, 2.1), layout="constrained", facecolor="white")
-    panels = figure.subplots(1, len(samples_s), sharey=True)
-    shown = [name for name in _TITLES if name in next(iter(samples_s.values()))]
-    for panel, (kind, found) in zip(panels, samples_s.items(), strict=True):
-        bars = panel.barh(
-            [_TITLES[name][0] for name in shown],
-            [found[name] for name in shown],
-            color=[_TITLES[name][1] for name in shown],
-        )
-        panel.bar_label(bars, [_short(found[name]) for name in shown], padding=3)
-        panel.set_xlim(0, 1.35 * max(found[name] for name in shown))
-        panel.set_title(f"{kind}, samples/s", fontsize="medium")
-        panel.set_xticks([])
-        panel.spines[["top", "right", "bottom"]].set_visible(False)
-    figure.savefig(picture, metadata={"Date": None})
+    with drawing(Path(picture), size=(9, 2.1)) as figure:
+        panels = figure.subplots(1, len(samples_s), sharey=True)
+        shown = [name for name in _TITLES if name in next(iter(samples_s.values()))]
+        for panel, (kind, found) in zip(panels, samples_s.items(), strict=True):
+            bars = panel.barh(
+                [_TITLES[name][0] for name in shown],
+                [found[name] for name in shown],
+                color=[_TITLES[name][1] for name in shown],
+            )
+            panel.bar_label(bars, [_short(found[name]) for name in shown], padding=3)
+            panel.set_xlim(0, 1.35 * max(found[name] for name in shown))
+            panel.set_title(f"{kind}, samples/s", fontsize="medium")
+            panel.set_xticks([])
+            panel.grid(visible=False)
 
 
 def _short(number: float) -> str:
