@@ -189,6 +189,11 @@ CASES = [
         "there is no folder FOLDER/no/such on this machine, where FOLDER exists",
         id="inspect no folder",
     ),
+    pytest.param(("compact", "FOLDER/such"), 1, "there is no folder", id="compact no folder"),
+    pytest.param(("gc", "FOLDER/such"), 1, "there is no folder", id="gc no folder"),
+    pytest.param(
+        ("index", "FOLDER/such", "--to", "FOLDER/x"), 1, "there is no folder", id="index no folder"
+    ),
     pytest.param(("serve", "d=FOLDER/such"), 1, "there is no folder", id="serve no folder"),
     pytest.param(("serve", "d=URL", "--listen", "ADDRESS"), 1, "in use", id="port in use"),
     pytest.param(("serve", "d"), 2, "NAME=URL", id="no url"),

@@ -45,7 +45,7 @@ from headrace.storage.shard.shard_writer import (
     Compression,
     check_blocks,
 )
-from headrace.storage.source.kinds import POINTER_NAME
+from headrace.storage.source.kinds import POINTER_NAME, refuse_absent
 from headrace.storage.store.store import Store, Version
 
 _THREADS = 4  # each reads, compresses and sends in turn, so more threads than cores are useful
@@ -192,6 +192,7 @@ def _read_pointer(store: Store) -> tuple[Pointer, Version]:
     try:
         pointer, version = read_any_pointer(store)
     except ObjectNotFoundError as error:
+        refuse_absent(store.url)
         raise NotADatasetError(
             f"{store.url} has no {POINTER_NAME}; only datasets in headrace's own format can be "
             "compacted, so check the URL, or convert the files there",

@@ -45,7 +45,7 @@ from headrace.storage.dataset.read_manifest import read_any_pointer, read_manife
 from headrace.storage.dataset.writer_notes import LIFE_S, LiveWrites, dead_notes, is_note
 from headrace.storage.packing.pointer import PACKING_FOLDER
 from headrace.storage.shard.shard_writer import SHARD_FOLDER
-from headrace.storage.source.kinds import POINTER_NAME
+from headrace.storage.source.kinds import POINTER_NAME, refuse_absent
 from headrace.storage.store.store import MARKER_FOLDER, ObjectEntry, PendingUpload, Store, Version
 
 DEFAULT_KEEP = 1
@@ -288,6 +288,7 @@ def _plan_mds(
     try:
         content, version = store.read_versioned(_MDS_INDEX)
     except ObjectNotFoundError:
+        refuse_absent(store.url)
         raise NotADatasetError(
             f"{store.url} has no {POINTER_NAME}, so it is unknown which files are needed; remove "
             "the whole folder if it is not needed, or rebuild the manifest with `headrace verify "

@@ -35,7 +35,7 @@ from headrace.storage.dataset.publish import now_text, table_stem, tables_held, 
 from headrace.storage.dataset.read_manifest import read_any_pointer, read_table
 from headrace.storage.open.installed import indexed_source, indexed_sources
 from headrace.storage.packing.stored import digest_of
-from headrace.storage.source.kinds import POINTER_NAME
+from headrace.storage.source.kinds import POINTER_NAME, refuse_absent
 from headrace.storage.source.other_kinds import refuse_other_kinds
 from headrace.storage.source.source import Index, OpenDataset, Place, Progress, SourceOptions
 from headrace.storage.store.names import name_problem
@@ -195,6 +195,7 @@ def _index_of(target: str, asked: SourceOptions, progress: Progress | None) -> t
                 return name, source.make_index(place, asked, progress=progress)
     finally:
         place.store.close()
+    refuse_absent(target)
     raise NotADatasetError(
         f"{target} contains neither an MDS dataset nor Parquet files nor WebDataset tars; other "
         "datasets have no index to store",

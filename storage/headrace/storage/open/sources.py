@@ -11,6 +11,7 @@ from headrace.arguments import split_source
 from headrace.errors import BadArgumentError, NotADatasetError, StoreRefusedError
 from headrace.storage.open.installed import sources
 from headrace.storage.open.unfinished import unfinished_kind
+from headrace.storage.source.kinds import refuse_absent
 from headrace.storage.source.source import OpenDataset, Place, Source, SourceOptions
 from headrace.storage.store.open_store import open_store
 from headrace.storage.store.options import StoreOptions
@@ -96,12 +97,7 @@ def _found(place: Place, candidates: Iterable[Source]) -> Source:
             ) from error
         marks.append(f"no {source.MARK}")
     url = place.store.url
-    if "://" not in url and not Path(url).exists():
-        above = next(each for each in Path(url).parents if each.is_dir())
-        raise NotADatasetError(
-            f"there is no folder {url} on this machine, where {above} exists; {_advice(url)}",
-            url=url,
-        )
+    refuse_absent(url, _advice(url))
     raise NotADatasetError(
         f"{url} holds no dataset: it contains {', '.join(marks)}; "
         f"{unfinished_kind(place.store) or _advice(url)}",

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
+
+from headrace.errors import NotADatasetError
 
 POINTER_NAME = "headrace.json"
 """The file of a dataset in headrace's own format."""
@@ -26,6 +29,24 @@ PARQUET_ENDINGS = (".parquet", ".parq", ".pq")
 
 _HIVE_FILE = re.compile(r"\d{6}_\d+(_copy_\d+)?|bucket_\d{5}(_\d+)?")
 _HIVE_FOLDER = re.compile(r"base_\d{7}(_v\d+)?|(delete_)?delta_\d{7}_\d{7}(_\d{4})?(_v\d+)?")
+
+
+def refuse_absent(url: str, advice: str = "check the path") -> None:
+    """Refuse a folder of this machine that does not exist, before anything is said of its files.
+
+    Args:
+        url: The URL of a dataset.
+        advice: What to do, for the error.
+
+    Raises:
+        NotADatasetError: There is no such folder.
+    """
+    if "://" in url or Path(url).exists():
+        return
+    above = next(each for each in Path(url).parents if each.is_dir())
+    raise NotADatasetError(
+        f"there is no folder {url} on this machine, where {above} exists; {advice}", url=url
+    )
 
 
 def is_parquet_name(name: str) -> bool:
