@@ -258,6 +258,9 @@ def test_a_function_of_a_notebook_cell_is_refused_with_what_to_do(
         dataset = RemoteDataset("127.0.0.1:1", "d", batch_size=4, transform=given)
         with pytest.raises(BadArgumentError, match="%%writefile transforms"):
             BatchLoader(dataset, num_workers=1)
+        plain = DataLoader(dataset, batch_size=None, num_workers=1, multiprocessing_context="spawn")
+        with pytest.raises(BadArgumentError, match="%%writefile transforms"):
+            iter(plain)
         BatchLoader(dataset, num_workers=0)
 
 

@@ -4,19 +4,18 @@ from __future__ import annotations
 
 import multiprocessing
 import os
-import pickle
-import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from multiprocessing import forkserver, util
-from typing import Any, Literal, Self, cast
+from typing import Literal, Self, cast
 
 from torch.utils.data import DataLoader
 
-from headrace.arguments import flag, instance, one_of, shown, whole, whole_or_none
+from headrace.arguments import flag, instance, one_of, whole, whole_or_none
 from headrace.client.api.dataset import RemoteDataset
 from headrace.client.api.epoch_loops import overtaken
 from headrace.client.batch.batch import Batch
 from headrace.client.batch.results import Result, WorkerResult
+from headrace.client.loader.travels import check_travels
 from headrace.client.loader.worker_plan import MOST_WORKERS
 from headrace.client.loader.worker_share import expect_opened
 from headrace.client.options.mesh import AnyMesh
@@ -92,7 +91,7 @@ class BatchLoader(DataLoader[Result]):
         if num_workers:
             _check_sockets()
         if num_workers and start_method != "fork":
-            _check_travels(dataset.transform)
+            check_travels(dataset.transform)
         if num_workers and start_method == "forkserver":
             # Loaded once, in the process that workers are forked from.
             multiprocessing.set_forkserver_preload([RemoteDataset.__module__])
@@ -195,37 +194,3 @@ def _check_sockets() -> None:
             f"{longest} bytes; set TMPDIR to a folder with a shorter path, such as /tmp, or read "
             "without workers"
         )
-
-
-def _check_travels(transform: Callable[[Batch], Any] | None) -> None:
-    try:
-        sent = pickle.dumps(transform)
-    except Exception as error:
-        raise BadArgumentError(
-            f"the dataset's transform cannot be sent to a worker process: {error}; expected a "
-            f"function at the top of a module, or num_workers=0{_in_notebooks(transform)}",
-            field="transform",
-        ) from error
-    if _is_interactive() and b"__main__" in sent:
-        raise BadArgumentError(
-            f"the dataset's transform, {shown(transform)}, is defined in a notebook or at a "
-            "prompt, which worker processes cannot import; expected a function of a module, or "
-            f"num_workers=0{_in_notebooks(transform)}",
-            field="transform",
-        )
-
-
-def _is_interactive() -> bool:
-    """Whether the main module is no file, so that no other process can import what it defines."""
-    return not hasattr(sys.modules["__main__"], "__file__")
-
-
-def _in_notebooks(transform: object) -> str:
-    if not _is_interactive():
-        return ""
-    name = getattr(transform, "__name__", "")
-    name = name if name.isidentifier() else "prepare"
-    return (
-        f". In a notebook, begin the cell that defines it with `%%writefile transforms.py`, and "
-        f"import it in the next one: `from transforms import {name}`"
-    )

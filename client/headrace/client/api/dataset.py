@@ -39,6 +39,7 @@ from headrace.client.frameworks.callers import FRAMEWORKS
 from headrace.client.loader.parent_watch import end_with_main_process
 from headrace.client.loader.progress import LoopStart
 from headrace.client.loader.steps import commit, next_place, of_old_share, place_at
+from headrace.client.loader.travels import check_travels, is_interactive
 from headrace.client.loader.worker_plan import WorkerPart, share_of_worker
 from headrace.client.loader.worker_share import ShareSource, WorkerSide, results_are_opened
 from headrace.client.options.access import Access, was_forked_after_use
@@ -564,6 +565,8 @@ class RemoteDataset(IterableDataset[Result]):
         else:
             if _has_framework():
                 refuse_prepared()
+            if is_interactive():
+                check_travels(self.transform)
             # The function that it calls belongs to this process.
             state["_reporter"] = None
         return state
