@@ -156,7 +156,6 @@ NOT_RUN = {
         "README.md",
         "pip install .                   # the client; it does not to",
     ): _INSTALL,
-    ("README.md", "make dist"): _INSTALL,
     (
         "docs/cache-size.md",
         "PYTHONPATH=tests python tests/benchmarks/bench_cold_epoch.py",
@@ -178,7 +177,8 @@ NOT_RUN = {
         "headrace.json                                      which ver",
     ): _LAYOUT,
     ("docs/index.md", "DataFrame or files ──convert──▶ shards in S3 ──▶ servers ──g"): _DRAWING,
-    ("docs/index.md", "pip install '.[all]'"): _INSTALL,
+    ("docs/install.md", "git clone https://github.com/headrace/headrace"): _INSTALL,
+    ("docs/install.md", "pip install 'headrace[server,cli]' --find-links dist"): _INSTALL,
     ("docs/page.md", "pip install 'headrace[page]'"): _INSTALL,
     (
         "docs/page.md",
@@ -762,7 +762,7 @@ def _served(here: World, block: Block) -> None:
 _OWN: dict[tuple[str, str], Callable[[World, Block], None]] = {
     ("README.md", "headrace convert flights.csv s3://bucket/flights"): _instead,
     ("README.md", "headrace serve flights=s3://bucket/flights --listen 0.0.0.0:"): _served,
-    ("docs/index.md", "headrace serve flights=./flights --listen 127.0.0.1:50051"): _served,
+    ("docs/quickstart.md", "headrace serve flights=./flights --listen 127.0.0.1:50051"): _served,
     (
         "docs/access.md",
         "from headrace.client import Access, RemoteDataset, TlsConfig",
