@@ -1,4 +1,4 @@
-"""Each sample once, when an epoch goes on with other ranks and another server, in every layout."""
+"""Each sample once, when an epoch goes on after kills with other ranks and another server."""
 
 from __future__ import annotations
 
@@ -6,13 +6,12 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pyarrow as pa
-import pytest
 from deltalake import write_deltalake
 
 from storage.mds.mds_make import write_mds
 from storage.parquet.parquet_cases import write_file
 from storage.webdataset.tar_files import write_tar
-from support.rescaling import rescaled
+from support.rescaling import rescaled_by_kills
 
 _COUNT = 50
 
@@ -41,13 +40,23 @@ def _tars(folder: Path) -> None:
         write_tar(folder / f"{first:02d}.tar", members)
 
 
-@pytest.mark.parametrize(
-    ("write", "column"), [(_parquet, "x"), (_delta, "x"), (_mds, "x"), (_tars, "x.cls")]
-)
-def test_each_sample_comes_once(tmp_path: Path, write: Callable[[Path], None], column: str) -> None:
-    """Two ranks begin the epoch, three end it by a server that knows nothing of the first."""
-    folder = tmp_path / "d"
-    folder.mkdir()
-    write(folder)
+_LAYOUTS: dict[str, tuple[Callable[[Path], None], str]] = {
+    "parquet": (_parquet, "x"),
+    "delta": (_delta, "x"),
+    "mds": (_mds, "x"),
+    "tars": (_tars, "x.cls"),
+}
 
-    assert list(range(_COUNT)) == sorted(rescaled(str(folder), column=column))
+
+def test_each_sample_comes_once(tmp_path: Path) -> None:
+    """Two ranks and their server are killed in mid-epoch, and three end it by another server."""
+    columns = {}
+    for name, (write, column) in _LAYOUTS.items():
+        folder = tmp_path / name
+        folder.mkdir()
+        write(folder)
+        columns[str(folder)] = column
+
+    seen = {url: sorted(numbers) for url, numbers in rescaled_by_kills(columns).items()}
+
+    assert {url: list(range(_COUNT)) for url in columns} == seen
