@@ -15,7 +15,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.errors import ConfigurationError
+from headrace.errors import BadArgumentError, ConfigurationError
 from headrace.page.data.media import TYPES
 from headrace.page.guard.forms import BODY_S
 from headrace.page.guard.hosts import is_known_host
@@ -162,7 +162,7 @@ def test_09_many_idle_connections_leave_room_for_one_that_asks(hostile: Paged) -
 def test_10_beyond_this_machine_nobody_is_let_in_without_a_token() -> None:
     """Such a page does not start."""
     for listen in ("0.0.0.0:8080", "[::]:8080", "10.0.0.7:0", "myhost:8080"):
-        with pytest.raises(ConfigurationError, match="tokens"):
+        with pytest.raises(BadArgumentError, match="tokens"):
             PageSettings(listen=listen)
         assert PageSettings(listen=listen, tokens="tokens.json").listen == listen
 

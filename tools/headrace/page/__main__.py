@@ -9,17 +9,14 @@ import sys
 from collections.abc import Mapping
 from contextlib import ExitStack
 from multiprocessing.connection import Connection
-from pathlib import Path
 
 from headrace.errors import HeadraceError
 from headrace.page.listen import serve_page
 from headrace.page.live.watch import Watch
 from headrace.page.settings import PageSettings
 from headrace.server import DatasetConfig, ServerConfig, start_logging
-from headrace.server.access.callers import Access
 from headrace.server.process.reload import Reloader
 from headrace.server.stages.texts import TextSettings
-from headrace.server.stages.texts.tokenizers import load_tokenizers
 
 _log = logging.getLogger("headrace.page")  # this module is called __main__
 
@@ -53,10 +50,8 @@ def _serve(fd: int) -> None:
         serve_page(
             settings_of(config),
             configs=lambda: datasets[0],
-            access=Access(Path(config.tokens) if config.tokens else None),
             on_ready=watch.send_url,
             watch=watch,
-            tokenizers=load_tokenizers(config.of_plug(TextSettings).tokenizers),
             serves=config.listen[0],
         )
 
@@ -65,10 +60,11 @@ def settings_of(config: ServerConfig) -> PageSettings:
     """Return the settings of a server's page."""
     return PageSettings(
         listen=config.page,
-        hosts=tuple(filter(None, map(str.strip, config.page_hosts.split(",")))),
+        page_hosts=config.page_hosts,
         tokens=config.tokens,
         tls_cert=config.tls_cert,
         tls_key=config.tls_key,
+        tokenizers=config.of_plug(TextSettings).tokenizers,
         request_s=config.request_timeout_s,
     )
 

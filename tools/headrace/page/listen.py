@@ -7,6 +7,7 @@ import socket
 from collections.abc import Callable, Mapping
 from contextlib import closing
 from functools import partial
+from pathlib import Path
 from typing import Final
 
 import uvicorn
@@ -23,7 +24,7 @@ from headrace.page.site import Site
 from headrace.server import DatasetConfig
 from headrace.server.access.callers import Access
 from headrace.server.settings.server_config import split_address
-from headrace.storage import Tokenizer
+from headrace.server.stages.texts.tokenizers import load_tokenizers
 
 _MAX_CONNECTIONS: Final = 128
 _KEEP_ALIVE_S: Final = 5
@@ -86,10 +87,8 @@ def serve_page(
     settings: PageSettings,
     *,
     configs: Callable[[], Mapping[str, DatasetConfig]],
-    access: Access,
     on_ready: Callable[[str], None],
     watch: Watch | None = None,
-    tokenizers: Mapping[str, Tokenizer] | None = None,
     serves: str = "",
 ) -> None:
     """Serve a page in this process until SIGTERM or SIGINT; must be called in the main thread.
@@ -97,17 +96,17 @@ def serve_page(
     Args:
         settings: The settings of the page.
         configs: Returns the datasets by name, as they are now.
-        access: Authenticates callers.
         on_ready: Called with the URL when the page is ready.
         watch: Reports the server's state; None without a server.
-        tokenizers: The tokenizers that turn tokens into text, by name.
         serves: The address at which the server serves datasets; empty without a server.
 
     Raises:
-        ConfigurationError: The address cannot be bound.
+        ConfigurationError: The address cannot be bound, or a tokenizer cannot be loaded.
     """
-    site = Site(Library(configs), access, watch, tokenizers, serves)
-    names = {name.lower() for name in settings.hosts} | {split_address(settings.listen)[0].lower()}
+    access = Access(Path(settings.tokens) if settings.tokens else None)
+    site = Site(Library(configs), access, watch, load_tokenizers(settings.tokenizers), serves)
+    hosts = (*settings.page_hosts.split(","), split_address(settings.listen)[0])
+    names = {name.strip().lower() for name in hosts} - {""}
     with closing(site.library):
         Listener(make_app(site, names=names), settings).run(on_ready=on_ready)
 

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import base64
 import re
-from dataclasses import dataclass
 from typing import Final
 
 from headrace.errors import TokenMalformedError
@@ -16,21 +15,11 @@ from headrace.order import Token, decode_token
 _IN_JSON: Final = re.compile(r'"token"\s*:\s*"([^"]*)"')
 
 
-@dataclass(frozen=True, slots=True)
-class PastedText:
-    """A pasted token or state.
-
-    Attributes:
-        raw: The bytes of the token.
-        token: The decoded token.
-    """
-
-    raw: bytes
-    token: Token
-
-
-def read_pasted(text: str) -> PastedText:
+def read_pasted(text: str) -> tuple[bytes, Token]:
     """Parse a token in base64 or hexadecimal, or the first state in JSON.
+
+    Returns:
+        The bytes of the token, and the decoded token.
 
     Raises:
         TokenMalformedError: There is no token.
@@ -51,7 +40,7 @@ def read_pasted(text: str) -> PastedText:
             raw = decode(compact)
         except ValueError:
             continue
-        return PastedText(raw, decode_token(raw))
+        return raw, decode_token(raw)
     raise TokenMalformedError(
         f"these {len(text)} characters are not a token; expected base64 as printed by `headrace "
         "read`, or the JSON of what state_dict() returned"

@@ -59,9 +59,9 @@ def run(request: ViewRequest) -> Response:
         key: read_pasted(request.query[key].strip()) for key in _RUNS if request.query[key].strip()
     }
     if request.is_form:
-        found = {key: url_token(one.raw) for key, one in pasted.items()}
+        found = {key: url_token(raw) for key, (raw, _) in pasted.items()}
         return RedirectResponse(f"/run?{query_of(found)}", 303)
-    places = [_Place(key, url_token(one.raw), one.token) for key, one in pasted.items()]
+    places = [_Place(key, url_token(raw), token) for key, (raw, token) in pasted.items()]
     for place in places:
         _find(request, place)
     compared = None
