@@ -573,7 +573,7 @@ def test_the_first_step_that_differs_is_found(url: str) -> None:
 
 
 def test_packed_rows_are_those_that_are_served(tmp_path: Path) -> None:
-    """Document by document, with their lengths, for the batch and the epoch that are asked for."""
+    """Document by document, each in the row of the rank that gets it, for the batch asked for."""
     lengths = np.random.default_rng(3).integers(1, 50, 400)
     documents: pa.Array[Any] = pa.array(
         [[i] * n for i, n in enumerate(lengths.tolist())], pa.list_(pa.int32())
@@ -583,19 +583,22 @@ def test_packed_rows_are_those_that_are_served(tmp_path: Path) -> None:
     done = run("index", url, "--pack-length", "64")
     assert 0 == done.returncode, done.stderr
 
-    with (
-        serving({"docs": url}) as server,
-        paged({"docs": url}) as page,
-        NumpyDataset(
-            server.address, "docs:64", batch_size=8, columns=["tokens.samples"], epochs=1
-        ) as rows,
-    ):
-        served: Any = next(iter(rows))["tokens.samples"]
-        text = page.ask("/d/docs/batch?pack=64&batch=8&ranks=1").text
+    with serving({"docs": url}) as server, paged({"docs": url}) as page:
+        served = [_packed_rows(server.address, rank) for rank in range(2)]
+        text = page.ask("/d/docs/batch?pack=64&batch=8&ranks=2").text
 
     body = text.partition("Documents: elements")[2].partition("</table>")[0]
-    shown = [
-        [int(one) for one in re.findall(r"/sample/(\d+)\"", row)] for row in body.split("<tr>")[1:]
-    ]
-    wanted = [[one for one in row.tolist() if one >= 0] for row in served]
-    assert wanted == shown
+    shown: list[list[list[int]]] = [[], []]
+    for row in body.split("<tr>")[1:]:
+        rank = int(row.partition('data-of="Rank">')[2].partition("<")[0])
+        shown[rank].append([int(one) for one in re.findall(r"/sample/(\d+)\"", row)])
+    assert served == shown
+
+
+def _packed_rows(address: str, rank: int) -> list[list[int]]:
+    """Return the documents of each row of a rank's part of the first batch, of 8 rows in all."""
+    with NumpyDataset(
+        address, "docs:64", batch_size=4, rank=rank, world_size=2, columns=["tokens.samples"]
+    ) as rows:
+        served: Any = next(iter(rows))["tokens.samples"]
+    return [[one for one in row.tolist() if one >= 0] for row in served]

@@ -85,6 +85,7 @@ class Site:
             version=version("headrace"),
             serves=serves,
             has_live=watch is not None,
+            zip=zip,
             style=STYLE,
             icon=(_FOLDER / "static" / "icon.svg").read_text("utf-8"),
         )

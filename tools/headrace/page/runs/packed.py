@@ -8,9 +8,9 @@ from typing import Final
 
 import numpy as np
 
-from headrace.order import Order, OrderSpec
+from headrace.order import Order, OrderSpec, batch_sample_ids
 from headrace.order.packing import PackedRows, Packing, packing_key
-from headrace.page.runs.orders import Deal
+from headrace.page.runs.orders import Deal, plan_of
 from headrace.storage import (
     OpenDataset,
     RowTable,
@@ -48,10 +48,14 @@ def row_lengths(store: Store, fingerprint: str) -> list[int]:
 
 def rows_of_batch(
     store: Store, dataset: OpenDataset, *, length: int, spec: OrderSpec, deal: Deal
-) -> list[Sequence[Piece]]:
-    """Return the documents of the first `MAX_ROWS` rows of a batch.
+) -> tuple[list[tuple[int, Sequence[Piece]]], int]:
+    """Return the first `MAX_ROWS` rows of a batch, each with its part of the batch.
+
+    Returns:
+        The part and the documents of each row, as ranks get them, and the batches of the epoch.
 
     Raises:
+        PositionPastEndError: The epoch has no such batch.
         HeadraceError: The stored lengths or counts cannot be read.
     """
     pointer = read_packing(store, dataset.fingerprint)
@@ -59,16 +63,19 @@ def rows_of_batch(
     table = next(each for each in pointer.rows if each.options.length == length)
     packed = _packed(store, StoredLengths(store, pointer), table)
     order = Order(spec, packed.table)
-    first = deal.step * deal.global_batch_size
-    last = min(first + deal.global_batch_size, first + MAX_ROWS, order.sample_count)
-    chosen = order.sample_ids(deal.epoch, first, last)
+    plan, parts = plan_of(order, deal), range(deal.world_size)
+    dealt = [plan.batch(deal.step, rank=part, world_size=deal.world_size) for part in parts]
+    rows = [batch_sample_ids(order, deal.epoch, batch) for batch in dealt]
+    chosen = np.concatenate(rows)[:MAX_ROWS]
+    owners = np.repeat(parts, [len(each) for each in rows]).tolist()
     pieces = packed.pieces(packing_key(spec.seed, deal.epoch), chosen)
     table, ends = pieces.table.tolist(), np.cumsum(pieces.counts).tolist()
     every = [
         Piece(int(sample), int(place), int(count), bool(count < whole))
         for sample, (_, count, whole, place) in zip(pieces.sample_ids.tolist(), table, strict=True)
     ]
-    return [every[start:end] for start, end in zip([0, *ends], ends, strict=False)]
+    found = [every[start:end] for start, end in zip([0, *ends], ends, strict=False)]
+    return list(zip(owners, found, strict=False)), plan.batch_count
 
 
 def _packed(store: Store, lengths: StoredLengths, table: RowTable) -> PackedRows:

@@ -22,7 +22,7 @@ const loading = new IntersectionObserver((entries) => {
 for (const place of all("[data-load]")) loading.observe(place);
 
 // The live view: renew a second after the last answer, but not while the page is hidden.
-const live = document.querySelector("[data-live]");
+const live = document.querySelector("[data-live]"), stale = document.getElementById("stale");
 const renew = async () => {
   let wait = 1000;
   if (!document.hidden && !live.contains(document.activeElement)) {
@@ -34,8 +34,14 @@ const renew = async () => {
         live.replaceChildren(...part.childNodes);
         all(".wide", live).forEach((one, at) => { one.scrollLeft = lefts[at] ?? 0; });
         window.drawCharts?.(live);
+        live.dataset.at = fresh.dataset.at;
+        stale.hidden = true;
       }
-    } catch { wait = 5000; }
+    } catch {
+      wait = 5000;
+      stale.querySelector("time").textContent = live.dataset.at;
+      stale.hidden = false;
+    }
   }
   setTimeout(renew, wait);
 };

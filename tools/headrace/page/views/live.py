@@ -108,6 +108,7 @@ def _seen(history: History, caller: Caller) -> dict[str, Any]:
     over = [verdict_on_fault(job, fault, now=now) for job, fault in faults.items()]
     verdicts.extend(verdict for verdict in over if verdict is not None)
     return {
+        "now": now,
         "streams": streams,
         "jobs": rows,
         "ended": _ended({**dict.fromkeys(faults), **jobs}, faults, running, now),

@@ -79,10 +79,12 @@ def batch(request: ViewRequest) -> Response:
     with open_requested(request) as opened, _open_store(request) as store:
         made, deal, _, groups, shown = _asked(request, opened)
         lengths, length = row_lengths(store, opened.fingerprint), request.number("pack", 0)
-        rows: Sequence[Sequence[Piece]] = ()
+        rows: Sequence[tuple[int, Sequence[Piece]]] = ()
         parts, places = [], deal.places
         if length in lengths:
-            rows = rows_of_batch(store, opened, length=length, spec=made.spec, deal=deal)
+            rows, shown["batches"] = rows_of_batch(
+                store, opened, length=length, spec=made.spec, deal=deal
+            )
         else:
             parts = rank_parts(opened, made, deal)
         return request.html(
@@ -97,7 +99,7 @@ def batch(request: ViewRequest) -> Response:
             ],
             axes=deal.mesh.sizes if len(deal.mesh.sizes) > 1 else (),
             places=[(*place, parts[place[0].data[0]]) for place in places] if parts else [],
-            rows=rows,
+            rows=[(ranks_of(places, part), pieces) for part, pieces in rows],
         )
 
 
