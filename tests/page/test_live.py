@@ -25,7 +25,7 @@ import numpy as np
 import pytest
 import trustme
 
-from headrace.client import NumpyDataset
+from headrace.client import NumpyDataset, Transport
 from headrace.client.options.access import Access
 from headrace.errors import ConfigurationError
 from headrace.page.live.history import (
@@ -55,7 +55,7 @@ from support.waiting import until
 
 def _rows(text: str) -> list[list[str]]:
     """The cells of the table of streams."""
-    table = text.partition('class="streams"')[2].partition("</table>")[0]
+    table = text.partition('class="streams stack"')[2].partition("</table>")[0]
     body = table.partition("<tbody>")[2]
     cells = re.compile(r"<t[hd][^>]*>(.*?)</t[hd]>", re.DOTALL)
     rows = [cells.findall(row) for row in body.split("<tr>")[1:]]
@@ -136,6 +136,24 @@ def test_the_page_ends_with_its_server_and_comes_back_after_a_fault(tmp_path: Pa
         assert again != child
     assert until(lambda: not answers(page))
     assert until(lambda: not Path(f"/proc/{again}").exists())
+
+
+@pytest.mark.long
+def test_the_page_shows_a_drain(tmp_path: Path) -> None:
+    """While a reader that takes nothing holds the server up; it still ends with 0, in time."""
+    narrow = Transport(prefetch_bytes=1 << 12)
+    with (
+        served_page(tmp_path, "--drain-s", "4") as (server, page),
+        NumpyDataset(server.address, "red", batch_size=100, transport=narrow) as held,
+        NumpyDataset(server.address, "blue", batch_size=1) as other,
+    ):
+        batches = iter(held), iter(other)
+        for each in batches:
+            next(each)
+        assert until(lambda: 2 == len(_rows(page.ask("/live").text)))
+        server.process.send_signal(signal.SIGTERM)
+        assert until(lambda: "the server shuts down (DRAINING)" in page.ask("/live").text)
+        assert 0 == server.process.wait(10)
 
 
 def _pages(parent: int) -> list[int]:

@@ -101,14 +101,15 @@ def _wait_for(asked: SimpleQueue[int]) -> None:
 def _serve_alone(
     config: ServerConfig, source: ConfigSource | None, wait: Callable[[tuple[str, ...]], None]
 ) -> None:
-    with start_server(config) as server:
+    # The page shows the drain, too.
+    with (
+        start_server(config) as server,
+        running_page(replace(config, listen=server.addresses), source, server.status),
+    ):
         with ExitStack() as stack:
             if source is not None:
                 reloader = stack.enter_context(Reloader(source, server.reload))
                 stack.enter_context(_handled({signal.SIGHUP: lambda *_: reloader.request()}))
-            stack.enter_context(
-                running_page(replace(config, listen=server.addresses), source, server.status)
-            )
             _log.info("serving", extra=event(**server.described))
             wait(server.addresses)
         server.drain()
@@ -117,11 +118,11 @@ def _serve_alone(
 def _serve_workers(
     config: ServerConfig, source: ConfigSource | None, wait: Callable[[tuple[str, ...]], None]
 ) -> None:
-    with start_supervisor(config, source=source) as supervisor:
-        with (
-            _handled({signal.SIGHUP: lambda *_: supervisor.reload()} if source else {}),
-            running_page(replace(config, listen=supervisor.addresses), source, supervisor.status),
-        ):
+    with (
+        start_supervisor(config, source=source) as supervisor,
+        running_page(replace(config, listen=supervisor.addresses), source, supervisor.status),
+    ):
+        with _handled({signal.SIGHUP: lambda *_: supervisor.reload()} if source else {}):
             wait(supervisor.addresses)
         supervisor.drain()
 
