@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
@@ -21,14 +20,8 @@ MAX_BOXES: Final = 200
 _CORNERS: Final = 4
 
 
-@dataclass(frozen=True, slots=True)
-class Box:
-    """A box over an image, in pixels of the image."""
-
-    x: float
-    y: float
-    width: float
-    height: float
+Box = tuple[float, float, float, float]
+"""The corner, the width and the height of a box over an image, in pixels of the image."""
 
 
 def rows_of(
@@ -115,7 +108,7 @@ def boxes_of(column: Column, row: pa.RecordBatch, *, form: str) -> list[Box]:
         x, y, right, bottom = map(float, numbers)
         width, height = (right, bottom) if form == "xywh" else (right - x, bottom - y)
         if width >= 0 and height >= 0:
-            boxes.append(Box(x, y, width, height))
+            boxes.append((x, y, width, height))
     return boxes
 
 

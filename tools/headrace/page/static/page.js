@@ -185,9 +185,7 @@ document.addEventListener("keydown", (event) => {
   last = event.key;
   const by = { ArrowRight: 1, ArrowLeft: -1 }[event.key];
   if (box.open && by) turn(by);
-  else if (pair === "d") follow("header a[href='/']");
-  else if (pair === "r") follow("header a[href='/run']");
-  else if (pair === "l") follow("header a[href='/live']");
+  else if (/^[drl]$/.test(pair)) follow(`header [accesskey=${pair}]`);
   else if (event.key === "n") follow("a[rel=next]");
   else if (event.key === "p") follow("a[rel=prev]");
   else if (event.key === "j") step(1);

@@ -109,9 +109,13 @@ def _asked(
     """Return what a query asks for, and what both views show of it."""
     deal = _deal(request, opened.sample_count)
     made = cached_order(request, opened, _spec(request, deal.global_batch_size))
-    labels, columns = _labels_of(request, opened), columns_of(opened.schema)
-    label = request.query["label"]
+    labels, columns, label = None, columns_of(opened.schema), request.query["label"]
     classes = column_named(columns, label).classes if label else None
+    if label and opened.sample_count <= _MAX_MEASURED:
+        labels = request.site.labels.get(
+            (opened.fingerprint, label),
+            lambda: read_labels(opened, label, max_bytes=_LABEL_BYTES, progress=nullcontext),
+        )
     groups = groups_of(labels, classes, opened.sample_count)
     shown = {
         "deal": deal,
@@ -122,17 +126,6 @@ def _asked(
         "batches": plan_of(made, deal).batch_count,
     }
     return made, deal, labels, groups, shown
-
-
-def _labels_of(request: ViewRequest, dataset: OpenDataset) -> StoredLabels | None:
-    """Return the labels that the query names; None without labels, or for too many samples."""
-    if not request.query["label"] or dataset.sample_count > _MAX_MEASURED:
-        return None
-    column = column_named(columns_of(dataset.schema), request.query["label"]).name
-    return request.site.labels.get(
-        (dataset.fingerprint, column),
-        lambda: read_labels(dataset, column, max_bytes=_LABEL_BYTES, progress=nullcontext),
-    )
 
 
 def _verdict(order: Order, epoch: int, spread: float, uniform: float) -> tuple[bool, str]:

@@ -56,14 +56,6 @@ class _Cell:
 
 
 @dataclass(frozen=True, slots=True)
-class _Card:
-    """A sample."""
-
-    sample_id: int
-    cells: Sequence[_Cell]
-
-
-@dataclass(frozen=True, slots=True)
 class _Look:
     """How to show samples.
 
@@ -104,7 +96,7 @@ def samples(request: ViewRequest) -> Response:
             ids, rows, next_id, problem = [], [], None, error.message
         shown, pinned = _shown_columns(request, columns)
         cards = [
-            _Card(sample, _cells(look, shown, row, is_whole=False))
+            (sample, _cells(look, shown, row, is_whole=False))
             for sample, row in zip(ids, rows, strict=True)
         ]
         return request.html(
@@ -120,7 +112,7 @@ def samples(request: ViewRequest) -> Response:
                 (one.name, str(one.type)[:40], (one.classes or ())[:_OFFERS]) for one in columns
             ],
             hint=next((f"{one.name} = …" for one in columns if _is_comparable(one.type)), ""),
-            has_images=any(cell.shown.kind == "image" for one in cards[:1] for cell in one.cells),
+            has_images=any(cell.shown.kind == "image" for _, cells in cards[:1] for cell in cells),
             tokenizers=list(request.site.tokenizers),
             count=opened.sample_count,
             fingerprint=opened.fingerprint,
@@ -148,7 +140,8 @@ def sample(request: ViewRequest) -> Response:
         ends = np.cumsum(opened.shard_sample_counts)
         return request.html(
             "sample.html",
-            card=_Card(sample_id, _cells(look, look.columns, row, is_whole=True)),
+            sample_id=sample_id,
+            cells=_cells(look, look.columns, row, is_whole=True),
             look=look,
             count=opened.sample_count,
             fingerprint=opened.fingerprint,
