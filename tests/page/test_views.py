@@ -381,7 +381,7 @@ def test_a_batch_is_dealt_by_mesh_as_the_command_deals_it(page: Paged, url: str)
 
     text = page.ask(f"/d/rich/batch?{urlencode(query)}").text
 
-    rows = re.findall(r'<tr><th scope="row">(\d+)</th>(.*?)</tr>', text, re.DOTALL)
+    rows = re.findall(r'<tr><th scope="row" data-of="Rank">(\d+)</th>(.*?)</tr>', text, re.DOTALL)
     assert 8 == len(wanted) == len(rows)
     for (rank, row), line in zip(rows, wanted, strict=True):
         cells = re.findall(r"<td[^>]*>(.*?)</td>", row, re.DOTALL)
