@@ -6,6 +6,7 @@ import json
 import zlib
 from collections import Counter
 from collections.abc import Mapping
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -18,13 +19,14 @@ from deltalake import DeltaTable, write_deltalake
 from headrace.errors import (
     BadArgumentError,
     ConfigurationError,
+    HeadraceError,
     ManifestCorruptError,
     NotADatasetError,
     ObjectNotFoundError,
     ShardCorruptError,
     UnsupportedColumnError,
 )
-from headrace.storage import SourceOptions, open_dataset, store_index
+from headrace.storage import SourceOptions, open_dataset, open_store, store_index
 from headrace.storage.parquet import ParquetDataset, decode_index, encode_index, open_parquet
 from storage.parquet.delta_log import add, deletion_vector, field, struct_type, write_log
 from storage.parquet.parquet_cases import all_samples, table_of, write_file
@@ -329,6 +331,64 @@ def test_files_below_a_prefix_of_the_operator_are_read(tmp_path: Path) -> None:
     write_file(other / "1.parquet", table_of(range(11)))
     with pytest.raises(ShardCorruptError, match="has changed"):
         open_dataset(str(tmp_path / "index"), source_options=by_index)
+
+
+_ESCAPES = {
+    "a sibling whose name begins alike": "{root}/lake-secret/1.parquet",
+    "upwards": "{root}/lake/../lake-secret/1.parquet",
+    "upwards, escaped": "{root}/lake/%2e%2e/lake-secret/1.parquet",
+    "upwards, with escaped slashes": "{root}/lake/..%2Flake-secret%2F1.parquet",
+    "upwards, escaped twice": "{root}/lake/%252e%252e/lake-secret/1.parquet",
+    "nothing in between": "{root}/lake//../lake-secret/1.parquet",
+    "a link": "{root}/lake/link/1.parquet",
+    "the prefix itself": "{root}/lake",
+    "another host": "file://elsewhere{root}/lake/1.parquet",
+    "another kind of store": "s3://{root}/lake/1.parquet",
+    "a name of the store inside": "file:{root}/lake-secret/1.parquet",
+}
+
+
+@pytest.mark.parametrize("path", _ESCAPES.values(), ids=_ESCAPES.keys())
+def test_nothing_beyond_a_prefix_is_read(tmp_path: Path, path: str) -> None:
+    """Whoever writes a table's log must not choose what its readers read."""
+    table, lake, secret = (tmp_path / name for name in ("table", "lake", "lake-secret"))
+    for folder in (table, lake, secret):
+        folder.mkdir()
+    write_file(table / "1.parquet", table_of(range(10)))
+    write_file(secret / "1.parquet", table_of(range(10)))
+    (lake / "link").symlink_to(secret, target_is_directory=True)
+    action = add(secret, "1.parquet")
+    place = path.format(root=quote(str(tmp_path)))
+    action["add"]["path"] = place if ":" in place else f"file://{place}"  # type: ignore[index] # see add
+    write_log(table, _NUMBERS, [action, add(table, "1.parquet")])
+
+    with (
+        pytest.raises(HeadraceError),
+        open_dataset(
+            str(table), source_options=SourceOptions(table_prefixes=(str(lake),))
+        ) as dataset,
+    ):
+        dataset.read_block(0)
+
+
+def test_files_below_a_prefix_in_a_bucket_are_read(s3: S3, tmp_path: Path) -> None:
+    """Those of the bucket beside it are not."""
+    write_file(tmp_path / "1.parquet", table_of(range(10)))
+    with closing(open_store(s3.url("lake"))) as lake, closing(open_store(s3.url("other"))) as other:
+        for store in (lake, other):
+            store.write("1.parquet", (tmp_path / "1.parquet").read_bytes())
+    options = SourceOptions(table_prefixes=(s3.url("lake").replace("s3://", "s3a://"),))
+    for name in ("lake", "other"):
+        action = add(tmp_path, "1.parquet")
+        action["add"]["path"] = s3.url(f"{name}/1.parquet")  # type: ignore[index] # see add
+        (tmp_path / name).mkdir()
+        write_log(tmp_path / name, _NUMBERS, [action])
+
+    with open_dataset(str(tmp_path / "lake"), source_options=options) as dataset:
+        assert isinstance(dataset, ParquetDataset)
+        assert Counter(range(10)) == Counter(all_samples(dataset).column("number").to_pylist())
+    with pytest.raises(ConfigurationError, match="clone"):
+        open_dataset(str(tmp_path / "other"), source_options=options)
 
 
 @pytest.mark.parametrize("prefix", ["", "/", "s3://", "warehouse", "file:///"])
