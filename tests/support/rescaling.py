@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import json
+import os
+import signal
 import subprocess
+import sys
 from collections.abc import Mapping
 from contextlib import ExitStack, closing
+from pathlib import Path
 from typing import Any
 
 from headrace.bench.children import serving
@@ -13,6 +18,7 @@ from headrace.server import DatasetConfig
 from support.running import server_of
 
 _GLOBAL_BATCH = 12
+_TRAINER_S = 60
 
 
 def rescaled(served: str | DatasetConfig) -> list[int]:
@@ -31,19 +37,27 @@ def rescaled(served: str | DatasetConfig) -> list[int]:
 
 
 def rescaled_by_kills(columns: Mapping[str, str]) -> dict[str, list[int]]:
-    """Return the same for datasets whose server and ranks are killed at once, in mid-epoch.
+    """Return the same for datasets whose trainer gets SIGKILL in mid-epoch, and then their server.
 
-    The ranks have gone two batches beyond the state that is left of them by then.
+    Both ranks of the trainer have gone two batches beyond the state that is left of them by then.
 
     Args:
         columns: The column of the numbers, by the URL of each dataset.
     """
     urls = {f"d{at}": url for at, url in enumerate(columns)}
-    begun = {}
-    with ExitStack() as ranks, serving(urls, stderr=subprocess.DEVNULL) as server:
-        for name, url in urls.items():
-            begun[name] = _begun(server.address, name, columns[url], ranks, more=2)
+    trainer = [sys.executable, "-m", "support.rescaling"]
+    with serving(urls, stderr=subprocess.DEVNULL) as server:
+        asked = json.dumps([server.address, {name: columns[url] for name, url in urls.items()}])
+        killed = subprocess.run(
+            [*trainer, asked],
+            env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[1])},
+            stdout=subprocess.PIPE,
+            timeout=_TRAINER_S,
+            check=False,
+        )
         server.process.kill()
+    assert -signal.SIGKILL == killed.returncode
+    begun = json.loads(killed.stdout)
     with serving(urls, stderr=subprocess.DEVNULL) as server:
         return {
             url: begun[name][0] + _ended(server.address, name, columns[url], begun[name][1])
@@ -90,3 +104,18 @@ def _ranks(address: str, name: str, count: int) -> list[RemoteDataset]:
         )
         for rank in range(count)
     ]
+
+
+def _train_until_killed(address: str, columns: Mapping[str, str]) -> None:
+    """Begin epochs of datasets, print what they had and their states, and end without a word."""
+    with ExitStack() as ranks:
+        begun = {
+            name: _begun(address, name, column, ranks, more=2) for name, column in columns.items()
+        }
+        sys.stdout.write(json.dumps(begun))
+        sys.stdout.flush()
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+if __name__ == "__main__":
+    _train_until_killed(*json.loads(sys.argv[1]))

@@ -19,7 +19,7 @@ from headrace.errors import DatasetNotFoundError, TokenDatasetChangedError
 from headrace.storage import open_dataset
 from storage.iceberg.iceberg_tables import delete_rows, new_catalog, write_rows
 from support.private import end_servers
-from support.rescaling import rescaled
+from support.rescaling import rescaled, rescaled_by_kills
 from support.running import server_of
 
 _URL = "iceberg://lake/n.t"
@@ -77,6 +77,14 @@ def test_an_epoch_goes_on_with_other_ranks(table: Table) -> None:
     del table
 
     assert list(range(5, 100)) == sorted(rescaled(_URL))
+
+
+@pytest.mark.long
+def test_an_epoch_goes_on_after_kills(table: Table) -> None:
+    """Of its trainer and its server; by the commands, as a user starts them."""
+    del table
+
+    assert list(range(5, 100)) == sorted(rescaled_by_kills({_URL: "x"})[_URL])
 
 
 @pytest.mark.long

@@ -49,7 +49,7 @@ _LAYOUTS: dict[str, tuple[Callable[[Path], None], str]] = {
 
 
 def test_each_sample_comes_once(tmp_path: Path) -> None:
-    """Two ranks and their server are killed in mid-epoch, and three end it by another server."""
+    """A trainer of two ranks and its server get SIGKILL; three end the epoch by another server."""
     columns = {}
     for name, (write, column) in _LAYOUTS.items():
         folder = tmp_path / name
