@@ -5,6 +5,7 @@ Where no Chromium is installed these tests are skipped; Debian has one (`apt-get
 
 from __future__ import annotations
 
+import re
 import shutil
 import subprocess
 import tarfile
@@ -319,6 +320,19 @@ def test_the_live_view_fits_and_is_labelled(
             assert 0 < right <= width
         # The stream is over: nobody has to load the view again to see it.
         tab.wait_for_selector("table.streams tbody tr", state="detached", timeout=30_000)
+
+
+@pytest.mark.long
+def test_live_says_that_it_is_old(browser: Browser, tmp_path: Path) -> None:
+    """Once its server is gone, so that nobody takes an old verdict for a new one."""
+    with served_page(tmp_path) as (server, page):
+        tab = browser.new_page()
+        tab.goto(page.url + "/live")
+        assert not tab.locator("#stale").is_visible()
+        server.process.terminate()
+        tab.locator("#stale").wait_for(state="visible", timeout=60_000)
+        assert re.fullmatch(r"[\d:]{8} UTC", tab.locator("#stale time").inner_text())
+        tab.close()
 
 
 @pytest.mark.long
