@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from support.command import run
@@ -55,6 +56,18 @@ def test_a_table_reads_well_and_says_when_a_uniform_order_is_free(url: str) -> N
     assert "reads each block only once in any order" in done.stdout
     assert 3 == len(variances) == done.stdout.count("(uniform)")
     assert all(0.9 < float(each) < 1.1 for row in variances for each in row)
+
+
+def test_large_row_groups_are_told_where_memory_does_not_hold_them(tmp_path: Path) -> None:
+    """With how many of them are mixed at a time, and what converting gives."""
+    pq.write_table(pa.table({"x": range(1 << 16)}), tmp_path / "1.parquet", row_group_size=1 << 13)
+    memories = ("--shuffle-bytes", "128KiB", "--run-bytes", "16KiB")
+
+    told = run("shuffle", str(tmp_path), *memories).stdout
+
+    assert "KiB here: 128 KiB mixes 2 of them at a time" in told, told
+    assert "of runs of 16 KiB it would mix 8" in told, told
+    assert "hold" not in run("shuffle", str(tmp_path)).stdout.replace("holds", "")
 
 
 def test_what_is_not_there_is_misuse(url: str) -> None:

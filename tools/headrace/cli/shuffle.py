@@ -20,7 +20,13 @@ from headrace.cli.stored.labels import StoredLabels, read_labels
 from headrace.cli.stored.order_cost import OrderCost, order_cost
 from headrace.loadtest.report.style import drawing
 from headrace.order import Order, OrderSpec, table_of
-from headrace.storage import OpenDataset, SourceOptions, classes_of, open_dataset
+from headrace.storage import (
+    DEFAULT_BLOCK_BYTES,
+    OpenDataset,
+    SourceOptions,
+    classes_of,
+    open_dataset,
+)
 
 # Longer epochs are not measured label by label; this many samples take 3 s.
 _MAX_MEASURED = 1 << 25
@@ -134,6 +140,7 @@ def command(
         f"{size(dataset.stored_bytes)} stored"
     )
     _show(rows)
+    _tell_large_blocks(dataset.raw_bytes / dataset.block_count, rows)
     click.echo(
         f"A server whose disk cache (--cache-dir) holds all {size(dataset.stored_bytes)} "
         "reads each block only once in any order, so --shuffle-bytes 0 costs nothing."
@@ -202,6 +209,21 @@ def _show(rows: Sequence[tuple[OrderSpec, OrderCost, float]]) -> None:
     for line in lines:
         cells = (cell.rjust(width) for cell, width in zip(line, widths, strict=True))
         click.echo("  ".join(cells))
+
+
+def _tell_large_blocks(mean: float, rows: Sequence[tuple[OrderSpec, OrderCost, float]]) -> None:
+    """Say what blocks of a mean size allow, if they are larger than runs and not all are held."""
+    limited = [spec for spec, cost, _ in rows if not cost.is_uniform and spec.run_bytes < mean]
+    if not limited:
+        return
+    spec = max(limited, key=lambda spec: (spec.shuffle_bytes, -spec.run_bytes))
+    click.echo(
+        f"Blocks, such as row groups of Parquet, are read whole and hold {size(round(mean))} here: "
+        f"{size(spec.shuffle_bytes)} mixes {max(1, round(spec.shuffle_bytes / mean)):,} of them "
+        f"at a time, of runs of {size(spec.run_bytes)} it would mix "
+        f"{max(1, spec.shuffle_bytes // spec.run_bytes):,}. If neighbours are alike (--label "
+        f"measures it), headrace convert pays: it writes blocks of {size(DEFAULT_BLOCK_BYTES)}."
+    )
 
 
 def _draw(
