@@ -47,6 +47,13 @@ _ENDLESS = pb.ReadBatchesRequest(
 )
 
 
+_LITTLE_ON_THE_WAY = (
+    ("grpc.http2.bdp_probe", 0),
+    ("grpc.http2.lookahead_bytes", 1 << 14),
+    ("grpc.use_local_subchannel_pool", 1),
+)
+
+
 def _health(channel: grpc.Channel, service: str) -> health_pb2.HealthCheckResponse.ServingStatus:
     stub = health_pb2_grpc.HealthStub(channel)
     request = health_pb2.HealthCheckRequest(service=service)
@@ -279,13 +286,19 @@ def test_a_stream_that_is_ended_in_a_long_batch_is_told_why(
 def test_a_drain_ends_streams_between_two_batches(start: StartServer) -> None:
     """Health first, then DRAINING after a whole batch, then nothing is left."""
     running = start(health_listen="127.0.0.1:0")
-    with grpc.insecure_channel(running.server.health_address) as probe:
-        _drain_between_two_batches(running, probe)
+    with (
+        grpc.insecure_channel(running.server.health_address) as probe,
+        # Less than a batch on the way, so that the drain waits for what reads here.
+        grpc.insecure_channel(running.server.address, _LITTLE_ON_THE_WAY) as channel,
+    ):
+        _drain_between_two_batches(running, channel, probe)
 
 
-def _drain_between_two_batches(running: Running, probe: grpc.Channel) -> None:
+def _drain_between_two_batches(
+    running: Running, channel: grpc.Channel, probe: grpc.Channel
+) -> None:
     assert _health(probe, "rich") == health_pb2.HealthCheckResponse.SERVING
-    messages = messages_of(running.channel, _ENDLESS)
+    messages = messages_of(channel, _ENDLESS)
     seen = [next(messages)]
 
     drained: list[bool] = []
@@ -295,6 +308,7 @@ def _drain_between_two_batches(running: Running, probe: grpc.Channel) -> None:
     thread.start()
     not_serving = health_pb2.HealthCheckResponse.NOT_SERVING
     assert _eventually(lambda: _health(probe, "rich") == not_serving)
+    assert thread.is_alive()
     rest, failure = read_until_failure(messages)
     thread.join(60)
 
