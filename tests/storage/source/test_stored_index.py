@@ -336,11 +336,14 @@ def test_a_table_version_that_the_index_is_not_of(tmp_path: Path) -> None:
 
 
 def test_nothing_to_index(tmp_path: Path) -> None:
-    """A folder without a source, and one of our own shards, have no index."""
+    """A folder without a source, one of our own shards, and one that is absent have no index."""
     write_shards_of(str(tmp_path / "shards"), [numbered_batch(0, 5)])
+    (tmp_path / "nothing").mkdir()
     for name in ("nothing", "shards"):
         with pytest.raises(NotADatasetError, match=r"neither an MDS .* nor WebDataset tars"):
             store_index(str(tmp_path / name), str(tmp_path / "index"))
+    with pytest.raises(NotADatasetError, match="there is no folder"):
+        store_index(str(tmp_path / "absent"), str(tmp_path / "index"))
 
     assert not os.path.lexists(tmp_path / "index")
 
